@@ -1,0 +1,72 @@
+"""`rankfall reproduce`: regenerate figures and tables of the papers beside their published values."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from rankfall.cli.output import JsonFlag, emit, notes, paper, table
+from rankfall.errors import require
+
+
+def reproduce(
+    figures: Annotated[list[str] | None, typer.Argument(help="Such as amsel/fig1 or wu/fig3.")] = None,
+    scale: Annotated[str, typer.Option(help="smoke (seconds), quick (a minute or two) or paper.")] = "quick",
+    every: Annotated[bool, typer.Option("--all", help="Every figure there is.")] = False,
+    out: Annotated[Path, typer.Option(help="Folder for pictures and tables.")] = Path("reproduced"),
+    json: JsonFlag = False,
+) -> None:
+    """Regenerate a figure or table of the papers, ours beside published.
+
+    Example: `rankfall reproduce wu/fig1 --scale quick --out figures`
+    """
+    from rankfall.reproduce import ALL_REPRODUCTIONS, find
+    from rankfall.reproduce.base import SCALES
+    from rankfall.reproduce.write import record, write
+
+    require(
+        scale in SCALES,
+        required=f"--scale to be one of {', '.join(SCALES)}",
+        got=scale,
+        remedy="quick suits a laptop",
+    )
+    require(
+        bool(figures) != every,
+        required="figures to reproduce, or --all",
+        got="both" if figures else "neither",
+        remedy=f"name some of {', '.join(ALL_REPRODUCTIONS)}",
+    )
+    chosen = [find(name) for name in (list(ALL_REPRODUCTIONS) if every else figures or ())]
+    records: list[dict[str, Any]] = []
+    for figure in chosen:
+        start = time.perf_counter()
+        with notes.status(f"{figure.id}: {figure.title}") as status:
+            outcome = figure.run(
+                scale,  # type: ignore[arg-type]
+                lambda what, share, s=status, f=figure: s.update(f"{f.id}: {what}, {share:.0%} done"),
+            )
+        written = record(figure, outcome, scale, time.perf_counter() - start)  # type: ignore[arg-type]
+        written["files"] = [str(path) for path in write(out, outcome, written)]
+        records.append(written)
+
+    def show() -> None:
+        for one in records:
+            _show(one)
+
+    emit({"figures": records}, as_json=json, show=show)
+
+
+def _show(one: dict[str, Any]) -> None:
+    verdict = {True: "agrees", False: "does NOT agree", None: "nothing published to compare"}[one["agrees"]]
+    paper.print(f"\n[bold]{one['id']}[/bold] {one['title']}: {verdict} ({one['seconds']:.1f} s, {one['scale']})")
+    if one["points"]:
+        table("points", one["points"])
+    for claim in one["claims"]:
+        mark = "[green]holds[/green]" if claim["holds"] else "[red]fails[/red]"
+        paper.print(f"  {mark}  {claim['statement']}  ({claim['evidence']})")
+    for note in one["notes"]:
+        paper.print(f"  note: {note}", markup=False)
+    paper.print(f"  files: {', '.join(one['files'])}", markup=False)

@@ -1,0 +1,58 @@
+"""A figure in the house style, and how it is written to a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rankfall.errors import require
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's eight colours, which people with any colour vision can tell apart.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8A7F00")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+FORMATS = (".png", ".svg", ".pdf")
+
+STYLE: dict[str, Any] = {
+    "font.size": 10,
+    "axes.grid": True,
+    "grid.alpha": 0.3,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "legend.frameon": False,
+    "figure.constrained_layout.use": True,
+    "savefig.dpi": 150,
+    "svg.hashsalt": "rankfall",
+}
+
+
+def canvas(rows: int = 1, columns: int = 1, *, size: tuple[float, float] = (5.2, 3.6), **options: Any) -> Any:
+    """A figure and its axes (always a 2-D array of them); `size` is that of one panel, in inches."""
+    from cycler import cycler
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.style import context
+
+    with context({**STYLE, "axes.prop_cycle": cycler(color=COLOURS)}):
+        figure = Figure(figsize=(size[0] * columns, size[1] * rows))
+        FigureCanvasAgg(figure)
+        axes = figure.subplots(rows, columns, squeeze=False, **options)
+    return figure, axes
+
+
+def save(figure: Figure, path: Path) -> Path:
+    """Write the figure in the format that the file's ending names."""
+    from matplotlib.style import context
+
+    require(
+        path.suffix.lower() in FORMATS,
+        required=f"a picture's name to end in one of {', '.join(FORMATS)}",
+        got=str(path),
+        remedy=f"for example {path.with_suffix('.png').name}",
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with context(STYLE):
+        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+    return path

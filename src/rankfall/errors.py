@@ -1,0 +1,31 @@
+"""One kind of error for a request that cannot be met: what was required, what came, what to do."""
+
+from __future__ import annotations
+
+
+class RequestError(ValueError):
+    """A wrong request. Its message is one line in three parts, and the command line prints nothing else."""
+
+    def __init__(self, *, required: str, got: object, remedy: str) -> None:
+        super().__init__(f"required {required}; got {got}; {remedy}")
+        self.required = required
+        self.got = got
+        self.remedy = remedy
+
+
+def require(condition: bool, *, required: str, got: object, remedy: str) -> None:
+    """Raise a `RequestError` unless the condition holds."""
+    if not condition:
+        raise RequestError(required=required, got=got, remedy=remedy)
+
+
+def require_count(name: str, value: int, *, least: int = 1) -> int:
+    """A whole number not below `least`; the commonest check of all."""
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    require(
+        whole and value >= least,
+        required=f"{name} to be a whole number of at least {least}",
+        got=value,
+        remedy=f"give {name} as {least} or more",
+    )
+    return value
