@@ -32,6 +32,10 @@ class Measure:
     invariances: frozenset[Invariance]
     degree: int = 0
 
+    def of(self, profile: Profile) -> Tensor:
+        """The measure of the tokens at their true size."""
+        return self.function(profile) * profile.size**self.degree
+
 
 def rank_range(n: int, d: int) -> tuple[float, float]:
     """Ranks of any kind: 0 for the zero matrix, else from 1 to min(n, d)."""

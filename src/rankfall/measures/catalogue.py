@@ -45,7 +45,7 @@ def measure(tokens: Tensor, names: Iterable[str] | None = None) -> dict[str, Ten
     check_finite(tokens)
     chosen = ALL_MEASURES if names is None else tuple(find(name) for name in names)
     profile = Profile(tokens.detach().reshape(-1, *tokens.shape[-2:]))
-    return {one.name: one.function(profile).reshape(tokens.shape[:-2]) for one in chosen}
+    return {one.name: one.of(profile).reshape(tokens.shape[:-2]) for one in chosen}
 
 
 def find(name: str) -> Measure:

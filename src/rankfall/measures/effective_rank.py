@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rankfall.measures.base import SHAPE_ONLY, Measure, Profile, rank_range, ratio
+from rankfall.measures.base import SHAPE_ONLY, Measure, rank_range, ratio
+from rankfall.measures.profile import Profile
 
 
 def effective_rank(profile: Profile) -> Tensor:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from rankfall.measures.base import SIZE_TOO, Measure, Profile, size_range
+from rankfall.measures.base import SIZE_TOO, Measure, size_range
+from rankfall.measures.profile import Profile
 
 
 def max_singular_value(profile: Profile) -> Tensor:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from rankfall.measures.base import SHAPE_ONLY, Measure, Profile, share_range
+from rankfall.measures.base import SHAPE_ONLY, Measure, share_range
+from rankfall.measures.profile import Profile
 
 
 def mean_abs_cosine(profile: Profile) -> Tensor:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from rankfall.measures.base import Measure, Profile, size_range
+from rankfall.measures.base import Measure, size_range
+from rankfall.measures.profile import Profile
 
 
 def mu(profile: Profile) -> Tensor:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from rankfall.measures.base import SHAPE_ONLY, Measure, Profile, rank_range, ratio
+from rankfall.measures.base import SHAPE_ONLY, Measure, rank_range, ratio
+from rankfall.measures.profile import Profile
 
 
 def participation_ratio(profile: Profile) -> Tensor:

@@ -15,10 +15,16 @@ COSINE_ROWS = 1024
 
 
 class Profile:
-    """Lazy facts of tokens (b, n, d), all in float64. One decomposition serves every measure that needs a spectrum."""
+    """Lazy facts of tokens (b, n, d), all in float64; one decomposition serves all measures that need a spectrum.
+
+    The tokens are held divided by their largest entry (`size`), so that no square over- or underflows.
+    """
 
     def __init__(self, tokens: Float[Tensor, "b n d"]) -> None:
-        self.tokens = tokens.double()
+        wide = tokens.double()
+        largest = wide.abs().amax(dim=(-2, -1))
+        self.size = largest.where(largest > 0, 1.0)
+        self.tokens = wide / self.size[:, None, None]
         # Tokens that came as float32 carry float32 rounding: their numerical rank is judged by that.
         self.epsilon = torch.finfo(tokens.dtype).eps
 
@@ -60,7 +66,7 @@ class Profile:
 
     @cached_property
     def singular_values(self) -> Float[Tensor, "b s"]:
-        """Singular values, largest first: by the Gram matrix for samples where it is exact enough, else by the SVD."""
+        """Singular values, largest first: by the Gram matrix where that is exact enough, else by the SVD."""
         eigenvalues = self.eigenvalues
         values = eigenvalues.flip(-1).sqrt()
         doubtful = eigenvalues[..., 0] <= TRUSTED_EIGENVALUE_SHARE * eigenvalues[..., -1]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from rankfall.measures.base import SHAPE_ONLY, Measure, Profile, rank_range
+from rankfall.measures.base import SHAPE_ONLY, Measure, rank_range
+from rankfall.measures.profile import Profile
 
 
 def tolerance(profile: Profile) -> float:

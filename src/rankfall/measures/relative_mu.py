@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from rankfall.measures.base import SHAPE_ONLY, Measure, Profile, ratio, share_range
+from rankfall.measures.base import SHAPE_ONLY, Measure, ratio, share_range
+from rankfall.measures.profile import Profile
 
 
 def relative_mu(profile: Profile) -> Tensor:
