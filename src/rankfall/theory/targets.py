@@ -44,13 +44,12 @@ def farthest_neighbour(points: Points, queries: Queries | None = None) -> Querie
 
 def select(points: Points, index: Int[Tensor, "... m"]) -> Queries:
     """The points at these positions."""
-    d = points.shape[-1]
-    batch = torch.broadcast_shapes(points.shape[:-2], index.shape[:-1])
-    wide = points.expand(*batch, *points.shape[-2:])
-    return wide.gather(-2, index.expand(*batch, index.shape[-1]).unsqueeze(-1).expand(*batch, index.shape[-1], d))
+    rows = index.unsqueeze(-1).expand(*index.shape, points.shape[-1])
+    batch = torch.broadcast_shapes(points.shape[:-2], rows.shape[:-2])  # type: ignore[no-untyped-call]
+    return points.expand(*batch, *points.shape[-2:]).gather(-2, rows.expand(*batch, *rows.shape[-2:]))
 
 
-def oscillating_breakpoints(d: int, dtype: torch.dtype = torch.float64) -> Float[Tensor, "pieces"]:
+def oscillating_breakpoints(d: int, dtype: torch.dtype = torch.float64) -> Float[Tensor, " breaks"]:
     """The 2 d^2 equally spaced breakpoints b_j = sqrt2 (-1 + 2j/(2d^2+1)) of the biased target (A-thm4).
 
     They cut the range (-sqrt2, sqrt2) of <x_1 - x_2, y>, x_1 and x_2 orthonormal, into 2 d^2 + 1 equal pieces.
@@ -62,7 +61,7 @@ def oscillating_breakpoints(d: int, dtype: torch.dtype = torch.float64) -> Float
 
 
 def biased_target(
-    points: Float[Tensor, "... 2 d"], queries: Queries, breakpoints: Float[Tensor, "b"] | None = None
+    points: Float[Tensor, "... 2 d"], queries: Queries, breakpoints: Float[Tensor, " breaks"] | None = None
 ) -> Queries:
     """The oscillating biased nearest neighbour of A-thm4: x_1 where #{j: b_j < <x_1 - x_2, y>} is even, else x_2.
 
@@ -86,7 +85,7 @@ def uniform_sphere(
     generator: torch.Generator | None = None,
     dtype: torch.dtype = torch.float64,
     device: torch.device | str | None = None,
-) -> Float[Tensor, "..."]:
+) -> Float[Tensor, "... d"]:
     """Independent points, uniform on the unit sphere of the last axis."""
     return torch.nn.functional.normalize(
         torch.randn(*shape, generator=generator, dtype=dtype, device=device), dim=-1, eps=torch.finfo(dtype).tiny
@@ -107,13 +106,6 @@ def orthonormal_points(
         got=f"n={n}, d={d}",
         remedy="lower n or take independent points",
     )
-    points = torch.randn(*shape, generator=generator, dtype=dtype, device=device)
-    # Gram-Schmidt, each row twice (once loses digits when rows are nearly dependent). It runs over n, vectorised over
-    # the batch: for many small frames that is several times faster than one LAPACK call per frame.
-    for row in range(n):
-        current, earlier = points[..., row, :], points[..., :row, :]
-        for _ in range(2):
-            inner = (earlier @ current.unsqueeze(-1)).mT
-            current = torch.nn.functional.normalize(current - (inner @ earlier).squeeze(-2), dim=-1)
-        points[..., row, :] = current
-    return points
+    q, triangle = torch.linalg.qr(torch.randn(*shape, generator=generator, dtype=dtype, device=device).mT)
+    # Without the signs of the diagonal the frame would follow LAPACK's convention and not be uniform.
+    return (q * triangle.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)).mT.contiguous()
