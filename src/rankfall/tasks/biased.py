@@ -11,8 +11,10 @@ from torch import Tensor
 
 from rankfall.errors import require, require_count
 from rankfall.tasks.base import Sample, Task
+from rankfall.tasks.nearest import sequence
 from rankfall.tasks.sphere import on_sphere, orthonormal_frame
 from rankfall.tasks.streams import Draws
+from rankfall.theory.targets import biased_target, oscillating_breakpoints
 
 
 @dataclass(frozen=True)
@@ -52,15 +54,12 @@ class Biased(Task):
 
     def breakpoints(self, dim: int) -> Tensor:
         """(m,) evenly spaced in (-sqrt 2, sqrt 2), the range of s."""
-        count = (2 * dim**2 + 1 if self.pieces is None else self.pieces) - 1
-        return math.sqrt(2.0) * (-1.0 + 2.0 * torch.arange(1, count + 1, dtype=torch.float64) / (count + 1))
+        if self.pieces is None:
+            return oscillating_breakpoints(dim)
+        steps = torch.arange(1, self.pieces, dtype=torch.float64) / self.pieces
+        return math.sqrt(2.0) * (2.0 * steps - 1.0)
 
     def sample(self, draws: Draws, batch: int, points: int, dim: int) -> Sample:
         frame = orthonormal_frame(draws.normal(0, batch, points, dim))
         queries = on_sphere(draws.normal(1, batch, points, dim))
-        difference = (queries @ frame.mT @ queries.new_tensor([[1.0], [-1.0]]))[..., 0]
-        breaks = self.breakpoints(dim).to(difference)
-        piece = torch.searchsorted(breaks, difference.contiguous())
-        odd = (piece % 2)[..., None].expand_as(queries)
-        answers = frame.gather(-2, odd)
-        return Sample(torch.cat([frame, queries], dim=-2), torch.cat([torch.zeros_like(frame), answers], dim=-2))
+        return sequence(frame, queries, biased_target(frame, queries, self.breakpoints(dim)))

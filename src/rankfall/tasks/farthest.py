@@ -12,6 +12,7 @@ from rankfall.errors import require_count
 from rankfall.tasks.base import Sample, Task
 from rankfall.tasks.sphere import on_sphere
 from rankfall.tasks.streams import Draws
+from rankfall.theory.targets import farthest_neighbour
 
 
 @dataclass(frozen=True)
@@ -30,5 +31,4 @@ class Farthest(Task):
 
     def sample(self, draws: Draws, batch: int, points: int, dim: int) -> Sample:
         inputs = on_sphere(draws.normal(0, batch, points, dim))
-        farthest = (inputs @ inputs.mT).argmin(dim=-1, keepdim=True)
-        return Sample(inputs, inputs.gather(-2, farthest.expand_as(inputs)))
+        return Sample(inputs, farthest_neighbour(inputs))

@@ -12,6 +12,7 @@ from rankfall.errors import require_count
 from rankfall.tasks.base import Sample, Task
 from rankfall.tasks.sphere import on_sphere
 from rankfall.tasks.streams import Draws
+from rankfall.theory.targets import nearest_neighbour
 
 
 @dataclass(frozen=True)
@@ -38,14 +39,14 @@ class Nearest(Task):
         return torch.cat([torch.zeros(points, dim), torch.ones(points, dim)])
 
     def sample(self, draws: Draws, batch: int, points: int, dim: int) -> Sample:
-        return answer_queries(self.points(draws, batch, points, dim), on_sphere(draws.normal(1, batch, points, dim)))
+        frame = self.draw_points(draws, batch, points, dim)
+        queries = on_sphere(draws.normal(1, batch, points, dim))
+        return sequence(frame, queries, nearest_neighbour(frame, queries))
 
-    def points(self, draws: Draws, batch: int, points: int, dim: int) -> Tensor:
+    def draw_points(self, draws: Draws, batch: int, points: int, dim: int) -> Tensor:
         return on_sphere(draws.normal(0, batch, points, dim))
 
 
-def answer_queries(points: Tensor, queries: Tensor) -> Sample:
-    """Points, then queries, as one sequence; the target of a query is the point with the largest inner product."""
-    nearest = (queries @ points.mT).argmax(dim=-1, keepdim=True)
-    answers = points.gather(-2, nearest.expand_as(queries))
+def sequence(points: Tensor, queries: Tensor, answers: Tensor) -> Sample:
+    """Points, then queries, as one sequence; only the queries have answers."""
     return Sample(torch.cat([points, queries], dim=-2), torch.cat([torch.zeros_like(points), answers], dim=-2))

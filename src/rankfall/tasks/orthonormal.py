@@ -29,5 +29,5 @@ class Orthonormal(Nearest):
             remedy="use points=2, the theory's form, or a larger dim",
         )
 
-    def points(self, draws: Draws, batch: int, points: int, dim: int) -> Tensor:
+    def draw_points(self, draws: Draws, batch: int, points: int, dim: int) -> Tensor:
         return orthonormal_frame(draws.normal(0, batch, points, dim))

@@ -11,7 +11,7 @@ from rankfall.tasks import Task, parse_task
 CHUNK = 100
 """Steps between metric rows; the published schedule steps, and its data stream starts again, this often."""
 
-NORMS = ("none", "unit", "layer", "rms")
+NORMS = ("unit", "layer", "rms", "none")
 PLACEMENTS = ("post", "pre")
 POSITIONS = ("none", "additive", "concatenated")
 DATA = ("published", "fresh")

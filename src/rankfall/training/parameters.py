@@ -50,7 +50,7 @@ class Layout:
 
     def views(self, rows: Tensor) -> dict[str, Tensor]:
         """Each weight as a view (models, *shape) of the rows."""
-        return {s.name: rows[:, s.offset : s.offset + s.size].unflatten(1, s.shape) for s in self.slots}
+        return {s.name: rows[:, s.offset : s.offset + s.size].view(-1, *s.shape) for s in self.slots}
 
     def initial(self, seed: int) -> Tensor:
         """(size,) float64 starting values; the same for a model alone and in any stack, on any device."""
