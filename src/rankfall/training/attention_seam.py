@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 WAYS = ("fused", "products", "unrolled")
+LONG = 128
+"""More tokens than this and PyTorch's fused attention, which keeps no scores, is the better way."""
 UNROLLED_RANK = 2
 """Largest rank for which the compiler is given scores as sums of products, term by term."""
 
@@ -31,7 +33,7 @@ def choose(q: Tensor, v: Tensor) -> str:
     """PyTorch's fused attention pads each head to large tiles: it pays for long sequences and large ranks only."""
     if q.is_cuda and torch.compiler.is_compiling() and max(q.shape[-1], v.shape[-1]) <= UNROLLED_RANK:
         return "unrolled"
-    return "fused" if q.shape[2] > 128 else "products"
+    return "fused" if q.shape[2] > LONG else "products"
 
 
 def _fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float) -> Tensor:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from rankfall.attention.masks import parse_mask
+from rankfall.attention.norms import PLACEMENTS, parse_norm
 from rankfall.errors import RequestError, require, require_count
 from rankfall.tasks import Task, parse_task
 
 CHUNK = 100
 """Steps between metric rows; the published schedule steps, and its data stream starts again, this often."""
 
-NORMS = ("unit", "layer", "rms", "none")
-PLACEMENTS = ("post", "pre")
 POSITIONS = ("none", "additive", "concatenated")
 DATA = ("published", "fresh")
 RECIPES = ("published", "stable")
@@ -59,7 +59,7 @@ class Cell:
         require_count("seed", self.seed, least=0)
         if self.value_rank is not None:
             require_count("value_rank", self.value_rank)
-        _one_of("norm", self.norm, NORMS)
+        parse_norm(self.norm)
         _one_of("placement", self.placement, PLACEMENTS)
         _one_of("positions", self.positions, POSITIONS)
         _one_of("data", self.data, DATA)
@@ -102,8 +102,6 @@ class Cell:
             remedy="set mask=causal",
         )
         if self.mask != "complete":
-            from rankfall.attention.masks import parse_mask
-
             allowed = parse_mask(self.mask).dense(self.tokens)[:, : self.task_object.context(self.points)]
             require(
                 bool(allowed.any(dim=1).all()),

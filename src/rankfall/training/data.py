@@ -1,4 +1,4 @@
-"""Batches of a stack, drawn on the device: one stream per distinct (seed, protocol), shared by models that have it."""
+"""Batches of a stack, drawn on the device: one stream for each distinct (seed, data), whichever models share it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Batches:
         self.repeats = torch.tensor([data == "published" for _, data in streams], device=device)
         self.all_repeat = all(cell.data == "published" for cell in cells)
         self.device = device
-        self.window = _window(self.cell, len(streams), device.type)
+        self.window = window_length(self.cell, len(streams), device.type)
         # Filled in place: a captured graph goes on reading these very tensors.
         empty = (len(streams), self.window, self.cell.batch, self.cell.tokens, self.cell.dim)
         self.inputs = torch.zeros(empty, dtype=self.dtype, device=device)
@@ -66,8 +66,17 @@ class Batches:
         return self.task.sample(draws, self.cell.batch, self.cell.points, self.cell.dim)
 
 
-def _window(cell: Cell, streams: int, device: str) -> int:
+def window_length(cell: Cell, streams: int, device: str) -> int:
     """The largest divisor of a chunk whose batches fit."""
-    one_step = 2 * streams * cell.batch * cell.tokens * cell.dim * (8 if cell.dtype == "float64" else 4)
-    allowed = max(1, WINDOW_BYTES[device] // one_step)
+    allowed = max(1, WINDOW_BYTES[device] // _step_bytes(cell, streams))
     return max(size for size in range(1, CHUNK + 1) if CHUNK % size == 0 and size <= allowed)
+
+
+def window_bytes(cell: Cell, streams: int, device: str) -> int:
+    """What the batches drawn ahead take, with what drawing one stream takes in passing."""
+    length = window_length(cell, streams, device)
+    return length * (_step_bytes(cell, streams) + 8 * _step_bytes(cell, 1))
+
+
+def _step_bytes(cell: Cell, streams: int) -> int:
+    return 2 * streams * cell.batch * cell.tokens * cell.dim * (8 if cell.dtype == "float64" else 4)

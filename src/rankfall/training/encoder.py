@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from rankfall.attention.norms import Norm, parse_norm
 from rankfall.training.attention_seam import attend
 from rankfall.training.cell import Cell
-from rankfall.training.norms import normalise
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Encoder:
     layers: int
     dim: int
     multiplier: int
-    norm: str
+    norm: Norm
     placement: str
     positions: str
     context: int
@@ -64,7 +64,8 @@ class Encoder:
         return torch.cat([inputs, codes.expand(-1, inputs.shape[1], -1, -1)], dim=-1)
 
     def _norm(self, weights: Mapping[str, Tensor], name: str, x: Tensor) -> Tensor:
-        return normalise(self.norm, x, weights.get(f"{name}_gain"), weights.get(f"{name}_bias"))
+        gain, bias = (weights.get(f"{name}_{part}") for part in ("gain", "bias"))
+        return self.norm(x, None if gain is None else gain[:, None], None if bias is None else bias[:, None])
 
     def _attention(
         self, weights: Mapping[str, Tensor], layer: int, x: Tensor, shape: torch.Size, mask: Tensor | None
@@ -84,7 +85,9 @@ class Encoder:
     def _heads(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         # Splitting and joining costs one copy, and the gradient another; stacks of one rank need neither.
         sizes = [group.models for group in self.groups]
-        parts = [(q, k, v)] if len(sizes) == 1 else list(zip(q.split(sizes), k.split(sizes), v.split(sizes), strict=True))
+        parts = (
+            [(q, k, v)] if len(sizes) == 1 else list(zip(q.split(sizes), k.split(sizes), v.split(sizes), strict=True))
+        )
         mixed = [_group_heads(group, *part, mask) for group, part in zip(self.groups, parts, strict=True)]
         return mixed[0] if len(mixed) == 1 else torch.cat(mixed)
 
@@ -108,7 +111,7 @@ def encoder_for(cells: Sequence[Cell]) -> Encoder:
         layers=first.layers,
         dim=first.dim,
         multiplier=first.multiplier,
-        norm=first.norm,
+        norm=parse_norm(first.norm),
         placement=first.placement,
         positions=first.positions,
         context=first.task_object.context(first.points),

@@ -9,7 +9,14 @@ from rankfall.training.recipe import Recipe
 
 
 def adam_(
-    rows: Tensor, grads: Tensor, first: Tensor, second: Tensor, step: Tensor, rates: Tensor, alive: Tensor, recipe: Recipe
+    rows: Tensor,
+    grads: Tensor,
+    first: Tensor,
+    second: Tensor,
+    step: Tensor,
+    rates: Tensor,
+    alive: Tensor,
+    recipe: Recipe,
 ) -> None:
     """One step in place. rows, grads, first, second (M, P); step () int64, counted from one; rates (M, 1) or (M, P).
 

@@ -8,12 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rankfall.attention.masks import parse_mask
 from rankfall.errors import require
 from rankfall.training.cell import CHUNK, Cell
 from rankfall.training.compiled import Program
 from rankfall.training.data import Batches
 from rankfall.training.encoder import encoder_for
 from rankfall.training.heads import head_statistics
+from rankfall.training.memory import stack_bytes
 from rankfall.training.optimizer import adam_
 from rankfall.training.parameters import layout
 from rankfall.training.recipe import ALL_RECIPES
@@ -23,6 +25,8 @@ GLANCE, VERDICT = 4, 64
 """Batches of fresh data for a look on the way, and for the summary."""
 GLANCES = 20
 """Looks at fresh data in a run."""
+
+__all__ = ["Stack", "stack_bytes", "stack_key"]
 
 
 def stack_key(cell: Cell) -> tuple[Any, ...]:
@@ -208,6 +212,15 @@ class Stack:
         kept = {name: tensor.detach().cpu().clone() for name, tensor in self._tensors.items()}
         return {**kept, "chunks_done": torch.tensor(self._chunks_done)}
 
+    def snapshot(self) -> dict[str, Tensor]:
+        """What a step changes, on the device."""
+        return {name: tensor.clone() for name, tensor in {**self._tensors, "loss_sum": self._loss_sum}.items()}
+
+    def rewind(self, snapshot: Mapping[str, Tensor]) -> None:
+        """Undo the steps since a `snapshot()`."""
+        for name, tensor in {**self._tensors, "loss_sum": self._loss_sum}.items():
+            tensor.copy_(snapshot[name])
+
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Go on from a `state()` of a stack of the same cells."""
         for name, tensor in self._tensors.items():
@@ -224,7 +237,5 @@ class Stack:
 
 
 def _mask(cell: Cell) -> Tensor:
-    from rankfall.attention.masks import parse_mask
-
-    allowed: Tensor = parse_mask(cell.mask).dense(cell.tokens)
+    allowed = parse_mask(cell.mask).dense(cell.tokens)
     return allowed[:, : cell.task_object.context(cell.points)].contiguous()
