@@ -85,9 +85,8 @@ class Encoder:
     def _heads(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         # Splitting and joining costs one copy, and the gradient another; stacks of one rank need neither.
         sizes = [group.models for group in self.groups]
-        parts = (
-            [(q, k, v)] if len(sizes) == 1 else list(zip(q.split(sizes), k.split(sizes), v.split(sizes), strict=True))
-        )
+        whole = (q, k, v)
+        parts = [whole] if len(sizes) == 1 else zip(*(x.split(sizes) for x in whole), strict=True)
         mixed = [_group_heads(group, *part, mask) for group, part in zip(self.groups, parts, strict=True)]
         return mixed[0] if len(mixed) == 1 else torch.cat(mixed)
 

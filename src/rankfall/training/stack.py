@@ -180,7 +180,7 @@ class Stack:
         return means.mean(dim=0).tolist(), (means.std(dim=0) / batches**0.5).tolist()
 
     def summaries(self) -> list[dict[str, Any]]:
-        """Per cell: what the paper plots (`mse_best`, lowest chunk mean of the training loss) and what it does not."""
+        """Per cell: what the paper plots, the lowest chunk mean of the training loss, and what it does not."""
         fresh, errors = self._fresh(VERDICT)
         best, best_chunk, last, alive = (self._tensors[n].tolist() for n in ("best", "best_chunk", "last", "alive"))
         finished = self._chunks_done == self.chunks_total
