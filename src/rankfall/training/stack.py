@@ -143,6 +143,17 @@ class Stack:
         tensors["last"].copy_(mean)
         return tensors["alive"].tolist(), mean.tolist()
 
+    def prepare(self) -> None:
+        """Compile and capture what there is to compile and capture, leaving the models as they are."""
+        before = self.snapshot()
+        self.run_steps(1)
+        self.rewind(before)
+
+    def run_steps(self, steps: int) -> None:
+        """Bare steps on the current window, outside the schedule and the record: for warming up and measuring."""
+        self.batches.fill(self._chunks_done * CHUNK)
+        self._program.run(steps)
+
     # ---- one step, as tensor operations only
 
     def loss(self, weights: Mapping[str, Tensor], inputs: Tensor, targets: Tensor) -> Tensor:
