@@ -38,11 +38,12 @@ class Program:
             self._position.zero_()
             for _ in range(steps):
                 if self._graph is None:
-                    self._step()
+                    self.step()
                 else:
                     self._graph.replay()
 
-    def _step(self) -> None:
+    def step(self) -> None:
+        """One step as it is or compiled, never captured."""
         self._stack.step_(self._position, self._loss, self._adam)
 
     def _capture(self) -> torch.cuda.CUDAGraph:
@@ -53,12 +54,12 @@ class Program:
         with torch.cuda.stream(side):
             for _ in range(WARM_UP):
                 self._position.zero_()
-                self._step()
+                self.step()
         torch.cuda.current_stream(self._stack.device).wait_stream(side)
         self._position.zero_()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            self._step()
+            self.step()
         self._stack.rewind(before)
         return graph
 

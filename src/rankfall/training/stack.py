@@ -112,7 +112,7 @@ class Stack:
         )
         chunk = self._chunks_done
         factor = schedule(chunk, self.chunks_total, self.recipe.warm_up)
-        self._rates.copy_(self._base_rates * factor)
+        self.set_rates(factor)
         self._loss_sum.zero_()
         for start in range(0, CHUNK, self.batches.window):
             self.batches.fill(chunk * CHUNK + start)
@@ -148,6 +148,14 @@ class Stack:
         before = self.snapshot()
         self.run_steps(1)
         self.rewind(before)
+
+    def set_rates(self, factor: float) -> None:
+        """Learning rates from now on: the schedule's factor times each model's own."""
+        self._rates.copy_(self._base_rates * factor)
+
+    def step_plainly(self) -> None:
+        """One step on the current window without a graph: for looking into it."""
+        self._program.step()
 
     def run_steps(self, steps: int) -> None:
         """Bare steps on the current window, outside the schedule and the record: for warming up and measuring."""
