@@ -34,7 +34,8 @@ def main(arguments: list[str] | None = None) -> None:
         rows.append(row)
         print(
             f"L={layers} m={multiplier:2d} r={rank:2d}  stack of {row['models']:2d}: "
-            f"{row['ms_per_model_step']:9.3f} ms per model-step, alone {row['alone_ms']:9.3f}, plain {row['plain_ms']:9.3f}, ratio {row['ratio']:7.1f}",
+            f"{row['ms_per_model_step']:9.3f} ms per model-step, alone {row['alone_ms']:9.3f}, "
+            f"plain {row['plain_ms']:9.3f}, ratio {row['ratio']:7.1f}",
             flush=True,
         )
     result = {"benchmark": "training", **vars(options), "out": None, "rows": rows, "provenance": provenance()}

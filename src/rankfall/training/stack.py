@@ -16,7 +16,7 @@ from rankfall.training.data import Batches
 from rankfall.training.encoder import encoder_for
 from rankfall.training.heads import head_statistics
 from rankfall.training.memory import stack_bytes
-from rankfall.training.optimizer import adam_
+from rankfall.training.optimizer import adam_, clipped
 from rankfall.training.parameters import layout
 from rankfall.training.recipe import ALL_RECIPES
 from rankfall.training.schedule import schedule
@@ -179,6 +179,8 @@ class Stack:
             tensors["alive"].logical_and_(losses.isfinite())
             tensors["step"].add_(1)
             flat = torch.cat([grad.flatten(1) for grad in grads], dim=1)
+            if self.recipe.clip is not None:
+                flat = clipped(flat, self.recipe.clip)
             adam(
                 tensors["rows"], flat, tensors["first"], tensors["second"], tensors["step"], self._rates,
                 tensors["alive"], self.recipe,
