@@ -87,6 +87,7 @@ def _attend_row(device: str, way: str, rank: int, tokens: int, batch: int, compi
     def work() -> None:
         torch.autograd.grad(chosen(q, k, v), (q, k, v), gradient)
 
+    torch.compiler.reset()
     try:
         work()
         work()
