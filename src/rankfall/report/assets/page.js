@@ -34,7 +34,7 @@
     suffixes.forEach((suffix, row) => {
       const bottom = (suffixes.length - 1 - row) / suffixes.length;
       out[`xaxis${suffix}`] = { ...layout[`xaxis${suffix}`], domain: [0, 1] };
-      out[`yaxis${suffix}`] = { ...layout[`yaxis${suffix}`], domain: [bottom + 0.12 / suffixes.length, bottom + 0.85 / suffixes.length] };
+      out[`yaxis${suffix}`] = { ...layout[`yaxis${suffix}`], domain: [bottom + 0.24 / suffixes.length, bottom + 0.88 / suffixes.length] };
     });
     return [out, suffixes.length];
   }
