@@ -1,0 +1,57 @@
+"""Every measure, and how a batch of token matrices is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from torch import Tensor
+
+from rankfall.attention.checks import check_finite, check_tokens
+from rankfall.errors import RequestError
+from rankfall.measures import (
+    effective_rank,
+    largest_token_share,
+    max_singular_value,
+    mean_abs_cosine,
+    min_singular_value,
+    mu,
+    participation_ratio,
+    rank,
+    rank_one_residual,
+    relative_mu,
+    stable_rank,
+)
+from rankfall.measures.base import Measure
+from rankfall.measures.profile import Profile
+
+ALL_MEASURES: tuple[Measure, ...] = (
+    mu.MEASURE,
+    relative_mu.MEASURE,
+    rank.MEASURE,
+    effective_rank.MEASURE,
+    stable_rank.MEASURE,
+    participation_ratio.MEASURE,
+    mean_abs_cosine.MEASURE,
+    min_singular_value.MEASURE,
+    max_singular_value.MEASURE,
+    rank_one_residual.MEASURE,
+    largest_token_share.MEASURE,
+)
+
+
+def measure(tokens: Tensor, names: Iterable[str] | None = None) -> dict[str, Tensor]:
+    """The named measures (default: all) of (..., n, d) tokens, each a float64 tensor of the batch axes' shape."""
+    check_tokens(tokens)
+    check_finite(tokens)
+    chosen = ALL_MEASURES if names is None else tuple(find(name) for name in names)
+    profile = Profile(tokens.detach().reshape(-1, *tokens.shape[-2:]))
+    return {one.name: one.of(profile).reshape(tokens.shape[:-2]) for one in chosen}
+
+
+def find(name: str) -> Measure:
+    """The measure of that name, or an error that lists them."""
+    for one in ALL_MEASURES:
+        if one.name == name:
+            return one
+    known = ", ".join(one.name for one in ALL_MEASURES)
+    raise RequestError(required=f"a measure among {known}", got=name, remedy="for example effective_rank")

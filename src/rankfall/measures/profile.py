@@ -1,0 +1,85 @@
+"""What the measures share about a batch of token matrices, each fact computed at most once."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from rankfall.linalg.spectra import TRUSTED_EIGENVALUE_SHARE, gram_eigenvalues, singular_values, smaller_gram
+
+# The pairwise cosines of this many tokens are held at once.
+COSINE_ROWS = 1024
+
+
+class Profile:
+    """Lazy facts of tokens (b, n, d), all in float64; one decomposition serves all measures that need a spectrum.
+
+    The tokens are held divided by their largest entry (`size`), so that no square over- or underflows.
+    """
+
+    def __init__(self, tokens: Float[Tensor, "b n d"]) -> None:
+        wide = tokens.double()
+        largest = wide.abs().amax(dim=(-2, -1))
+        self.size = largest.where(largest > 0, 1.0)
+        self.tokens = wide / self.size[:, None, None]
+        # Tokens that came as float32 carry float32 rounding: their numerical rank is judged by that.
+        self.epsilon = torch.finfo(tokens.dtype).eps
+
+    @property
+    def count(self) -> int:
+        """Tokens, n."""
+        return self.tokens.shape[-2]
+
+    @property
+    def width(self) -> int:
+        """Coordinates, d."""
+        return self.tokens.shape[-1]
+
+    @cached_property
+    def token_energies(self) -> Float[Tensor, "b n"]:
+        """Squared length of each token."""
+        return self.tokens.square().sum(dim=-1)
+
+    @cached_property
+    def energy(self) -> Float[Tensor, b]:
+        """Squared Frobenius norm."""
+        return self.token_energies.sum(dim=-1)
+
+    @cached_property
+    def spread(self) -> Float[Tensor, b]:
+        """Frobenius norm after the mean token is taken off, centred in float64 so that nothing cancels."""
+        centred = self.tokens - self.tokens.mean(dim=-2, keepdim=True)
+        return torch.linalg.vector_norm(centred, dim=(-2, -1))
+
+    @cached_property
+    def gram(self) -> Float[Tensor, "b s s"]:
+        """The smaller Gram matrix."""
+        return smaller_gram(self.tokens)
+
+    @cached_property
+    def eigenvalues(self) -> Float[Tensor, "b s"]:
+        """Squared singular values, smallest first, right relative to the largest: enough for sums over them."""
+        return gram_eigenvalues(self.gram)
+
+    @cached_property
+    def singular_values(self) -> Float[Tensor, "b s"]:
+        """Singular values, largest first: by the Gram matrix where that is exact enough, else by the SVD."""
+        eigenvalues = self.eigenvalues
+        values = eigenvalues.flip(-1).sqrt()
+        doubtful = eigenvalues[..., 0] <= TRUSTED_EIGENVALUE_SHARE * eigenvalues[..., -1]
+        if bool(doubtful.any()):
+            values[doubtful] = singular_values(self.tokens[doubtful])
+        return values
+
+    @cached_property
+    def absolute_cosine_sum(self) -> Float[Tensor, b]:
+        """Sum of |cosine| over ordered pairs of distinct tokens; a zero token has cosine zero with all others."""
+        lengths = self.token_energies.sqrt()
+        unit = self.tokens / lengths.where(lengths > 0, 1.0)[..., None]
+        total = self.tokens.new_zeros(self.tokens.shape[0])
+        for start in range(0, self.count, COSINE_ROWS):
+            total += (unit[:, start : start + COSINE_ROWS] @ unit.mT).abs().sum(dim=(-2, -1))
+        return total - unit.square().sum(dim=(-2, -1))

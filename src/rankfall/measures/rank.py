@@ -1,0 +1,28 @@
+"""Numerical rank."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from rankfall.measures.base import SHAPE_ONLY, Measure, rank_range
+from rankfall.measures.profile import Profile
+
+
+def tolerance(profile: Profile) -> float:
+    """Singular values up to this share of the largest count as zero: max(n, d) times the given dtype's epsilon."""
+    return max(profile.count, profile.width) * profile.epsilon
+
+
+def rank(profile: Profile) -> Tensor:
+    """How many singular values exceed the tolerance times the largest. Needs the SVD when any is near zero."""
+    values = profile.singular_values
+    return (values > tolerance(profile) * values[..., :1]).sum(dim=-1).to(values.dtype)
+
+
+MEASURE = Measure(
+    name="rank",
+    definition="singular values above max(n, d) * epsilon of the tokens' dtype, relative to the largest",
+    function=rank,
+    range=rank_range,
+    invariances=SHAPE_ONLY,
+)
