@@ -38,8 +38,8 @@ def choose(q: Tensor, v: Tensor) -> str:
 
 def _fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float) -> Tensor:
     """`scaled_dot_product_attention`, models and batch as one axis."""
-    flat = [x.flatten(0, 1).transpose(1, 2) for x in (q, k, v)]
-    out = torch.nn.functional.scaled_dot_product_attention(*flat, attn_mask=mask, scale=scale)
+    flat_q, flat_k, flat_v = (x.flatten(0, 1).transpose(1, 2) for x in (q, k, v))
+    out = torch.nn.functional.scaled_dot_product_attention(flat_q, flat_k, flat_v, attn_mask=mask, scale=scale)
     return out.transpose(1, 2).unflatten(0, q.shape[:2])
 
 

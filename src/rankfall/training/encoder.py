@@ -80,16 +80,15 @@ class Encoder:
         v = _linear(weights, f"{layer}.value", seen).view(models, batch, self.context, -1)
         mixed = self._heads(q, k, v, mask).flatten(1, 2)
         bias = weights[f"{layer}.output_bias"].mean(dim=1, keepdim=True)
-        return torch.baddbmm(bias, mixed, weights[f"{layer}.output"], alpha=1.0 / self.multiplier)
+        return mixed @ weights[f"{layer}.output"] / self.multiplier + bias
 
     def _heads(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         # Splitting and joining costs one copy, and the gradient another; stacks of one rank need neither.
         sizes = [group.models for group in self.groups]
-        parts = (
-            [(q, k, v)] if len(sizes) == 1 else list(zip(q.split(sizes), k.split(sizes), v.split(sizes), strict=True))
-        )
-        mixed = [_group_heads(group, *part, mask) for group, part in zip(self.groups, parts, strict=True)]
-        return mixed[0] if len(mixed) == 1 else torch.cat(mixed)
+        if len(sizes) == 1:
+            return _group_heads(self.groups[0], q, k, v, mask)
+        parts = zip(self.groups, q.split(sizes), k.split(sizes), v.split(sizes), strict=True)
+        return torch.cat([_group_heads(group, *part, mask) for group, *part in parts])
 
     def _feed_forward(
         self, weights: Mapping[str, Tensor], layer: int, x: Tensor, shape: torch.Size, mask: Tensor | None
@@ -120,7 +119,8 @@ def encoder_for(cells: Sequence[Cell]) -> Encoder:
 
 
 def _linear(weights: Mapping[str, Tensor], name: str, x: Tensor) -> Tensor:
-    return torch.baddbmm(weights[f"{name}_bias"][:, None], x, weights[name])
+    # Not baddbmm: it would first write the bias to memory; a separate sum is left to the compiler to fuse.
+    return x @ weights[name] + weights[f"{name}_bias"][:, None]
 
 
 def _group_heads(group: RankGroup, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:

@@ -14,7 +14,7 @@ QUARTILES = (0.25, 0.5, 0.75)
 
 
 def head_forms(cell: Cell, weights: Mapping[str, Tensor], layer: int = 0) -> Factored:
-    """K Q^T of every head of a layer, (H, w, w) as factors; a token x is asked by y with score x^T K Q^T y / sqrt(r)."""
+    """K Q^T of every head of a layer, (H, w, w) as factors: y scores x with x^T K Q^T y / sqrt(r), biases aside."""
     key, query = (
         weights[f"{layer}.{name}"].double().unflatten(-1, (cell.heads, cell.rank)).transpose(0, 1)
         for name in ("key", "query")

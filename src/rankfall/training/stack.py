@@ -143,6 +143,17 @@ class Stack:
         tensors["last"].copy_(mean)
         return tensors["alive"].tolist(), mean.tolist()
 
+    def prepare(self) -> None:
+        """Compile and capture what there is to compile and capture, leaving the models as they are."""
+        before = self.snapshot()
+        self.run_steps(1)
+        self.rewind(before)
+
+    def run_steps(self, steps: int) -> None:
+        """Bare steps on the current window, outside the schedule and the record: for warming up and measuring."""
+        self.batches.fill(self._chunks_done * CHUNK)
+        self._program.run(steps)
+
     # ---- one step, as tensor operations only
 
     def loss(self, weights: Mapping[str, Tensor], inputs: Tensor, targets: Tensor) -> Tensor:
@@ -180,7 +191,7 @@ class Stack:
         return means.mean(dim=0).tolist(), (means.std(dim=0) / batches**0.5).tolist()
 
     def summaries(self) -> list[dict[str, Any]]:
-        """Per cell: what the paper plots (`mse_best`, lowest chunk mean of the training loss) and what it does not."""
+        """Per cell: what the paper plots, the lowest chunk mean of the training loss, and what it does not."""
         fresh, errors = self._fresh(VERDICT)
         best, best_chunk, last, alive = (self._tensors[n].tolist() for n in ("best", "best_chunk", "last", "alive"))
         finished = self._chunks_done == self.chunks_total
