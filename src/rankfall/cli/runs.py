@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from rankfall.cli.output import JsonFlag, emit, notes, paper, plain, table
+from rankfall.cli.output import JsonFlag, emit, notes, plain, table
+from rankfall.cli.run_table import run_table
 from rankfall.errors import require
-
-COLUMNS = ("id", "status", "task", "dim", "layers", "multiplier", "rank", "seed", "mse_best", "mse_fresh", "source")
 
 
 def runs(
@@ -24,9 +23,7 @@ def runs(
     target: Annotated[
         Path | None, typer.Option("--export-results", help="Write summaries with their provenance into this folder.")
     ] = None,
-    verify: Annotated[
-        bool, typer.Option("--verify", help="Check every file; exit status 1 if any is damaged.")
-    ] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Check every file; exit status 1 on damage.")] = False,
     set_aside: Annotated[bool, typer.Option("--set-aside", help="Move damaged runs out of the way.")] = False,
     json: JsonFlag = False,
 ) -> None:
@@ -50,11 +47,8 @@ def runs(
     if set_aside:
         for id in kept.damaged():
             notes.print(f"{id} moved to {kept.set_aside(id)}", soft_wrap=True)
-    if sql is not None:
-        rows, damaged = select(kept, sql), []
-    else:
-        found, damaged = rows_of(kept)
-        rows = where(found, conditions or [])
+    found, damaged = rows_of(kept)
+    rows = select(kept, sql) if sql is not None else where(found, conditions or [])
     if verify:
         damaged = list(kept.damaged().values())
     for error in damaged:
@@ -66,14 +60,7 @@ def runs(
         for path in export_results((run for run in kept.runs() if run.id in wanted), target):
             notes.print(f"wrote {path}", soft_wrap=True)
     result = {"store": str(store), "rows": rows, "damaged": [str(error) for error in damaged]}
-    emit(result, as_json=json, show=lambda: _show(rows, None if sql else COLUMNS))
+    title = f"{len(rows)} rows"
+    emit(result, as_json=json, show=lambda: table(title, rows) if sql else run_table(title, rows, ordered=True))
     if verify and damaged:
         raise typer.Exit(1)
-
-
-def _show(rows: list[dict[str, Any]], columns: tuple[str, ...] | None) -> None:
-    if not rows:
-        paper.print("no rows")
-        return
-    held = {name for row in rows for name in row}
-    table(f"{len(rows)} rows", rows, columns and [name for name in columns if name in held])

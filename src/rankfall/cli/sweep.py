@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rankfall.cli.output import JsonFlag, emit, notes, paper, table
+from rankfall.cli.run_table import run_table
 
 if TYPE_CHECKING:
     from rankfall.runs import Store
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from rankfall.training.engines import Engine
     from rankfall.training.tally import Progress
 
-COLUMNS = ("id", "status", "layers", "multiplier", "rank", "seed", "mse_best", "mse_final", "mse_fresh", "seconds")
 QUIET = 30.0
 """Seconds between two lines of progress where no bar can be drawn."""
 
@@ -30,14 +30,10 @@ def sweep(
     store: Annotated[Path, typer.Option(help="Folder that keeps the runs.")] = Path("runs"),
     engine: Annotated[str, typer.Option(help="local (this process) or ray.")] = "local",
     address: Annotated[str | None, typer.Option(help="Address of a running Ray cluster.")] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the plan with an estimate; train nothing.")
-    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show plan and estimate; train nothing.")] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")] = "auto",
     max_stack: Annotated[int | None, typer.Option(help="Most cells trained as one program.")] = None,
-    memory: Annotated[
-        float | None, typer.Option(help="GiB that one stack may take; free memory if not given.")
-    ] = None,
+    memory: Annotated[float | None, typer.Option(help="GiB that one stack may take; all that is free.")] = None,
     threads: Annotated[int | None, typer.Option(help="Processor threads of a training process.")] = None,
     compile: Annotated[bool | None, typer.Option(help="Compile the step; on GPUs if not given.")] = None,
     checkpoint_seconds: Annotated[float, typer.Option(help="Training time between two checkpoints.")] = 60.0,
@@ -68,14 +64,14 @@ def sweep(
         address=address,
     )
     cells = read_grid(grid)
+    chosen = make_engine(engine, options)
     if dry_run and not store.exists():
         with tempfile.TemporaryDirectory() as empty:
-            _plan(cells, Store(Path(empty) / "runs"), make_engine(engine, options), json)
+            _plan(cells, Store(Path(empty) / "runs"), chosen, json)
         return
     kept = Store(store)
     if results is not None:
         notes.print(f"{len(import_results(kept, results))} cells taken in from {results}")
-    chosen = make_engine(engine, options)
     if dry_run:
         _plan(cells, kept, chosen, json)
         return
@@ -101,9 +97,11 @@ def sweep(
 
 
 def _show(result: dict[str, Any]) -> None:
-    table(f"{result['grid']}: {len(result['runs'])} cells", result["runs"], COLUMNS)
+    run_table(f"{result['grid']}: {len(result['runs'])} cells", result["runs"])
     paper.print(
-        f"{result['trained']} trained now in {result['seconds']:.0f} s; all are in {result['store']}", markup=False
+        f"{result['trained']} trained now in {result['seconds']:.0f} s; all are in {result['store']}",
+        markup=False,
+        soft_wrap=True,
     )
 
 
@@ -140,10 +138,10 @@ def _plan(cells: list[Cell], store: Store, engine: Engine, as_json: bool) -> Non
     def show() -> None:
         if stacks:
             table("stacks to train", stacks)
-        paper.print(
-            f"{len(plan.finished)} of {len(plan.cells)} cells are finished; the rest takes about "
-            f"{_duration(guess.total)} (from {guess.source})"
+        rest = (
+            f"the rest takes about {_duration(guess.total)} (from {guess.source})" if stacks else "nothing is missing"
         )
+        paper.print(f"{len(plan.finished)} of {len(plan.cells)} cells are finished; {rest}", soft_wrap=True)
 
     emit(result, as_json=as_json, show=show)
 

@@ -70,15 +70,16 @@ def train(group: Group, store: Store, options: Options, watch: Watch, build: Bui
     device = resolve_device(options.device)
     if options.threads is not None:
         torch.set_num_threads(options.threads)
+    ending = Ending.OUT_OF_MEMORY
     try:
-        return _Work(group, store, options, watch, build, device).run()
+        ending = _Work(group, store, options, watch, build, device).run()
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-    # outside the handler, so that nothing holds on to the frames of the failed step
-    gc.collect()
-    if device != "cpu":
-        torch.cuda.empty_cache()
+    # outside the handler, so that nothing holds on to the frames of a failed step
+    _release_memory(device)
+    if ending is not Ending.OUT_OF_MEMORY:
+        return ending
     if len(group) == 1:
         raise too_large(group[0], stack_bytes(group, device.partition(":")[0]), None, device)
     Checkpoints(store.checkpoints_folder).remove(stack_name(group))
@@ -91,6 +92,15 @@ def is_out_of_memory(error: BaseException) -> bool:
         return True
     text = str(error).lower()
     return "out of memory" in text or "can't allocate memory" in text
+
+
+def _release_memory(device: str) -> None:
+    """Leave nothing of a stack behind for the next one to trip over."""
+    # compiled code is kept per function and limited in number; every stack has shapes of its own
+    torch.compiler.reset()
+    gc.collect()
+    if device != "cpu":
+        torch.cuda.empty_cache()
 
 
 class _Work:

@@ -47,7 +47,7 @@ class LocalEngine(Engine):
                 if watch.stop():
                     return False
                 if not queue:
-                    queue.extend(_next_of(elsewhere, store, claims, self.options.parts))
+                    queue.extend(_next_of(elsewhere, store, claims, self.options.parts, watch))
                     continue
                 group = queue.popleft()
                 key = stack_key(group[0])
@@ -87,20 +87,22 @@ def work_on(
         claims.release(names)
 
 
-def _next_of(elsewhere: list[Group], store: Store, claims: Claims, parts: Sequence[str]) -> list[Group]:
+def _next_of(elsewhere: list[Group], store: Store, claims: Claims, parts: Sequence[str], watch: Watch) -> list[Group]:
     """Of the stacks that others work on: those to work on now, since their worker died or had only a part of them."""
     ready: list[Group] = []
     for group in tuple(elsewhere):
         missing = tuple(store.missing(group, parts))
-        busy = {cell for cell in missing if claims.holder(identity(cell)) not in (None, claims.owner.token)}
-        if busy == set(missing) and missing:
+        busy = tuple(cell for cell in missing if claims.holder(identity(cell)) not in (None, claims.owner.token))
+        if missing and busy == missing:
             continue
         elsewhere.remove(group)
-        if not busy:
+        if not missing:
+            watch.chunk(group, group[0].chunks, [])
+        elif not busy:
             ready.append(group)
         else:
             ready.append(tuple(cell for cell in missing if cell not in busy))
-            elsewhere.append(tuple(cell for cell in missing if cell in busy))
+            elsewhere.append(busy)
     if not ready and elsewhere:
         time.sleep(POLL)
     return ready

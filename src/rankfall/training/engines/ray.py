@@ -87,7 +87,10 @@ class RayEngine(Engine):
                 due = [group for at, group in later if at <= time.monotonic()]
                 later = [(at, group) for at, group in later if at > time.monotonic()]
                 pending |= {submit(group): group for group in due}
-                ended, _ = self._ray.wait(list(pending), timeout=POLL) if pending else ([], time.sleep(POLL))
+                if not pending:
+                    time.sleep(POLL)
+                    continue
+                ended, _ = self._ray.wait(list(pending), timeout=POLL)
                 for reference in ended:
                     group = pending.pop(reference)
                     ending = _result(self._ray, reference)
