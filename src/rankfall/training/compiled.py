@@ -27,7 +27,7 @@ class Program:
         self._tf32 = tf32
         if compile:
             # All stacks share one code object, and the compiler gives up on a code object after eight versions of it.
-            torch.compiler.reset()  # type: ignore[no-untyped-call]
+            torch.compiler.reset()
         self._loss: Any = torch.compile(stack.loss, dynamic=False) if compile else stack.loss
         self._adam: Any = torch.compile(stack.adam, dynamic=False) if compile else stack.adam
         self._position = torch.zeros(1, dtype=torch.int64, device=stack.device)
