@@ -25,6 +25,9 @@ class Program:
     def __init__(self, stack: Stack, *, compile: bool, tf32: bool) -> None:
         self._stack = stack
         self._tf32 = tf32
+        if compile:
+            # All stacks share one code object, and the compiler gives up on a code object after eight versions of it.
+            torch.compiler.reset()
         self._loss: Any = torch.compile(stack.loss, dynamic=False) if compile else stack.loss
         self._adam: Any = torch.compile(stack.adam, dynamic=False) if compile else stack.adam
         self._position = torch.zeros(1, dtype=torch.int64, device=stack.device)
@@ -38,11 +41,12 @@ class Program:
             self._position.zero_()
             for _ in range(steps):
                 if self._graph is None:
-                    self._step()
+                    self.step()
                 else:
                     self._graph.replay()
 
-    def _step(self) -> None:
+    def step(self) -> None:
+        """One step as it is or compiled, never captured."""
         self._stack.step_(self._position, self._loss, self._adam)
 
     def _capture(self) -> torch.cuda.CUDAGraph:
@@ -53,12 +57,12 @@ class Program:
         with torch.cuda.stream(side):
             for _ in range(WARM_UP):
                 self._position.zero_()
-                self._step()
+                self.step()
         torch.cuda.current_stream(self._stack.device).wait_stream(side)
         self._position.zero_()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            self._step()
+            self.step()
         self._stack.rewind(before)
         return graph
 

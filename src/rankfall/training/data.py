@@ -10,7 +10,7 @@ from torch import Tensor
 from rankfall.tasks import EVALUATION, TRAINING, Draws, Sample
 from rankfall.training.cell import CHUNK, Cell
 
-WINDOW_BYTES = {"cpu": 1 << 27, "cuda": 1 << 33}
+WINDOW_BYTES = {"cpu": 1 << 25, "cuda": 1 << 33}
 """Drawn ahead at most: a whole chunk where it fits, so that a step only has to look its batch up."""
 
 

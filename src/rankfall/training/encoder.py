@@ -88,7 +88,7 @@ class Encoder:
         if len(sizes) == 1:
             return _group_heads(self.groups[0], q, k, v, mask)
         parts = zip(self.groups, q.split(sizes), k.split(sizes), v.split(sizes), strict=True)
-        return torch.cat([_group_heads(group, *part, mask) for group, *part in parts])
+        return torch.cat([_group_heads(group, q, k, v, mask) for group, q, k, v in parts])
 
     def _feed_forward(
         self, weights: Mapping[str, Tensor], layer: int, x: Tensor, shape: torch.Size, mask: Tensor | None

@@ -22,9 +22,6 @@ def adam_(
 
     A model that is not alive keeps its weights; nothing in one row depends on another row.
     """
-    if recipe.clip is not None:
-        length = torch.linalg.vector_norm(grads, dim=1, keepdim=True)
-        grads = grads * (recipe.clip / length.clamp_min(recipe.clip))
     decay, square_decay = recipe.betas
     first.lerp_(grads, 1.0 - decay)
     second.mul_(square_decay).addcmul_(grads, grads, value=1.0 - square_decay)
@@ -34,3 +31,9 @@ def adam_(
     spread = (second / square_correction).sqrt_().add_(recipe.epsilon)
     update = (rates / correction) * first / spread
     rows.sub_(torch.where(alive[:, None], update, torch.zeros_like(update)))
+
+
+def clipped(grads: Tensor, longest: float) -> Tensor:
+    """Rows longer than `longest` scaled down to it."""
+    length = torch.linalg.vector_norm(grads, dim=1, keepdim=True)
+    return grads * (longest / length.clamp_min(longest))

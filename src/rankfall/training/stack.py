@@ -16,7 +16,7 @@ from rankfall.training.data import Batches
 from rankfall.training.encoder import encoder_for
 from rankfall.training.heads import head_statistics
 from rankfall.training.memory import stack_bytes
-from rankfall.training.optimizer import adam_
+from rankfall.training.optimizer import adam_, clipped
 from rankfall.training.parameters import layout
 from rankfall.training.recipe import ALL_RECIPES
 from rankfall.training.schedule import schedule
@@ -112,7 +112,7 @@ class Stack:
         )
         chunk = self._chunks_done
         factor = schedule(chunk, self.chunks_total, self.recipe.warm_up)
-        self._rates.copy_(self._base_rates * factor)
+        self.set_rates(factor)
         self._loss_sum.zero_()
         for start in range(0, CHUNK, self.batches.window):
             self.batches.fill(chunk * CHUNK + start)
@@ -149,6 +149,14 @@ class Stack:
         self.run_steps(1)
         self.rewind(before)
 
+    def set_rates(self, factor: float) -> None:
+        """Learning rates from now on: the schedule's factor times each model's own."""
+        self._rates.copy_(self._base_rates * factor)
+
+    def step_plainly(self) -> None:
+        """One step on the current window without a graph: for looking into it."""
+        self._program.step()
+
     def run_steps(self, steps: int) -> None:
         """Bare steps on the current window, outside the schedule and the record: for warming up and measuring."""
         self.batches.fill(self._chunks_done * CHUNK)
@@ -171,6 +179,8 @@ class Stack:
             tensors["alive"].logical_and_(losses.isfinite())
             tensors["step"].add_(1)
             flat = torch.cat([grad.flatten(1) for grad in grads], dim=1)
+            if self.recipe.clip is not None:
+                flat = clipped(flat, self.recipe.clip)
             adam(
                 tensors["rows"], flat, tensors["first"], tensors["second"], tensors["step"], self._rates,
                 tensors["alive"], self.recipe,
