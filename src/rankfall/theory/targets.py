@@ -108,4 +108,5 @@ def orthonormal_points(
     )
     q, triangle = torch.linalg.qr(torch.randn(*shape, generator=generator, dtype=dtype, device=device).mT)
     # Without the signs of the diagonal the frame would follow LAPACK's convention and not be uniform.
-    return (q * triangle.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)).mT.contiguous()
+    frame: Tensor = (q * triangle.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)).mT.contiguous()
+    return frame
