@@ -1,4 +1,4 @@
-"""What configurations call the numbers that we look for: data, tried from left to right, the first that is there wins.
+"""What configurations call the numbers that we look for: data, tried in order, the first that is there wins.
 
 A new spelling is one more name here. Nothing in this package asks for a model by its name.
 """

@@ -12,7 +12,7 @@ from typing import Any
 from rankfall.audit.survey.shape import HeadShape, read_shape
 from rankfall.errors import require
 
-CAVEAT = "These are the defaults of configuration classes, not published checkpoints: a checkpoint sets its own numbers."
+CAVEAT = "These are the defaults of configuration classes, not checkpoints: a checkpoint sets its own numbers."
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,7 @@ class Survey:
         }
 
 
-def survey_configurations(
-    names: Sequence[str] | None = None, advance: Callable[[int], None] | None = None
-) -> Survey:
+def survey_configurations(names: Sequence[str] | None = None, advance: Callable[[int], None] | None = None) -> Survey:
     """Instantiate each configuration class with its defaults and read its shape. A-tab1, for hundreds.
 
     `names` limits the survey to these model types. `advance` is called with 1 after each.

@@ -71,7 +71,7 @@ class HeadShape:
 
 
 def read_shape(model_type: str, configuration: object) -> HeadShape | str:
-    """The shape, from the configuration itself or from the first of its parts that has one; else why there is none."""
+    """The shape, of the configuration itself or of the first of its parts that has one; else why there is none."""
     own = _own_shape(model_type, configuration, part="")
     if isinstance(own, HeadShape):
         return own
