@@ -46,7 +46,7 @@ class Construction(ABC):
 
     @abstractmethod
     def predicted_error(self) -> Prediction:
-        """What theory says about the error on orthonormal points, averaged over the random heads where there are any."""
+        """What theory says of the error on orthonormal points, averaged over the random heads where there are any."""
 
     def target(self, points: Tensor, queries: Tensor) -> Tensor:
         """What the network is to output for (..., n, d) points and (..., m, d) queries."""

@@ -59,11 +59,11 @@ class EqualAngles(Construction):
 class QuantisedQuery(Construction):
     """H rank-1 hardmax heads (H even) of weights +-1/2 that round the query to H equally spaced directions: MSE 1/H.
 
-    With queries q_h at angles pi h/(H/2), sgn<q_h,y> - sgn<q_(h-1),y> is +-2 for exactly one h, the one whose line y has
-    just crossed. Pairing q_h and q_(h-1) with ONE key, the middle of that cell turned by 90 degrees, all heads cancel
-    but one pair, which outputs sgn<y', w> for the cell's middle y'. Rounding moves y by pi/(2H) on average, so that
-    the choice is wrong with probability 1/(2H). This is how low rank succeeds: by a grid of directions. In the plane
-    a grid of H cells costs H heads; on the sphere of R^d it costs about (1/error)^(d-1), the price in A-thm2.
+    With queries q_h at angles 2 pi h/H, sgn<q_h,y> - sgn<q_(h-1),y> is +-2 for exactly one h, the one whose line y
+    has just crossed. Pairing q_h and q_(h-1) with ONE key, the middle of that cell, all heads cancel but one pair,
+    which outputs sgn<y', w> for the cell's middle y'. Rounding moves y by pi/(2H) on average, so that the choice is
+    wrong with probability 1/(2H). This is how low rank succeeds: by a grid of directions. In the plane a grid of H
+    cells costs H heads; on the sphere of R^d it costs about (1/error)^(d-1), the price in A-thm2.
     """
 
     name: ClassVar[str] = "quantised-query"
@@ -94,7 +94,7 @@ class QuantisedQuery(Construction):
         query = torch.cat([unit_vectors(angle), unit_vectors(angle - step)])
         key = torch.cat([middle, middle])
         weight = torch.cat([torch.full((lines,), 0.5, dtype=dtype), torch.full((lines,), -0.5, dtype=dtype)])
-        # A head with its key and its weight negated gives the same difference; one such flip makes the weights sum to 1.
+        # A head with both key and weight negated gives the same difference; one such flip makes the weights sum to 1.
         key[-1], weight[-1] = -key[-1], -weight[-1]
         return rank_one_layer(query, key, weight)
 

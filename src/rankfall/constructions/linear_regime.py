@@ -22,8 +22,8 @@ class LinearRegime(Construction):
     votes of d heads add up to <x_i, y>, up to a constant. Exact as b -> 0, with d heads and not with many.
 
     `mirrored` adds for every head (q, k) one (q, -k) of weight -1: the even terms cancel. `order` says how the error
-    falls: with b (N >= 3) or b^2 (mirrored, or N = 2, where softmax is odd in b). `code_rank` is the rank of layer 2's
-    head: 1 for two points, N - 1 or N for more; with less, points can no longer be told apart (A-conj8).
+    falls: with b (N >= 3) or b^2 (mirrored, or N = 2, where softmax is odd in b). `code_rank` is the rank of layer
+    2's head: 1 for two points, N - 1 or N for more; with less, points can no longer be told apart (A-conj8).
     `second_gain` is infinite for hardmax; otherwise the whole equals ONE full-rank head of inverse temperature
     `effective_inverse_temperature`.
     """

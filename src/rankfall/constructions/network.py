@@ -1,8 +1,8 @@
 """A small attention-only network on a query stream: what every construction builds and how it is run.
 
-A token is a row of slots. The context token of point i is [x_i | code_i | zeros], a query token [y | zeros]; each layer
-lets the queries attend to the context (which does not change) and adds what comes back to the query stream. In a
-decoder this is masked self-attention where targets attend to themselves only.
+A token is a row of slots. The context token of point i is [x_i | code_i | zeros], a query token [y | zeros]; each
+layer lets the queries attend to the context (which does not change) and adds what comes back to the query stream. In
+self-attention this is a mask that keeps queries from being asked.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Network:
-    """Layers, the positional codes (n, c) put behind the points, and the columns of the stream that hold the answer.
+    """Layers, the positional codes (n, c) put behind the points, and the column where the answer's d numbers start.
 
     `dim` is d, `width` the number of all slots. Without `residual` (one layer only) the layer's output is the stream.
     """
@@ -37,7 +37,7 @@ class Network:
     dim: int
     width: int
     codes: Float[Tensor, "n c"] | None = None
-    answer: slice = slice(None)
+    answer_at: int = 0
     residual: bool = True
 
     @property
@@ -58,7 +58,7 @@ class Network:
         for layer in self.layers:
             came_back = attention(layer.heads, stream, context, kind=layer.kind)
             stream = stream + came_back if self.residual else came_back
-        return stream[..., self.answer]
+        return stream[..., self.answer_at : self.answer_at + self.dim]
 
     def context_tokens(self, points: Float[Tensor, "... n d"]) -> Float[Tensor, "... n w"]:
         """[x_i | code_i | zeros]."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from typing import ClassVar, final
@@ -110,7 +111,4 @@ def _pieces(edges: NDArray[np.float64]) -> list[tuple[NDArray[np.float64], NDArr
     u, w = (u + 1) / 2, w / 2
     # The smoother step 10u^3 - 15u^4 + 6u^5 maps [0,1] onto itself with flat ends.
     inside, slope = u**3 * (10 - 15 * u + 6 * u**2), 30 * (u * (1 - u)) ** 2
-    return [
-        (low + (high - low) * inside, (high - low) * slope * w)
-        for low, high in zip(edges[:-1], edges[1:], strict=True)
-    ]
+    return [(low + (high - low) * inside, (high - low) * slope * w) for low, high in itertools.pairwise(edges)]

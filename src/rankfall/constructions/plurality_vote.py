@@ -22,7 +22,7 @@ class PluralityVote(Construction):
 
     Two changes against A-thm7: layer 2 is no longer of low rank, and the heads needed grow with N. On independent
     points with N >= 3 the vote never becomes right, however many heads: points close together split it
-    (`vote_quality.plurality_floor`). The prediction is for orthonormal points; for independent ones no formula exists.
+    (`vote_quality.plurality_floor`). The prediction is for orthonormal points; for others no formula exists.
     """
 
     name: ClassVar[str] = "plurality-vote"

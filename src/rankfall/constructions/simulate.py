@@ -76,11 +76,9 @@ def _errors(
 
 def _batches(construction: Construction, network: Network, samples: int) -> list[int]:
     """Batch sizes such that no intermediate of any layer holds more than ENTRIES_AT_ONCE numbers."""
+    n = construction.points
     per_sample = max(
-        layer.heads.heads
-        * (construction.points + 1)
-        * max(layer.heads.rank, layer.heads.value_rank, construction.points)
-        for layer in network.layers
+        one.heads.heads * (n + 1) * max(one.heads.rank, one.heads.value_rank, n) for one in network.layers
     )
     size = max(1, min(samples, ENTRIES_AT_ONCE // per_sample))
     full, rest = divmod(samples, size)

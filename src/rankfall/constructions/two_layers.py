@@ -54,7 +54,7 @@ def two_layer_network(
         dim=d,
         width=width,
         codes=codes,
-        answer=slice(out, out + d),
+        answer_at=out,
     )
 
 
@@ -74,7 +74,7 @@ def frame_codes(
     eye = torch.eye(points, dtype=dtype)
     if rank >= points:
         return eye
-    # An orthonormal basis of the vectors with sum zero; rotated, so that a cut to `rank` coordinates favours no point.
+    # An orthonormal basis of the vectors with sum zero; rotated, so that a cut to `rank` columns favours no point.
     basis = torch.linalg.svd(eye - 1 / points).U[:, : points - 1]
     if rank < points - 1:
         rotation = torch.linalg.qr(torch.randn(points - 1, points - 1, generator=generator, dtype=dtype)).Q
