@@ -9,7 +9,7 @@ from rankfall.constructions.majority_vote import MajorityVote
 from rankfall.constructions.network import Layer, Network
 from rankfall.constructions.oscillating_sum import OscillatingSum
 from rankfall.constructions.plurality_vote import PluralityVote
-from rankfall.constructions.simulate import Estimate, simulate
+from rankfall.constructions.simulation import Estimate, simulate
 
 __all__ = [
     "ALL_CONSTRUCTIONS",

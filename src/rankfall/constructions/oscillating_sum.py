@@ -79,7 +79,7 @@ class OscillatingSum(Construction):
     def predicted_error(self) -> Prediction:
         """2 E (p(s) - [piece even])^2 with p = sum_j (-1)^j sigma(c (s - b_j)), s = <x_1 - x_2, y>, by quadrature.
 
-        For c times the spacing above about 10 it is (4 (ln2-1/2)/c) sum_j f_s(b_j), f_s the density of s.
+        For c times the spacing above about 10 the leading term suffices: `theory.biased.soft_error_asymptotic`.
         """
         c = self.inverse_temperature
         if math.isinf(c):
@@ -90,11 +90,6 @@ class OscillatingSum(Construction):
             first = 1.0 + (_alternating(len(breaks)) * expit(c * (s[:, None] - breaks))).sum(axis=1)
             total += float(np.sum(weight * self._density(s) * (first - (piece % 2 == 0)) ** 2))
         return Prediction(2 * total, "exact", "orthonormal points, any temperature")
-
-    def asymptotic_error(self) -> float:
-        """(4 (ln2-1/2)/c) sum_j f_s(b_j): the leading term as c times the spacing grows."""
-        breaks = oscillating_breakpoints(self.dim).numpy()
-        return float(4 * (math.log(2) - 0.5) / self.inverse_temperature * self._density(breaks).sum())
 
     def _density(self, s: NDArray[np.float64]) -> NDArray[np.float64]:
         inside = np.maximum(1 - s**2 / 2, 0.0)

@@ -1,7 +1,7 @@
 """How good the vote of rank-1 heads becomes among N points (A-conj8): fast simulation in law, and exact limits.
 
-A head with q = k uniform looks at <q, x_1>, ..., <q, x_N> and <q, y> only, which are jointly normal for Gaussian q: the
-simulation draws those N + 1 numbers and not q. Its law is that of the explicit network of `PluralityVote`.
+A head with q = k uniform looks at <q, x_1>, ..., <q, x_N> and <q, y> only, which are jointly normal for Gaussian q:
+the simulation draws those N + 1 numbers and not q. Its law is that of the explicit network of `PluralityVote`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rankfall.constructions.base import Points
-from rankfall.constructions.simulate import draw_points
+from rankfall.constructions.simulation import draw_points
 from rankfall.errors import require, require_count
 from rankfall.theory.targets import nearest_index, select, uniform_sphere
 
@@ -24,7 +24,7 @@ ENTRIES_AT_ONCE = 2_000_000
 
 @dataclass(frozen=True)
 class VoteQuality:
-    """The share of samples in which the winner is not the nearest point; `heads` is None for infinitely many votes."""
+    """The share of samples in which the winner is not the nearest point; `heads` is None for infinitely many."""
 
     heads: int | None
     wrong: float
