@@ -9,7 +9,6 @@ import typer
 from rankfall.cli.output import JsonFlag, PlotPath, emit, notes, paper, progress, table
 from rankfall.errors import require
 
-
 EQUAL = {
     ("reference", "parameters", "flops"): "usual",
     ("parameters", "flops"): "both",
@@ -94,7 +93,7 @@ def _show(result: dict[str, Any]) -> None:
             "rank": row["rank"],
             "kv": row["kv_heads"],
             "equal": EQUAL[tuple(row["equal"])],
-            "weights M": f"{row['parameters'] / 1e6:.1f}",
+            "Mweight": f"{row['parameters'] / 1e6:.1f}",
             "train TFLOP": f"{row['flops'] / 1e12:.3f}",
             "decode GFLOP": f"{row['decoding_flops'] / 1e9:.3f}",
             "cache MiB": f"{row['kv_cache_bytes'] / 2**20:.4g}",
