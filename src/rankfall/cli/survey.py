@@ -10,19 +10,7 @@ import typer
 from rankfall.cli.output import JsonFlag, PlotPath, emit, notes, paper, progress, table
 
 if TYPE_CHECKING:
-    from rankfall.audit.survey import Survey
-
-COLUMNS = (
-    "model_type",
-    "width",
-    "heads",
-    "kv_heads",
-    "head_dim",
-    "layers",
-    "heads_times_rank_over_width",
-    "rank_over_width",
-    "part",
-)
+    from rankfall.audit.survey import HeadShape, Survey
 
 
 def survey(
@@ -67,10 +55,24 @@ def survey(
     emit(result, as_json=json, show=lambda: _show(found, result, every=every or bool(model_types)))
 
 
+def _short(shape: HeadShape) -> dict[str, Any]:
+    return {
+        "model type": shape.model_type,
+        "width": shape.width,
+        "heads": shape.heads,
+        "kv": shape.kv_heads,
+        "rank": shape.head_dim,
+        "layers": shape.layers,
+        "H r/d": f"{shape.heads_times_rank_over_width:.4g}",
+        "r/d": f"{shape.rank_over_width:.3g}",
+        "read from": shape.part,
+    }
+
+
 def _show(found: Survey, result: dict[str, Any], *, every: bool) -> None:
     counts = result["summary"]
-    shown = [shape.record() for shape in found.models if every or shape.departs]
-    table("all model types" if every else "model types that depart from H = d/r", shown, COLUMNS)
+    shown = [_short(shape) for shape in found.models if every or shape.departs]
+    table("all model types" if every else "model types that depart from H = d/r", shown)
     paper.print(
         f"{counts['configurations']} configurations of {found.library}, {counts['with_heads']} with attention heads: "
         f"H r = d in {counts['equal_to_one']}, more in {counts['above_one']}, less in {counts['below_one']}; "

@@ -11,9 +11,9 @@ from rankfall.reproduce.base import Reproduction
 ALL_REPRODUCTIONS: dict[str, str] = {
     "amsel/fig5": "amsel_fig5",
     "amsel/random-features": "amsel_random_features",
-    "rankfall/theory-gap": "theory_gap",
     "amsel/table1": "amsel_table1",
-    "rankfall/vote-quality": "rankfall_vote_quality",
+    "rankfall/theory-gap": "theory_gap",
+    "rankfall/vote-quality": "vote_quality",
 }
 
 

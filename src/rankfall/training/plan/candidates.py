@@ -63,6 +63,7 @@ def default_ranks(dim: int) -> tuple[int, ...]:
 
 def reference_shape(dim: int, layers: int, context: int, heads: int, hidden: int, sharing: Sharing) -> StackShape:
     """The usual choice r = d/H, from which the budgets come."""
+    require_count("heads", heads)
     require(
         dim % heads == 0,
         required="reference heads that divide the width, as H = d/r asks",
@@ -81,6 +82,7 @@ def reference_shape(dim: int, layers: int, context: int, heads: int, hidden: int
 
 def usual_heads(dim: int, sharing: Sharing) -> int:
     """Heads of the usual choice: the head size nearest 64 for which everything divides."""
+    require_count("dim", dim, least=2)
     fitting = [heads for heads in range(1, dim + 1) if dim % heads == 0 and heads % sharing.step == 0]
     require(
         len(fitting) > 0,

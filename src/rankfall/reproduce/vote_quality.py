@@ -115,7 +115,7 @@ def _claims(size: Size, votes: list[Row], codes: list[Row], floor: float) -> lis
         Claim(
             "orthonormal points: more heads help at every context length",
             all(wrong("orthonormal", k, most) < wrong("orthonormal", k, fewest) for k in size.points),
-            f"N={n}: {wrong('orthonormal', n, fewest):.3f} at H={fewest}, {wrong('orthonormal', n, most):.3f} at H={most}",
+            f"N={n}: from {wrong('orthonormal', n, fewest):.3f} to {wrong('orthonormal', n, most):.3f} wrong",
         ),
         Claim(
             "independent points, N = 3: infinitely many heads still err on more than a tenth",
