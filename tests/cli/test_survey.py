@@ -119,6 +119,13 @@ def test_some_model_types_as_a_table(capsys: pytest.CaptureFixture[str]) -> None
     assert "not checkpoints" in " ".join(printed.split())
 
 
+def test_nothing_to_draw_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        run(["survey", "resnet", "--plot", str(tmp_path / "none.png")])
+    assert stopped.value.code == 2
+    assert "at least one model type with attention heads for --plot" in capsys.readouterr().err
+
+
 def test_unknown_model_type_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         run(["survey", "gpt2", "no-such-model"])

@@ -98,6 +98,15 @@ def test_the_stopwatch_takes_medians_and_keeps_to_its_time() -> None:
     assert sum(steps) == 4
 
 
+def test_the_stopwatch_gives_up_after_three_times_its_time() -> None:
+    """Every look at the clock costs a minute: the first shape is timed, the others are not reached."""
+    looks = iter(range(0, 60_000, 60))
+    shapes = [shape(), shape(layers=2), shape(layers=3)]
+    found = Stopwatch(seconds=10.0, clock=lambda: float(next(looks))).measure(shapes)
+    assert list(found) == shapes[:1]
+    assert found[shapes[0]].steps == 1
+
+
 def test_the_timed_step_is_a_real_one() -> None:
     """Forward and backward run for shared heads and unequal value rank, and the loss is a finite number."""
     loss = layer_step(shape(kv_heads=2, value_rank=4))()

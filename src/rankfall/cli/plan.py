@@ -103,6 +103,9 @@ def _show(result: dict[str, Any]) -> None:
         for row in result["candidates"]
     ]
     table(f"d = {result['dim']}, {result['layers']} layers, {result['context']} tokens", rows)
+    untimed = sum(row["step_seconds"] is None for row in result["candidates"])
+    if result["device"] is not None and untimed:
+        paper.print(f"{untimed} rows were not timed for lack of time: raise --seconds.", markup=False)
     for line in (
         "Training FLOPs and step time: forward and backward on one sequence. Decoding: per token. Cache: one "
         "sequence, 2-byte numbers. Weights: attention and feed-forward, no embeddings. Floor: least error of one "

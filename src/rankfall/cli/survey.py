@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rankfall.cli.output import JsonFlag, PlotPath, emit, notes, paper, progress, table
+from rankfall.errors import require
 
 if TYPE_CHECKING:
     from rankfall.audit.survey import HeadShape, Survey
@@ -42,6 +43,12 @@ def survey(
         from rankfall.drawing.canvas import save
         from rankfall.drawing.survey import draw_survey
 
+        require(
+            len(found.models) > 0,
+            required="at least one model type with attention heads for --plot",
+            got="none",
+            remedy="name others, or none for all",
+        )
         counts = found.summary()
         title = f"{counts['with_heads']} architectures of {found.library} by their defaults"
         notes.print(f"wrote {save(draw_survey(found.models, title), plot)}", markup=False)

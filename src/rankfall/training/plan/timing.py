@@ -14,6 +14,7 @@ from torch.nn.functional import relu, scaled_dot_product_attention
 from rankfall.training.plan.costs import StackShape
 
 MOST_STEPS = 20
+OVERTIME = 3
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Timing:
 class Stopwatch:
     """Times shapes, all of them within about `seconds`, but each at least once after a warm-up.
 
-    They are visited in order and then, while there is time, in reverse, so that a machine that slows down or speeds
+    Where even that takes more than OVERTIME times as long, the shapes not yet reached stay without a time. They are visited in order and then, while there is time, in reverse, so that a machine that slows down or speeds
     up meanwhile does not favour one end of the table.
     """
 
@@ -45,13 +46,16 @@ class Stopwatch:
         start = self.clock()
         for visit, shape in enumerate((*shapes, *reversed(shapes))):
             left = self.seconds - (self.clock() - start)
-            if durations[shape] and left <= 0:
+            reached = any(durations.values())
+            if (durations[shape] and left <= 0) or (reached and left < (1 - OVERTIME) * self.seconds):
                 break
             durations[shape] += self._visit(shape, left / (2 * len(shapes) - visit))
             if advance is not None:
                 advance(1)
         return {
-            shape: Timing(statistics.median(found) * shape.layers, len(found)) for shape, found in durations.items()
+            shape: Timing(statistics.median(found) * shape.layers, len(found))
+            for shape, found in durations.items()
+            if found
         }
 
     def _visit(self, shape: StackShape, seconds: float) -> list[float]:
