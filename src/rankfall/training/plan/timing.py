@@ -29,8 +29,9 @@ class Timing:
 class Stopwatch:
     """Times shapes, all of them within about `seconds`, but each at least once after a warm-up.
 
-    Where even that takes more than OVERTIME times as long, the shapes not yet reached stay without a time. They are visited in order and then, while there is time, in reverse, so that a machine that slows down or speeds
-    up meanwhile does not favour one end of the table.
+    Where even that takes more than OVERTIME times as long, the shapes not yet reached stay without a time. They are
+    visited in order and then, while there is time, in reverse, so that a machine that slows down or speeds up
+    meanwhile does not favour one end of the table.
     """
 
     seconds: float = 60.0
