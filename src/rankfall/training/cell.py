@@ -14,7 +14,7 @@ CHUNK = 100
 """Steps between metric rows; the published schedule steps, and its data stream starts again, this often."""
 
 POSITIONS = ("none", "additive", "concatenated")
-DATA = ("published", "fresh")
+DATA: tuple[str, ...] = ("published", "fresh")
 RECIPES = ("published", "stable")
 DTYPES = ("float32", "float64")
 
