@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rankfall.cli.main import run
+from rankfall.runs import Store
 from rankfall.theory.head_class import HeadClass
 from rankfall.theory.head_floor import mse_floor
+from rankfall.training.cell import Cell
 
 CONTRACT = {"heads", "rank", "parameters", "flops", "kv_cache_bytes", "mse_lower_bound", "step_seconds"}
 
@@ -75,6 +78,29 @@ def test_shared_key_value_heads_split_the_two_families(capsys: pytest.CaptureFix
     assert found["left_out_ranks"] == [192, 384, 768]
     grouped = planned(capsys, "--dim", "768", "--group", "3", "--no-time")["candidates"]
     assert all(row["heads"] == 3 * row["kv_heads"] for row in grouped)
+
+
+def test_trained_runs_add_their_error(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Two seeds of rank 16 and one of rank 64 that diverged; runs of another task and of more heads do not count."""
+    store = Store(tmp_path / "runs")
+    trained = [
+        (Cell(rank=16), "done", 0.70),
+        (Cell(rank=16, seed=1), "done", 0.72),
+        (Cell(rank=16, multiplier=8), "done", 0.10),
+        (Cell(rank=16, task="nearest"), "done", 0.20),
+        (Cell(rank=64), "diverged", 9.0),
+    ]
+    for cell, status, error in trained:
+        summary = {"status": status, **asdict(cell), "mse_fresh": error}
+        store.write(cell, summary=summary, environment={"date": "2026-01-02"})
+    asked = ("--dim", "64", "--layers", "1", "--heads", "4", "--no-time", "--store", str(store.path))
+    rows = {row["rank"]: row for row in planned(capsys, *asked)["candidates"]}
+    assert rows[16]["mse_measured"] == pytest.approx(0.71)
+    assert rows[16]["runs_measured"] == 2
+    assert rows[64]["mse_measured"] is None
+    status, out, _ = call(capsys, *asked)
+    assert status == 0
+    assert "0.7100" in out
 
 
 def test_table_and_two_sentences(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -32,6 +33,8 @@ def plan(
     seconds: Annotated[float, typer.Option(help="Time to spend on measuring, all candidates together.")] = 60.0,
     time: Annotated[bool, typer.Option("--time/--no-time", help="Measure the step time of each candidate.")] = True,
     device: Annotated[str, typer.Option(help="Where to measure: cpu, cuda, cuda:1, ...")] = "cpu",
+    store: Annotated[Path | None, typer.Option(help="Add the measured error of trained runs kept here.")] = None,
+    task: Annotated[str, typer.Option(help="The task of those runs.")] = "farthest",
     plot: PlotPath = None,
     json: JsonFlag = False,
 ) -> None:
@@ -39,10 +42,10 @@ def plan(
 
     Example: `rankfall plan --dim 768 --layers 12 --context 1024`
     """
-    from rankfall.training.plan import IMPLICATIONS, Stopwatch, candidates
-    from rankfall.training.plan import plan as rows_of
-    from rankfall.training.plan.candidates import Sharing, default_ranks, reference_shape, usual_heads
-    from rankfall.training.plan.table import floor_column, timing_column
+    from rankfall.training.planning import IMPLICATIONS, Stopwatch, accuracy_column, candidates
+    from rankfall.training.planning import plan as rows_of
+    from rankfall.training.planning.candidates import Sharing, default_ranks, reference_shape, usual_heads
+    from rankfall.training.planning.table import floor_column, timing_column
 
     require(seconds > 0, required="--seconds to be positive", got=seconds, remedy="use --no-time to measure nothing")
     sharing = Sharing(kv_heads, group)
@@ -54,7 +57,13 @@ def plan(
     if time:
         with progress("timing real steps", total=2 * len(chosen)) as advance:
             timings = Stopwatch(seconds, _device(device)).measure([one.shape for one in chosen], advance)
-    rows = rows_of(chosen, [floor_column, timing_column(timings)])
+    columns = [floor_column, timing_column(timings)]
+    if store is not None:
+        from rankfall.runs import Store
+        from rankfall.runs import rows_of as runs_of
+
+        columns.append(accuracy_column(runs_of(Store(store, create=False))[0], task))
+    rows = rows_of(chosen, columns)
     result = {
         "dim": dim,
         "layers": layers,
@@ -86,23 +95,28 @@ def _device(name: str) -> str:
     return name
 
 
+def _short(row: dict[str, Any]) -> dict[str, Any]:
+    seconds, measured = row["step_seconds"], row.get("mse_measured")
+    return {
+        "H": row["heads"],
+        "r": row["rank"],
+        "kv": row["kv_heads"],
+        "equal": EQUAL[tuple(row["equal"])],
+        "params M": f"{row['parameters'] / 1e6:.1f}",
+        "train TFLOP": f"{row['flops'] / 1e12:.3f}",
+        "decode GFLOP": f"{row['decoding_flops'] / 1e9:.3f}",
+        "cache MiB": f"{row['kv_cache_bytes'] / 2**20:.4g}",
+        "floor": f"{row['mse_lower_bound']:.4f}",
+        "step s": None if seconds is None else f"{seconds:.3g}",
+        "trained error": None if measured is None else f"{measured:.4f}",
+    }
+
+
 def _show(result: dict[str, Any]) -> None:
-    rows = [
-        {
-            "heads": row["heads"],
-            "rank": row["rank"],
-            "kv": row["kv_heads"],
-            "equal": EQUAL[tuple(row["equal"])],
-            "Mweight": f"{row['parameters'] / 1e6:.1f}",
-            "train TFLOP": f"{row['flops'] / 1e12:.3f}",
-            "decode GFLOP": f"{row['decoding_flops'] / 1e9:.3f}",
-            "cache MiB": f"{row['kv_cache_bytes'] / 2**20:.4g}",
-            "floor": f"{row['mse_lower_bound']:.4f}",
-            "step s": None if row["step_seconds"] is None else f"{row['step_seconds']:.3g}",
-        }
-        for row in result["candidates"]
-    ]
-    table(f"d = {result['dim']}, {result['layers']} layers, {result['context']} tokens", rows)
+    rows = [_short(row) for row in result["candidates"]]
+    shared = any(row["kv"] != row["H"] for row in rows)
+    columns = [name for name in rows[0] if any(row[name] is not None for row in rows) and (name != "kv" or shared)]
+    table(f"d = {result['dim']}, {result['layers']} layers, {result['context']} tokens", rows, columns)
     untimed = sum(row["step_seconds"] is None for row in result["candidates"])
     if result["device"] is not None and untimed:
         paper.print(f"{untimed} rows were not timed for lack of time: raise --seconds.", markup=False)

@@ -7,12 +7,12 @@ from typing import Any, TypeAlias
 
 from rankfall.theory.head_class import HeadClass
 from rankfall.theory.head_floor import mse_floor
-from rankfall.training.plan.candidates import Candidate
-from rankfall.training.plan.costs import StackShape
-from rankfall.training.plan.timing import Timing
+from rankfall.training.planning.candidates import Candidate
+from rankfall.training.planning.costs import StackShape
+from rankfall.training.planning.timing import Timing
 
 Column: TypeAlias = Callable[[Candidate], Mapping[str, Any]]
-"""Fields to add to a candidate's row. Trained sweeps add measured accuracy this way, by width, heads and rank."""
+"""Fields to add to a candidate's row. Trained sweeps add measured accuracy this way (`accuracy_column`)."""
 
 IMPLICATIONS = (
     "The floor is proved for one layer on one task, nearest neighbour of two orthonormal points: no layer of these "

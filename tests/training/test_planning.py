@@ -9,9 +9,9 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from rankfall.errors import RequestError
-from rankfall.training.plan import Candidate, StackShape, Stopwatch, candidates, plan
-from rankfall.training.plan.candidates import TOLERANCE, Sharing, default_ranks, reference_shape, usual_heads
-from rankfall.training.plan.timing import layer_step
+from rankfall.training.planning import Candidate, StackShape, Stopwatch, candidates, plan
+from rankfall.training.planning.candidates import TOLERANCE, Sharing, default_ranks, reference_shape, usual_heads
+from rankfall.training.planning.timing import layer_step
 
 
 def shape(**changes: int) -> StackShape:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import relu, scaled_dot_product_attention
 
-from rankfall.training.plan.costs import StackShape
+from rankfall.training.planning.costs import StackShape
 
 MOST_STEPS = 20
 OVERTIME = 3

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from rankfall.errors import require, require_count
-from rankfall.training.plan.costs import StackShape
+from rankfall.training.planning.costs import StackShape
 
 SMALLEST_RANK = 8
 USUAL_RANKS = (64, 128)
