@@ -68,9 +68,9 @@ def biased_spectrum(dim: int, top: int | None = None) -> BiasedSpectrum:
         dim <= WIDEST,
         required=f"a width of at most {WIDEST} for the oscillating target",
         got=dim,
-        remedy="its spectrum has some 10 d^2 degrees and 2 d^2 breakpoints",
+        remedy="its spectrum has some 100 d^2 degrees and 2 d^2 breakpoints",
     )
-    top = require_degree(12 * dim**2 if top is None else top)
+    top = require_degree(min(125 * dim**2, 60_000) if top is None else top)
     b = breakpoints(dim)
     signs = 1.0 - 2.0 * (np.arange(1, len(b) + 1) % 2)
     before = np.zeros_like(b)
