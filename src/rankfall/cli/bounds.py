@@ -14,7 +14,9 @@ def bounds(
     dim: Annotated[int, typer.Option("--dim", help="Width d of the tokens.")],
     rank: Annotated[int | None, typer.Option("--rank", help="Rank r of queries and keys of each head.")] = None,
     heads: Annotated[int | None, typer.Option("--heads", help="Number of heads H: print the error floor.")] = None,
-    error: Annotated[float | None, typer.Option("--error", help="Mean squared error: print the heads needed.")] = None,
+    error: Annotated[
+        float | None, typer.Option("--error", help="Mean squared error: print the heads needed.")
+    ] = None,
     points: Annotated[int, typer.Option("--points", help="Number N of orthonormal points to choose from.")] = 2,
     skip: Annotated[bool, typer.Option("--skip", help="The layer also adds a linear map of the query.")] = False,
     generalised: Annotated[
@@ -91,22 +93,27 @@ def bounds(
 
 def _show(result: dict[str, Any]) -> None:
     if "ranks" in result:
-        table(f"heads needed at d = {result['dim']}", [{k: _whole(v) for k, v in row.items()} for row in result["ranks"]])
+        table(
+            f"heads needed at d = {result['dim']}",
+            [{k: _whole(v) for k, v in row.items()} for row in result["ranks"]],
+        )
     if "mse_lower_bound" in result:
         floor = cell(result["mse_lower_bound"])
-        paper.print(f"{result['heads']} heads of rank {result['rank']}, d = {result['dim']}: error at least [bold]{floor}[/bold]")
+        layer = f"{result['heads']} heads of rank {result['rank']}, d = {result['dim']}"
+        paper.print(f"{layer}: error at least [bold]{floor}[/bold]")
     if "heads_needed" in result:
         needed = _whole(result["heads_needed"])
-        paper.print(
-            f"error {result['error']:g} with rank {result['rank']}, d = {result['dim']}: at least [bold]{needed}[/bold] heads"
-        )
+        asked = f"error {result['error']:g} with rank {result['rank']}, d = {result['dim']}"
+        paper.print(f"{asked}: at least [bold]{needed}[/bold] heads")
     if result.get("vacuous"):
         paper.print("vacuous here: the bound excludes nothing")
     if "baseline" in result:
         paper.print(f"error without any useful head: {cell(result['baseline'])}")
     if "norm_statement" in result:
         said = result["norm_statement"]
-        paper.print(f"A-thm4: log(d H max||V||^2) = {cell(said['log_d_heads_norm_squared'])}; {said['reading']}", markup=False)
+        paper.print(
+            f"A-thm4: log(d H max||V||^2) = {cell(said['log_d_heads_norm_squared'])}; {said['reading']}", markup=False
+        )
         paper.print(f"  deciding constant {cell(said['deciding_constant'])}", markup=False)
     paper.print(f"makes concrete: {result['statement']}\nby: {result['method']}\nholds for:", markup=False)
     for line in result["hypotheses"]:

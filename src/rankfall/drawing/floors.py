@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from rankfall.theory.plateaus import plateau
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-MARKED = (1, 2, 4, 8, 16, 32, 48, 56, 60, 63)
+MARKED = (1, 4, 8, 16, 24, 32, 40, 48, 56)
 
 
 def draw_floors(
@@ -29,7 +29,9 @@ def draw_floors(
     generalised: bool = False,
     values: Values = "matrix",
 ) -> Figure:
-    """The least error of any H heads of rank r, for every rank, from one head to where the smallest rank reaches .02."""
+    """The least error of any H heads of rank r, for every rank, from one head to where the smallest rank reaches
+    .02.
+    """
     from matplotlib import colormaps
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
@@ -54,13 +56,19 @@ def draw_floors(
             alpha=1.0 if strong else 0.6,
         )
         if strong:
-            _label(axis, grid, floors, heads_class.rank, 0.55 * baseline)
+            _label(axis, grid, floors, heads_class.rank, 0.06 * baseline)
     if points == 2 and not skip:
         for degree in (1, 3, 5):
             axis.axhline(plateau(dim, degree), color="grey", linestyle=":", linewidth=0.9)
-            axis.text(float(grid[-1]), plateau(dim, degree), f" degree {degree}", color="grey", fontsize=8, va="bottom", ha="right")
+            note = f"every harmonic up to degree {degree}"
+            axis.text(float(grid[-1]), plateau(dim, degree), note, color="grey", fontsize=8, va="bottom", ha="right")
     axis.set_xscale("log")
-    axis.set_ylim(0, 1.04 * baseline)
+    axis.set_yscale("log")
+    axis.set_ylim(0.02 * baseline, 1.2 * baseline)
+    axis.set_xlim(0.7, 3 * float(grid[-1]))
+    shown_floors = [share * baseline for share in (1, 0.6, 0.4, 0.2, 0.1, 0.06, 0.04, 0.02)]
+    axis.set_yticks(shown_floors, [f"{floor:.3g}" for floor in shown_floors])
+    axis.set_yticks([], minor=True)
     axis.set_xlabel("heads H")
     axis.set_ylabel("least mean squared error of any H heads")
     axis.set_title(f"d = {dim}, N = {points}: error floor by head rank r")
@@ -68,8 +76,8 @@ def draw_floors(
     return figure
 
 
-def _label(axis: object, grid: Sequence[int], floors: Sequence[float], rank: int, height: float) -> None:
-    """Write r on its own curve where it passes a height that every curve passes."""
-    below = [place for place, floor in enumerate(floors) if floor < height * (1 - 0.35 * (rank % 2))]
+def _label(axis: Any, grid: Sequence[int], floors: Sequence[float], rank: int, height: float) -> None:
+    """Write r on its own curve where it passes a low height, where the curves are farthest apart."""
+    below = [place for place, floor in enumerate(floors) if floor < height]
     if below and floors[below[0]] > 0:
-        axis.text(float(grid[below[0]]), floors[below[0]], f"{rank}", fontsize=8, ha="left", va="bottom")  # type: ignore[attr-defined]
+        axis.text(float(grid[below[0]]), height, f"r={rank}", fontsize=8, ha="left", va="bottom")

@@ -13,7 +13,10 @@ ALL_REPRODUCTIONS: dict[str, str] = {
     "amsel/fig2": "amsel_fig2",
     "amsel/fig3": "amsel_fig3",
     "amsel/fig4": "amsel_fig4",
+    "amsel/fig5": "amsel_fig5",
+    "amsel/random-features": "amsel_random_features",
     "amsel/in-context": "amsel_in_context",
+    "rankfall/theory-gap": "theory_gap",
 }
 
 

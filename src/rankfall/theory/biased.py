@@ -1,4 +1,5 @@
-"""A-thm4: the oscillating target made of 2d^2+1 biased nearest neighbours, its spectrum, and what low rank can do to it.
+"""A-thm4: the oscillating target made of 2d^2+1 biased nearest neighbours, its spectrum, and what low rank can do
+to it.
 
 With s = <x1-x2, y>, breakpoints b_1 < ... < b_m, m = 2d^2, the target is x1 where an even number of breakpoints lies
 below s and x2 elsewhere: psi = +-1 in t = s/sqrt2. One constant head and 2d^2 biased full-rank heads give it exactly.
@@ -18,6 +19,7 @@ from rankfall.theory.harmonics import Floats, log_dimension, require_degree, req
 from rankfall.theory.heads_needed import smallest_count
 from rankfall.theory.one_head import M0
 from rankfall.theory.sphere import cumulative, density_at_zero
+from rankfall.theory.targets import oscillating_breakpoints
 
 WIDEST = 64
 ERROR_OF_STATEMENT = 1 / 40
@@ -26,12 +28,12 @@ ERROR_OF_STATEMENT = 1 / 40
 def breakpoints(dim: int) -> Floats:
     """b_j / sqrt2 = -1 + 2j/(m+1), j = 1..m, m = 2d^2: evenly spaced over the range of t."""
     require_dim(dim)
-    count = 2 * dim**2
-    return -1 + 2 * np.arange(1, count + 1) / (count + 1)
+    return oscillating_breakpoints(dim).double().numpy() / math.sqrt(2)
 
 
 def soft_error_asymptotic(dim: int, scale: float) -> float:
-    """Error of the exact sum when its heads are softmax of scale c: (4(ln2-1/2)/c) sum_j f_s(b_j), for c*spacing >= 10.
+    """Error of the exact sum when its heads are softmax of scale c: (4(ln2-1/2)/c) sum_j f_s(b_j), for c*spacing >=
+    10.
 
     f_s(b) = f_d(b/sqrt2)/sqrt2 is the density of s.
     """
@@ -93,7 +95,8 @@ def _mean_sign(dim: int, b: Floats) -> float:
 
 
 def biased_floor(dim: int, rank: int, heads: int) -> float:
-    """Least error of any H standard heads of rank r on the oscillating target: (3.1) with E_l in place of eta_l^2, all l.
+    """Least error of any H standard heads of rank r on the oscillating target: (3.1) with E_l in place of eta_l^2,
+    all l.
 
     Same hypotheses as the bound on the nearest neighbour (any values, biases on the points); no norm enters.
     """
@@ -110,7 +113,9 @@ def biased_floor(dim: int, rank: int, heads: int) -> float:
 
 
 def biased_heads_needed(dim: int, rank: int, error: float) -> int:
-    """No layer of rank-r heads reaches `error` on the oscillating target with fewer heads; 2d^2+1 full-rank ones do."""
+    """No layer of rank-r heads reaches `error` on the oscillating target with fewer heads; 2d^2+1 full-rank ones
+    do.
+    """
     require(
         0 < error <= 0.5,
         required="an error in (0, 0.5], the upper end being the error without any useful head",
@@ -140,13 +145,17 @@ class NormStatement:
 
     @property
     def deciding_constant(self) -> float:
-        """The statement forbids errors below 1/40 here exactly when its unknown c is above this; infinite at r = d."""
+        """The statement forbids errors below 1/40 here exactly when its unknown c is above this; infinite at r =
+        d.
+        """
         gap = self.dim - self.rank
         return self.log_quantity / gap if gap else math.inf
 
 
 def norm_statement(dim: int, rank: int, heads: int, value_norm: float) -> NormStatement:
-    """A-thm4's comparison for a layer whose largest value matrix has operator norm `value_norm`; constants not given."""
+    """A-thm4's comparison for a layer whose largest value matrix has operator norm `value_norm`; constants not
+    given.
+    """
     require_dim(dim)
     require_count("the number of heads H", heads)
     require(1 <= rank <= dim, required=f"a rank r between 1 and d = {dim}", got=rank, remedy="lower r")

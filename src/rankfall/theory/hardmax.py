@@ -40,18 +40,23 @@ def agreement(queries: Tensor, keys: Tensor, other_queries: Tensor, other_keys: 
     return 0.5 + (2 / math.pi**2) * beside * across
 
 
-def target_overlap(alignment: Tensor, dim: int, top: int = KERNEL_DEGREE) -> Tensor:
+def target_overlap(alignment: Tensor, dim: int, top: int | None = None) -> Tensor:
     """b_h = E<head, f> = P(head right) = 1/2 + 1/2 sum_{l odd} eta_l^2 lambda_l P_l(<q,k>); alignment = <q,k>.
 
-    Cut at `top`; `target_overlap_cut` bounds what that leaves out (5e-8 at d=3, top=501; nothing at d >= 8).
+    Cut at `top`, by default the first of 31, 101, 501 that leaves out less than 1e-13, or the last (5e-8 at d=3);
+    `target_overlap_cut` bounds what is left out.
     """
-    spectrum = sign_spectrum(dim, top)
+    spectrum = sign_spectrum(dim, _kernel_degree(dim) if top is None else top)
     weights = spectrum.energies * spectrum.coefficients
     total = torch.zeros_like(alignment)
     for degree, polynomial in enumerate(gegenbauer(dim, spectrum.top, alignment)):
         if degree % 2:
             total = total + float(weights[degree // 2]) * polynomial
     return 0.5 + 0.5 * total
+
+
+def _kernel_degree(dim: int) -> int:
+    return next((top for top in (31, 101) if target_overlap_cut(dim, top) < 1e-13), KERNEL_DEGREE)
 
 
 def target_overlap_cut(dim: int, top: int = KERNEL_DEGREE) -> float:
@@ -104,7 +109,9 @@ def best_weights(queries: Tensor, keys: Tensor) -> HeadFit:
 
 
 def vote_moments(dim: int) -> tuple[float, float]:
-    """B1 = (2/pi) E asin|t| and B2 = (4/pi^2) E asin^2 t: what heads with q = k agree on with f and among themselves."""
+    """B1 = (2/pi) E asin|t| and B2 = (4/pi^2) E asin^2 t: what heads with q = k agree on with f and among
+    themselves.
+    """
     require_dim(dim)
     first = 2 / math.pi * average(np.arcsin, dim)
     second = 4 / math.pi**2 * average(lambda t: np.arcsin(t) ** 2, dim)
@@ -112,8 +119,8 @@ def vote_moments(dim: int) -> tuple[float, float]:
 
 
 def aligned_limit(dim: int) -> float:
-    """H -> infinity with q = k for every head: 1/2 (2 - (1+B1)^2/(1+B2)). Poor (d=64: .4375), for the weights must sum
-    to about one and so cannot grow."""
+    """H -> infinity with q = k for every head: 1/2 (2 - (1+B1)^2/(1+B2)). Poor (d=64: .4375), for the weights must
+    sum to about one and so cannot grow."""
     first, second = vote_moments(dim)
     return 0.5 * (2 - (1 + first) ** 2 / (1 + second))
 

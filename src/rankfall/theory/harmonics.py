@@ -9,6 +9,7 @@ Our names: `dim` d, `degree` l, `dimension` N(d,l), `coefficients` lambda_l, `en
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -91,6 +92,11 @@ def gegenbauer(dim: int, top: int, x: Any) -> Iterator[Any]:
         before, now = now, ((2 * l + dim - 2) * x * now - l * before) / (l + dim - 2)
 
 
+def gegenbauer_at(dim: int, degree: int, x: Any) -> Any:
+    """P_l(x) alone."""
+    return next(itertools.islice(gegenbauer(dim, degree, x), degree, None))
+
+
 @dataclass(frozen=True)
 class SignSpectrum:
     """The expansion of sgn<w, y> on S^(d-1) at the odd degrees 1, 3, ..., top.
@@ -110,7 +116,7 @@ class SignSpectrum:
 
     @property
     def signs(self) -> Floats:
-        return 1.0 - 2.0 * ((self.degrees - 1) // 2 % 2)
+        return np.where((self.degrees - 1) // 2 % 2 == 0, 1.0, -1.0)
 
     @property
     def coefficients(self) -> Floats:
@@ -128,7 +134,8 @@ def sign_spectrum(dim: int, top: int = 501) -> SignSpectrum:
     """The spectrum of the nearest-neighbour target up to degree `top` (A-thm2's harmonic analysis), in log space.
 
     lambda_{l+2} = -lambda_l l/(l+d) and eta_{l+2}^2/eta_l^2 = (l/(l+d))^2 (2l+d+2)(l+d-1)(l+d-2)/((2l+d-2)(l+1)(l+2))
-    from lambda_1 = B(1/2, d/2)/pi and eta_1^2 = d lambda_1^2. Every step multiplies positive numbers: no cancellation.
+    from lambda_1 = B(1/2, d/2)/pi and eta_1^2 = d lambda_1^2. Every step multiplies positive numbers: no
+    cancellation.
     """
     require_dim(dim)
     require_degree(top)

@@ -16,9 +16,9 @@ class HeadClass:
     """All attention layers that a bound speaks about, whatever their weights.
 
     `dim` d, `rank` r of queries and keys, `points` N orthonormal points on S^(d-1); `skip`: the layer also adds a
-    linear map of the query y. `generalised`: heads phi_h(K_h^T X, y), any map of all of y and of the r-dimensional keys
-    to the simplex (the paper's definition), instead of the standard softmax or hardmax of X^T K_h Q_h^T y. `values`:
-    any matrices V_h, or multiples of the identity.
+    linear map of the query y. `generalised`: heads phi_h(K_h^T X, y), any map of all of y and of the r-dimensional
+    keys to the simplex (the paper's definition), instead of the standard softmax or hardmax of X^T K_h Q_h^T y.
+    `values`: any matrices V_h, or multiples of the identity.
     """
 
     dim: int

@@ -50,10 +50,12 @@ def biased_report(
         "dim": dim,
         "rank": rank,
         "baseline": 0.5,
-        "statement": "A-thm4 (biased nearest neighbours); the number is our dimension count, which needs no norm of V",
+        "statement": "A-thm4 (biased nearest neighbours); the number is our dimension count, without any norm of V",
         "method": "harmonic dimension count, query side, every degree of the oscillating target",
-        "hypotheses": [f"the target alternates between two points at {2 * dim**2} breakpoints of <x1-x2, y>"]
-        + base.hypotheses[1:],
+        "hypotheses": [
+            f"the target alternates between two points at {2 * dim**2} breakpoints of <x1-x2, y>",
+            *base.hypotheses[1:],
+        ],
         "full_rank_heads": 2 * dim**2 + 1,
         "vacuous": False,
     }
@@ -87,7 +89,9 @@ def ranks_to_show(dim: int, most: int = 128) -> list[int]:
     return sorted({round((dim - 1) ** (step / (most - 1))) for step in range(most)})
 
 
-def rank_table(dim: int, *, skip: bool, generalised: bool, values: Literal["matrix", "scalar"]) -> list[dict[str, Any]]:
+def rank_table(
+    dim: int, *, skip: bool, generalised: bool, values: Literal["matrix", "scalar"]
+) -> list[dict[str, Any]]:
     """Heads needed for errors .1, .05 and .01 at every rank."""
     rows = []
     for rank in ranks_to_show(dim):

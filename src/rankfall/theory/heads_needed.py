@@ -52,7 +52,7 @@ def degree_for(heads_class: HeadClass, error: float) -> int:
     while heads_class.points == 2 and plateau(heads_class.dim, top) > error / 4:
         require(
             top < HIGHEST_DEGREE,
-            required=f"an error of at least {4 * plateau(heads_class.dim, HIGHEST_DEGREE):.3g} at d = {heads_class.dim}",
+            required=f"an error of at least {4 * plateau(heads_class.dim, HIGHEST_DEGREE):.3g} at this width",
             got=error,
             remedy=f"smaller ones need harmonics of degree above {HIGHEST_DEGREE}",
         )

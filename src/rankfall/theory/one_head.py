@@ -35,7 +35,9 @@ def full_rank_error(dim: int, scale: float) -> float:
 
 
 def full_rank_asymptotic(dim: int, scale: float) -> float:
-    """2 sqrt2 f_d(0) (ln2 - 1/2)/c ~ 0.218 sqrt(d)/c: the limit for large c and, for d >= 3, an upper bound at every c."""
+    """2 sqrt2 f_d(0) (ln2 - 1/2)/c ~ 0.218 sqrt(d)/c: the limit for large c and, for d >= 3, an upper bound at
+    every c.
+    """
     _require_scale(scale)
     return 2 * math.sqrt(2) * density_at_zero(dim) * M0 / scale
 

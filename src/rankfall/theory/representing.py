@@ -3,8 +3,8 @@
     sgn<w,y> = E_{q,k} [ u(<q,k>) sgn<k,w> sgn<q,y> ],   q and k uniform and independent on S^(d-1).
 
 Each sign turns a harmonic of degree l into lambda_l times itself (Funk and Hecke), so u = sum_l u_l P_l needs
-u_l lambda_l^2 = N(d,l) lambda_l, that is u_l = N(d,l)/lambda_l. These grow like l^(3d/2-2) with alternating signs: u is
-not a function but the limit of ever higher peaks at 0 and pi, and any finite set of heads pays for them.
+u_l lambda_l^2 = N(d,l) lambda_l, that is u_l = N(d,l)/lambda_l. These grow like l^(3d/2-2) with alternating signs:
+u is not a function but the limit of ever higher peaks at 0 and pi, and any finite set of heads pays for them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Literal
 
 import numpy as np
 
-from rankfall.theory.harmonics import Floats, gegenbauer, log_dimension, sign_spectrum
+from rankfall.theory.harmonics import Floats, gegenbauer, gegenbauer_at, log_dimension, sign_spectrum
+from rankfall.theory.sphere import average
 
 Scaling = Literal["representing", "published"]
 
@@ -69,3 +70,21 @@ def _series(dim: int, odd_weights: Floats, x: Floats) -> Floats:
         if degree % 2:
             total = total + odd_weights[degree // 2] * polynomial
     return np.asarray(total)
+
+
+def represented_sign(dim: int, overlap: Floats, top: int = 50) -> Floats:
+    """E_{q,k}[u(<q,k>) sgn<k,w> sgn<q,y>] at <w,y> = t by quadrature: that the cut u represents the cut target.
+
+    Averaging P_l(<q,k>) against one sign gives E[sgn(t) P_l(t)] times P_l (Funk and Hecke). That factor is integrated
+    here, not taken from the closed form from which u was built.
+    """
+    spectrum = sign_spectrum(dim, top)
+    logs = log_dimension(dim, spectrum.degrees) - spectrum.log_coefficients
+    transforms = _sign_transforms(dim, spectrum.top)
+    weights = spectrum.signs * np.exp(logs) * transforms**2
+    return _series(dim, weights, np.asarray(overlap, dtype=np.float64))
+
+
+def _sign_transforms(dim: int, top: int) -> Floats:
+    """E[sgn(t) P_l(t)] at odd degrees by quadrature: Funk and Hecke's factor of one average over a sign."""
+    return np.array([average(lambda t, p=p: gegenbauer_at(dim, p, t), dim, 1 / top) for p in range(1, top + 1, 2)])

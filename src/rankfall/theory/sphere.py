@@ -1,4 +1,6 @@
-"""One coordinate of a uniform point on S^(d-1), and the largest of N standard normals: the two laws behind every average."""
+"""One coordinate of a uniform point on S^(d-1), and the largest of N standard normals: the two laws behind every
+average.
+"""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 Why not a dense solve: at 2^16 heads the float64 matrix is 32 GiB and its Cholesky factor takes 10^14 operations. The
 kernel is far better than generic: (2/pi) asin has a square-root singularity at one, so its high degrees carry
-enough energy to keep the smallest eigenvalue near 0.1 to 0.6, and the few large eigenvalues belong to the constant and
-to degree (1,1), which the preconditioner removes. Some tens of products with float32 tiles then suffice.
+enough energy to keep the smallest eigenvalue near 0.1 to 0.6, and the few large eigenvalues belong to the constant
+and to degree (1,1), which the preconditioner removes. Some tens of products with float32 tiles then suffice.
 """
 
 from __future__ import annotations
@@ -71,7 +71,9 @@ def error_curve(
     cache_bytes: int | None = None,
     progress: Report = _silent,
 ) -> list[Fit]:
-    """The same for the first 1, 2, 4, ... of the heads: tiles are made once, so the curve costs little more than its end."""
+    """The same for the first 1, 2, 4, ... of the heads: tiles are made once, so the curve costs little more than
+    its end.
+    """
     kernel = VoteKernel(queries, keys, cache_bytes)
     for count in counts:
         require(

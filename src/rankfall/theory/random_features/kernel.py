@@ -1,4 +1,6 @@
-"""The kernel matrix of many hardmax heads as tiles of its lower triangle: stored while they fit, made anew otherwise."""
+"""The kernel matrix of many hardmax heads as tiles of its lower triangle: stored while they fit, made anew
+otherwise.
+"""
 
 from __future__ import annotations
 

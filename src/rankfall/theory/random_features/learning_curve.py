@@ -1,21 +1,23 @@
 """The error of H random heads predicted without drawing any: why the curves of A-rf fall and where they level off.
 
-Heads are vectors with energy a_c spread evenly over components c of dimension D_c. The span of H random ones leaves the
-share f_c = k/(k + H a_c/D_c) of component c, where k solves k = sum_c a_c f_c (the deterministic equivalent of a
-random projection; exact as dimensions grow). A component is learnt once H exceeds about D_c k/a_c heads. Independent
-queries and keys: components are pairs of degrees, a = eta_l^2 eta_l'^2, D = N(d,l) N(d,l'), and the target lies in the
-pairs (l,l). So the first plateau (degree 1) comes at H about d^2, and leaving it takes about N(d,3)^2 = d^6/36 heads.
+Heads are vectors with energy a_c spread evenly over components c of dimension D_c. The span of H random ones leaves
+the share f_c = k/(k + H a_c/D_c) of component c, where k solves k = sum_c a_c f_c (the deterministic equivalent of
+a random projection; exact as dimensions grow). A component is learnt once H exceeds about D_c k/a_c heads.
+Independent queries and keys: components are pairs of degrees, a = eta_l^2 eta_l'^2, D = N(d,l) N(d,l'), and the
+target lies in the pairs (l,l). So the first plateau (degree 1) comes at H about d^2, and leaving it takes about
+N(d,3)^2 = d^6/36 heads.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 
 import numpy as np
 
 from rankfall.errors import require, require_count
 from rankfall.theory.hardmax import vote_moments
-from rankfall.theory.harmonics import Floats, gegenbauer, log_dimension, sign_spectrum
+from rankfall.theory.harmonics import Floats, gegenbauer_at, log_dimension, sign_spectrum
 from rankfall.theory.sphere import average
 
 TOP = 101
@@ -50,27 +52,25 @@ def _independent(dim: int, heads: int) -> float:
     return 0.5 * (kept / (kept + heads) + math.fsum(energies * left) + spectrum.tail)
 
 
+@functools.lru_cache(maxsize=32)
 def _square_components(dim: int) -> tuple[Floats, Floats]:
-    """Energy of ((2/pi) asin)^2 at degrees 2, 4, ...: the kernel of heads with k = q or -q. And log(energy/dimension)."""
+    """Energy of ((2/pi) asin)^2 at degrees 2, 4, ...: the kernel of heads with k = q or -q. And
+    log(energy/dimension).
+    """
     degrees = np.arange(2, TOP, 2)
     moments = []
-    for degree in degrees:
-        moments.append(average(lambda t, l=int(degree): (2 / math.pi * np.arcsin(t)) ** 2 * _last(dim, l, t), dim))
+    for degree in degrees.tolist():
+        moments.append(average(lambda t, n=degree: (2 / math.pi * np.arcsin(t)) ** 2 * gegenbauer_at(dim, n, t), dim))
     # The energies are positive in exact arithmetic; those below rounding carry nothing.
     logs = np.log(np.maximum(moments, 1e-300)) + log_dimension(dim, degrees)
     keep = np.array(moments) > 1e-15
     return np.exp(logs[keep]), (logs - log_dimension(dim, degrees))[keep]
 
 
-def _last(dim: int, degree: int, t: Floats) -> Floats:
-    value = t
-    for value in gegenbauer(dim, degree, t):  # noqa: B007
-        pass
-    return value
-
-
 def _unlearnt_energy(energies: Floats, log_densities: Floats, heads: int, total: float) -> float:
-    """k with k = sum_c a_c k/(k + H a_c/D_c). What `energies` lack of `total` sits at degrees too high to be learnt."""
+    """k with k = sum_c a_c k/(k + H a_c/D_c). What `energies` lack of `total` sits at degrees too high to be
+    learnt.
+    """
     density = heads * np.exp(log_densities)
     rest = max(0.0, total - math.fsum(energies))
     low, high = 1e-300, 1.0

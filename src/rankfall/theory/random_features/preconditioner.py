@@ -8,14 +8,16 @@ from torch import Tensor
 from rankfall.theory.harmonics import sign_spectrum
 
 WIDEST = 32
-"""Up to here d^2 features pay: the d^2 x d^2 factor costs H d^4 once. Wider, H/d^2 is small and so is the condition."""
+"""Up to here d^2 features pay: the d^2 x d^2 factor costs H d^4 once. Wider, H/d^2 is small and so is the
+condition.
+"""
 
 
 class LowDegrees:
     """Solves with M = 1 1^T + eta_1^4 (Q Q^T * K K^T) + (1 - eta_1^4) I, of rank 1 + d^2 above a multiple of I.
 
-    (2/pi) asin(x) = sum_l eta_l^2 P_l(x), so degree one on both sides of G is eta_1^4 <q,q'><k,k'>, the Gram matrix of
-    the features k q^T; all other degrees together are treated as the identity, which they resemble as long as
+    (2/pi) asin(x) = sum_l eta_l^2 P_l(x), so degree one on both sides of G is eta_1^4 <q,q'><k,k'>, the Gram matrix
+    of the features k q^T; all other degrees together are treated as the identity, which they resemble as long as
     heads are fewer than their dimensions. No H x d^2 matrix is stored: features act as two thin products.
     """
 
