@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from rankfall.report import write
+from rankfall.report.gallery import gallery
 from rankfall.reproduce import find
-from rankfall.reproduce.write import record, write
 
 
 @pytest.mark.parametrize("identity", ["amsel/fig5", "amsel/random-features", "rankfall/theory-gap"])
@@ -18,6 +19,6 @@ def test_figure_agrees_and_is_written(identity: str, tmp_path: Path) -> None:
     assert outcome.agrees is True
     assert all(claim.holds for claim in outcome.claims)
     assert outcome.claims
-    written = write(tmp_path, outcome, record(figure, outcome, "smoke", 0.0))
-    assert written[0].suffix == ".png"
-    assert all(path.stat().st_size > 100 for path in written if path.name != "points.csv")
+    page = write(gallery([(figure, outcome, outcome.record(figure, "smoke", 0.0))], "a test"), tmp_path)
+    assert figure.title in page.read_text(encoding="utf-8")
+    assert len(list(tmp_path.rglob("*.png"))) == 1
