@@ -21,6 +21,8 @@ PUBLISHED: dict[str, dict[int, float]] = {
 }
 TOLERANCE = {"angle": 1.5, "spectral": 0.15}
 """Degrees for the angle, a share for the norm."""
+LEAST_NORM: dict[Scale, float] = {"smoke": 10.0, "quick": 20.0, "paper": 1000.0}
+"""At the start the norm is about 2: each factor's entries are uniform within sqrt(6/4w). The paper finds above 1000."""
 SMALL: dict[Scale, dict[str, Any]] = {
     "smoke": {"dim": 8, "points": 4, "feed_forward": 32, "batch": 64, "steps": 600},
     "quick": {"dim": 16, "points": 8, "feed_forward": 128, "batch": 128, "steps": 2500},
@@ -43,7 +45,7 @@ class Figure2(Reproduction):
         notes = missing_note(missing, len(cells), "grids/amsel-fig1-one-layer.toml")
         return Outcome(
             points=found,
-            claims=_claims(records),
+            claims=_claims(records, LEAST_NORM[scale]),
             tables={"heads": pd.DataFrame(records)},
             draw=lambda: _draw(records),
             notes=[
@@ -88,7 +90,7 @@ def _points(measure: str, records: Sequence[Mapping[str, Any]], scale: Scale) ->
     return found
 
 
-def _claims(records: Sequence[Mapping[str, Any]]) -> list[Claim]:
+def _claims(records: Sequence[Mapping[str, Any]], least: float) -> list[Claim]:
     """The direction of the figure, at any scale: opposite to the identity, and far larger than at the start."""
     single = [record for record in records if record["heads"] == 1]
     if not single:
@@ -96,8 +98,7 @@ def _claims(records: Sequence[Mapping[str, Any]]) -> list[Claim]:
     angle, norm = single[0]["qk_angle_50"], single[0]["qk_spectral_50"]
     return [
         Claim("a single full-rank head learns K Q^T within 15 degrees of -I", angle >= 165.0, f"{angle:.2f} degrees"),
-        # At the start each factor is uniform within sqrt(6/4w): largest singular value about sqrt 2, the product's 2.
-        Claim("its norm grows at least tenfold from about 2 at the start", norm >= 20.0, f"{norm:.1f}"),
+        Claim(f"its norm is at least {least:g}, from about 2 at the start", norm >= least, f"{norm:.1f}"),
     ]
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 BY = ("layers", "positions", "rank")
 PAPER_RANKS: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
 SMALL: dict[Scale, dict[str, Any]] = {
-    "smoke": {"dim": 8, "position_width": 8, "points": 4, "feed_forward": 32, "batch": 32, "steps": 200},
+    "smoke": {"dim": 8, "position_width": 8, "points": 4, "feed_forward": 32, "batch": 16, "steps": 100},
     "quick": {"dim": 16, "position_width": 16, "points": 4, "feed_forward": 128, "batch": 128, "steps": 1500},
 }
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 BY = ("layers", "rank")
 SHARED: dict[str, Any] = {"task": "in-context", "mask": "causal", "positions": "additive", "data": "fresh"}
+PAPER_RANKS: tuple[int, ...] = (1, 4, 16, 64)
 SMALL: dict[Scale, dict[str, Any]] = {
     "smoke": {"dim": 8, "points": 8, "feed_forward": 32, "batch": 32, "steps": 300, "layers": 1},
     "quick": {"dim": 16, "points": 16, "feed_forward": 128, "batch": 64, "steps": 2000, "layers": 2},
@@ -49,13 +50,12 @@ class InContextFigure(Reproduction):
 
 def figure_cells(scale: Scale) -> list[Cell]:
     """One width, all ranks: equal parameters throughout, and fresh data, as the task's authors train."""
-    if scale == "paper":
-        base = Cell(**SHARED, points=40, layers=4, recipe="stable", learning_rate=0.001, steps=100_000)
-        ranks, seeds = (1, 4, 16, 64), range(3)
-    else:
+    ranks, seeds = PAPER_RANKS, 3
+    base = Cell(**SHARED, points=40, layers=4, recipe="stable", learning_rate=0.001, steps=100_000)
+    if scale != "paper":
         base = Cell(**SHARED, **SMALL[scale], rank=1, learning_rate=0.003, recipe="stable")
-        ranks, seeds = (1, base.dim), range(1)
-    return [dataclasses.replace(base, rank=rank, seed=seed) for rank in ranks for seed in seeds]
+        ranks, seeds = (1, base.dim), 1
+    return [dataclasses.replace(base, rank=rank, seed=seed) for rank in ranks for seed in range(seeds)]
 
 
 def rank_claims(found: Sequence[Mapping[str, Any]]) -> list[Claim]:
