@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import gc
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -97,7 +98,8 @@ def is_out_of_memory(error: BaseException) -> bool:
 def _release_memory(device: str) -> None:
     """Leave nothing of a stack behind for the next one to trip over."""
     # compiled code is kept per function and limited in number; every stack has shapes of its own
-    torch.compiler.reset()
+    if "torch._dynamo" in sys.modules:
+        torch.compiler.reset()
     gc.collect()
     if device != "cpu":
         torch.cuda.empty_cache()

@@ -11,7 +11,7 @@
   function themed(layout) {
     const out = { ...layout, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: ink() }, modebar: { bgcolor: "rgba(0,0,0,0)", color: line() } };
     for (const key of Object.keys(out)) {
-      if (/^[xy]axis/.test(key)) out[key] = { ...out[key], gridcolor: line(), linecolor: line(), zeroline: false, automargin: true };
+      if (/^[xy]axis/.test(key)) out[key] = { ...out[key], gridcolor: line(), linecolor: line(), zeroline: false, automargin: true, exponentformat: "power" };
     }
     return out;
   }
@@ -27,11 +27,24 @@
     }));
   }
 
+  // On a phone the panels of one figure stand below each other.
+  function stacked(layout) {
+    const suffixes = Object.keys(layout).filter((key) => key.startsWith("xaxis")).map((key) => key.slice(5));
+    const out = { ...layout };
+    suffixes.forEach((suffix, row) => {
+      const bottom = (suffixes.length - 1 - row) / suffixes.length;
+      out[`xaxis${suffix}`] = { ...layout[`xaxis${suffix}`], domain: [0, 1] };
+      out[`yaxis${suffix}`] = { ...layout[`yaxis${suffix}`], domain: [bottom + 0.24 / suffixes.length, bottom + 0.88 / suffixes.length] };
+    });
+    return [out, suffixes.length];
+  }
+
   function draw(place) {
     const plot = plots[place.dataset.name];
     const narrow = window.innerWidth < 640;
+    const [panels, rows] = narrow ? stacked(plot.layout) : [plot.layout, 1];
     const layout = themed({
-      ...plot.layout, height: Number(place.dataset.height), margin: { l: 60, r: 20, t: 30, b: 50 }, hovermode: "closest",
+      ...panels, height: narrow ? 320 * rows : Number(place.dataset.height), margin: { l: 60, r: 20, t: 30, b: 50 }, hovermode: "closest",
       legend: { orientation: "h", y: -0.18, yanchor: "top", font: { size: narrow ? 10 : 12 } },
     });
     return Plotly.react(place, visible(plot.data), layout, { displaylogo: false, responsive: true, modeBarButtonsToRemove: ["select2d", "lasso2d"] })
