@@ -51,7 +51,7 @@ def test_paper_scale_without_cells_says_so(store: Store) -> None:
     assert outcome.agrees is None
     assert len(outcome.points) == 63
     assert "630 of 630 cells are not trained yet" in outcome.notes[0]
-    assert "rankfall sweep grids/amsel-fig1.toml" in outcome.notes[0]
+    assert "`rankfall sweep amsel-fig1 --store runs`" in outcome.notes[0]
 
 
 def test_paper_scale_compares_kept_cells(store: Store) -> None:

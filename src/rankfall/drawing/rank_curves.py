@@ -35,9 +35,9 @@ def rank_curves(
         ax.set_xticks([1, 1 / 4, 1 / 16, 1 / 64], ["1", "1/4", "1/16", "1/64"])
         ax.minorticks_off()
     axes[0, 0].set_ylabel("squared error")
-    first = axes[0, 0].legend(fontsize=8, loc="upper right")
-    axes[0, 0].add_artist(first)
-    axes[0, -1].legend(handles=_key(), fontsize=8, loc="lower left")
+    named = axes[0, 0].get_legend_handles_labels()[0]
+    # Below the panels: inside, it would lie on points at one scale or another.
+    figure.legend(handles=[*named, *_key()], fontsize=8, loc="outside lower center", ncols=3)
     drawn: Figure = figure
     return drawn
 
