@@ -26,7 +26,7 @@ class Recipe:
 
 ALL_RECIPES: dict[str, Recipe] = {
     "published": Recipe(),
-    # Five layers with the norm after each branch learn nothing, whatever the rate, warm-up, initial scale or clipping;
-    # with the norm before it they train at the published rate.
-    "stable": Recipe(warm_up=0.1, placement="pre", clip=1.0),
+    # Five layers at d = 16, 800 steps, full rank, error on fresh data: norm after each branch 0.95 at the best of three
+    # rates, worse with slower gains (1.24) or branches that start at zero (1.90); norm before it 0.035, published rate.
+    "stable": Recipe(placement="pre"),
 }
