@@ -35,8 +35,9 @@ def rank_curves(
         ax.set_xticks([1, 1 / 4, 1 / 16, 1 / 64], ["1", "1/4", "1/16", "1/64"])
         ax.minorticks_off()
     axes[0, 0].set_ylabel("squared error")
-    axes[0, 0].legend(fontsize=8)
-    axes[0, -1].legend(handles=_key(), fontsize=8, loc="lower left")
+    named = axes[0, 0].get_legend_handles_labels()[0]
+    # Below the panels: inside, it would lie on points at one scale or another.
+    figure.legend(handles=[*named, *_key()], fontsize=8, loc="outside lower center", ncols=3)
     drawn: Figure = figure
     return drawn
 
@@ -45,14 +46,15 @@ def _draw(
     ax: Any, records: Sequence[Record], width: Callable[[Record], int], colour: str, marker: str, label: str
 ) -> None:
     styles: tuple[tuple[str, dict[str, Any]], ...] = (
-        ("ours", {"marker": marker, "linestyle": "-", "label": label}),
-        ("trained_fresh", {"marker": marker, "linestyle": "--", "markerfacecolor": "white"}),
+        ("ours", {"marker": marker, "linestyle": "-", "markersize": 5}),
+        ("trained_fresh", {"marker": marker, "linestyle": "--", "markersize": 5, "markerfacecolor": "white"}),
         ("published", {"marker": "x", "linestyle": "none", "markersize": 8, "alpha": 0.8}),
     )
+    ax.plot([], [], color=colour, marker=marker, linestyle="none", label=label)
     for column, style in styles:
         found = [(r["rank"] / width(r), r[column]) for r in records if r.get(column) is not None]
         if found:
-            ax.plot(*zip(*found, strict=True), color=colour, markersize=style.pop("markersize", 5), **style)
+            ax.plot(*zip(*found, strict=True), color=colour, **style)
 
 
 def _key() -> list[Any]:

@@ -10,12 +10,14 @@ from rankfall.reproduce.base import Claim, Outcome, Progress, Reproduction, Scal
 from rankfall.reproduce.published_values import published
 from rankfall.reproduce.trained_cells import finished, missing_note, train
 from rankfall.reproduce.trained_points import error_of, points
-from rankfall.training.cell import Cell
+from rankfall.training.cell import DATA, Cell
+from rankfall.training.grid import read_grid
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BY = ("layers", "multiplier", "rank")
+GRIDS = ("amsel-fig1", "amsel-fig1-fresh")
 CLIFF: dict[Scale, float] = {"smoke": 2.0, "quick": 5.0, "paper": 5.0}
 """The error at r = d/2 is at least so many times that at r = d, in one layer with d^2 parameters.
 
@@ -40,7 +42,7 @@ class Figure1(Reproduction):
         if scale == "paper":
             trained, missing = finished(cells)
             found = points(trained, BY, known)
-            notes = missing_note(missing, len(cells), "grids/amsel-fig1.toml")
+            notes = missing_note(missing, len(cells), BY, GRIDS)
         else:
             found = points(train(cells, progress), BY, {})
             notes = [f"d = {cells[0].dim}, not 64: the crosses are the published points at the same rank over width."]
@@ -64,21 +66,14 @@ REPEATED = (
 
 def figure_cells(scale: Scale) -> list[Cell]:
     """The cells of the figure: on the repeated sample and, beside them, on fresh data."""
-    both = ("published", "fresh")
     if scale == "paper":
-        ranks, seeds = (1, 2, 4, 8, 16, 32, 64), range(5)
-        shapes = [(layers, multiplier) for layers in (1, 3, 5) for multiplier in (1, 8, 64)]
-        base = Cell()
-    else:
-        base = Cell(**SMALL[scale], rank=1)
-        ranks = tuple(2**k for k in range(base.dim.bit_length()))
-        seeds, shapes = range(1), [(1, 1)] if scale == "smoke" else [(1, 1), (1, 4)]
+        return [cell for grid in GRIDS for cell in read_grid(grid)]
+    base = Cell(**SMALL[scale], rank=1)
     return [
-        dataclasses.replace(base, layers=layers, multiplier=multiplier, rank=rank, seed=seed, data=data)
-        for layers, multiplier in shapes
-        for rank in ranks
-        for data in both
-        for seed in seeds
+        dataclasses.replace(base, multiplier=multiplier, rank=2**power, data=data)
+        for multiplier in ((1,) if scale == "smoke" else (1, 4))
+        for power in range(base.dim.bit_length())
+        for data in DATA
     ]
 
 

@@ -10,15 +10,16 @@ from rankfall.reproduce.base import Claim, Outcome, Progress, Reproduction, Scal
 from rankfall.reproduce.published_values import published
 from rankfall.reproduce.trained_cells import finished, missing_note, train
 from rankfall.reproduce.trained_points import error_of, points
-from rankfall.training.cell import DATA, POSITIONS, Cell
+from rankfall.training.cell import POSITIONS, Cell
+from rankfall.training.grid import read_grid
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+GRID = "amsel-fig3"
 BY = ("layers", "positions", "rank")
-PAPER_RANKS: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
 SMALL: dict[Scale, dict[str, Any]] = {
-    "smoke": {"dim": 8, "position_width": 8, "points": 4, "feed_forward": 32, "batch": 32, "steps": 200},
+    "smoke": {"dim": 8, "position_width": 8, "points": 4, "feed_forward": 32, "batch": 16, "steps": 100},
     "quick": {"dim": 16, "position_width": 16, "points": 4, "feed_forward": 128, "batch": 128, "steps": 1500},
 }
 
@@ -40,7 +41,7 @@ class Figure3(Reproduction):
         if scale == "paper":
             trained, missing = finished(cells)
             found = points(trained, BY, known)
-            notes = missing_note(missing, len(cells), "grids/amsel-fig3.toml")
+            notes = missing_note(missing, len(cells), BY, (GRID,))
         else:
             found = points(train(cells, progress), BY, {})
             notes = [f"d = {cells[0].dim} with {cells[0].position_width} learned coordinates, not 64 with 64."]
@@ -52,19 +53,15 @@ class Figure3(Reproduction):
 
 
 def figure_cells(scale: Scale) -> list[Cell]:
-    """Budget d^2.5, that is 8 copies; small scales train the low-rank end on fresh data only."""
-    ranks, seeds, data = PAPER_RANKS, 3, DATA
-    base = Cell(multiplier=8, learning_rate=0.005, steps=200_000, rank=1)
-    if scale != "paper":
-        base = Cell(**SMALL[scale], multiplier=2, learning_rate=0.005, rank=1)
-        ranks, seeds, data = (1, base.dim), 1, ("fresh",)
+    """Budget d^2.5, that is 8 copies; small scales train lowest and full rank, on fresh data only."""
+    if scale == "paper":
+        return read_grid(GRID)
+    base = Cell(**SMALL[scale], multiplier=2, learning_rate=0.005, rank=1, data="fresh")
     return [
-        dataclasses.replace(base, layers=depth, positions=positions, rank=rank, seed=seed, data=kind)
-        for depth in (1, 3)
+        dataclasses.replace(base, layers=layers, positions=positions, rank=rank)
+        for layers in (1, 3)
         for positions in POSITIONS
-        for rank in ranks
-        for kind in data
-        for seed in range(seeds)
+        for rank in (1, base.dim)
     ]
 
 

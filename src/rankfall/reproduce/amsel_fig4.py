@@ -11,14 +11,14 @@ from rankfall.reproduce.base import Claim, Outcome, Progress, Reproduction, Scal
 from rankfall.reproduce.published_values import published
 from rankfall.reproduce.trained_cells import finished, missing_note, train
 from rankfall.reproduce.trained_points import error_of, points
-from rankfall.training.cell import DATA, Cell
+from rankfall.training.cell import Cell
+from rankfall.training.grid import read_grid
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+GRID = "amsel-fig4"
 BY = ("points", "rank")
-PAPER_RANKS: tuple[int, ...] = (1, 8, 16, 32, 64)
-LENGTHS: dict[Scale, tuple[int, ...]] = {"smoke": (2, 8), "quick": (2, 4, 16), "paper": (4, 16, 64, 256)}
 SMALL: dict[Scale, dict[str, Any]] = {
     "smoke": {"dim": 8, "feed_forward": 32, "batch": 32, "steps": 200},
     "quick": {"dim": 16, "feed_forward": 128, "batch": 64, "steps": 1200},
@@ -41,7 +41,7 @@ class Figure4(Reproduction):
         if scale == "paper":
             trained, missing = finished(cells)
             found = points(trained, BY, known)
-            notes = missing_note(missing, len(cells), "grids/amsel-fig4.toml")
+            notes = missing_note(missing, len(cells), BY, (GRID,))
         else:
             found = points(train(cells, progress), BY, {})
             notes = [f"d = {cells[0].dim} and {cells[0].multiplier} copies, not 64 and 64."]
@@ -53,17 +53,13 @@ class Figure4(Reproduction):
 
 def figure_cells(scale: Scale) -> list[Cell]:
     """Two layers, 64 copies, N = 4, 16, 64, 256; small scales have shorter contexts and fresh data only."""
-    lengths, ranks, seeds, data = LENGTHS[scale], PAPER_RANKS, 3, DATA
-    base = Cell(layers=2, multiplier=64, learning_rate=0.005, steps=200_000, rank=1)
-    if scale != "paper":
-        base = Cell(**SMALL[scale], layers=2, multiplier=2, learning_rate=0.005, rank=1)
-        ranks, seeds, data = (1, base.dim), 1, ("fresh",)
+    if scale == "paper":
+        return read_grid(GRID)
+    base = Cell(**SMALL[scale], layers=2, multiplier=2, learning_rate=0.005, rank=1, data="fresh")
     return [
-        dataclasses.replace(base, points=length, rank=rank, seed=seed, data=kind)
-        for length in lengths
-        for rank in ranks
-        for kind in data
-        for seed in range(seeds)
+        dataclasses.replace(base, points=length, rank=rank)
+        for length in ((2, 8) if scale == "smoke" else (2, 4, 16))
+        for rank in (1, base.dim)
     ]
 
 

@@ -70,19 +70,18 @@ def committed_summaries() -> dict[str, Mapping[str, Any]]:
     return known
 
 
-def missing_note(missing: Sequence[Cell], wanted: int, grids: str) -> list[str]:
+def missing_note(missing: Sequence[Cell], wanted: int, by: tuple[str, ...], grids: Sequence[str]) -> list[str]:
     """What to say about cells that nobody has trained yet."""
     if not missing:
         return []
-    several_sizes = len({cell.points for cell in missing}) > 1
-    names = ("points", "rank", "data") if several_sizes else ("layers", "multiplier", "rank", "data")
     kinds: dict[str, int] = {}
     for cell in missing:
-        kind = ", ".join(f"{name}={getattr(cell, name)}" for name in names)
+        kind = ", ".join(f"{name}={getattr(cell, name)}" for name in (*by, "data"))
         kinds[kind] = kinds.get(kind, 0) + 1
     shown = "; ".join(f"{kind} ({count})" for kind, count in list(kinds.items())[:6])
     more = f"; and {len(kinds) - 6} kinds more" if len(kinds) > 6 else ""
     return [
         f"{len(missing)} of {wanted} cells are not trained yet: {shown}{more}. "
-        f"`rankfall sweep {grids} --store {DEFAULT_STORE}` trains them and goes on from what is there."
+        + " ".join(f"`rankfall sweep {grid} --store {DEFAULT_STORE}`" for grid in grids)
+        + " trains them and goes on from what is there."
     ]

@@ -33,8 +33,8 @@ def stack_key(cell: Cell) -> tuple[Any, ...]:
     """Cells with equal keys train as one program: they may differ in seed, learning rate, data and rank."""
     return (
         cell.task, cell.points, cell.dim, cell.layers, cell.multiplier, cell.heads * cell.value_width,
-        cell.norm, cell.placement, cell.mask, cell.positions, cell.width, cell.feed_forward, cell.batch, cell.steps,
-        cell.recipe, cell.dtype,
+        cell.norm, cell.norm_placement, cell.mask, cell.positions, cell.width, cell.feed_forward, cell.batch,
+        cell.steps, cell.recipe, cell.dtype,
     )  # fmt: skip
 
 
