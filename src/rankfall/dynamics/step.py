@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from rankfall.attention import Heads, attention
 from rankfall.attention.masks import Mask
 from rankfall.attention.norms import place
+from rankfall.dynamics.mixing import Group
 from rankfall.dynamics.rule import PURE_ATTENTION, Rule
+from rankfall.dynamics.split_attention import take_heads
 from rankfall.shapes import Tokens
 
 
@@ -24,3 +27,13 @@ def step(tokens: Tokens, heads: Heads, mask: Mask | Tensor | None = None, rule: 
         rule.placement,
         rule.residual,
     )
+
+
+def grouped_step(tokens: Tokens, heads: Heads, groups: list[Group], rule: Rule = PURE_ATTENTION) -> Tokens:
+    """The same for a (b, n, d) batch whose samples attend under different masks."""
+    out = torch.empty_like(tokens)
+    for group in groups:
+        if group.index is None:
+            return step(tokens, heads, group.mixer.pattern, rule)
+        out[group.index] = step(tokens[group.index], take_heads(heads, group.index), group.mixer.pattern, rule)
+    return out
