@@ -92,6 +92,16 @@ class MaskPlan:
         self._groups: dict[int, list[Group]] = {}
         self._mixers: dict[object, Mixer] = {}
 
+    def reference(self) -> Float[Tensor, "b n"]:
+        """Which token the others are told apart from: a root where not all tokens are roots, else the mean."""
+        weights = torch.full((len(self.schedules), self.n), 1 / self.n, dtype=torch.float64)
+        for row, schedule in zip(weights, self.schedules, strict=True):
+            roots = schedule.facts(self.n).roots
+            if 0 < len(roots) < self.n:
+                row.zero_()
+                row[roots[0]] = 1.0
+        return weights.expand(self.batch, self.n).to(self.device)
+
     def at(self, layer: int) -> list[Group]:
         """How the samples are grouped in that layer."""
         place = layer % self.period

@@ -71,7 +71,7 @@ class Recorder:
         ratio = torch.stack([state.log_ratio for state in self._held])
         size = torch.stack([state.log_size for state in self._held]).exp()
         tokens = torch.stack([state.scaled_tokens() for state in self._held])
-        residual = torch.stack([state.residual for state in self._held])
+        residual = torch.stack([state.centred() for state in self._held])
         # Rows that agree to the last digit need no decomposition of all of them: one row tells everything.
         agree = (ratio < FLOAT64_SHARE).all()
         found = _of_equal_tokens(tokens, self.names) if bool(agree) else measure(tokens, self.names)

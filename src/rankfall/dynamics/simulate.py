@@ -75,7 +75,7 @@ def simulate(
     _check_start(tokens, weights.at(0), rule)
     plan = MaskPlan(masks, tokens.shape[0], tokens.shape[1], tokens.device)
     recorder = Recorder(tuple(measures), keep_tokens)
-    state = split(tokens)
+    state = split(tokens, plan.reference())
     recorder.record(0, state)
     beside = OrdinaryRoute(tokens) if ordinary else None
     if beside is not None:
@@ -112,7 +112,7 @@ def _check_start(tokens: Tensor, heads: Heads, rule: Rule) -> None:
         check_finite(getattr(heads, name), f"{name} weights")
     require(
         heads.width == tokens.shape[-1] == heads.out_width,
-        required=f"weights that map tokens of dimension {tokens.shape[-1]} to the same dimension (a square value map)",
+        required=f"weights that map tokens of dimension {tokens.shape[-1]} to the same (a square value map)",
         got=f"weights from dimension {heads.width} to {heads.out_width}",
         remedy="give a square value matrix, or an output map back to the tokens' dimension",
     )

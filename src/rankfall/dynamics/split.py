@@ -6,7 +6,7 @@ difference is carried on its own, so that log mu(X) = K + l + log ||R||_F is rig
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import final
 
 import torch
@@ -21,16 +21,22 @@ from rankfall.attention.checks import check_finite, check_tokens
 class Split:
     """A batch of token matrices, split. Always in normal form:
 
-    common (b, d)       m, the mean token, with max |m| <= 1
-    residual (b, n, d)  R, rows with mean zero, max |R| = 1 (all zero where the tokens agree exactly)
+    common (b, d)       m, the reference token, with max |m| <= 1
+    residual (b, n, d)  R, what each token has beyond the reference, max |R| = 1 (all zero where tokens agree exactly)
     log_size (b,)       K, so that max(max |m|, e^l) = 1
     log_ratio (b,)      l <= 0; -inf where the residual is zero
+    reference (b, n)    weights of the tokens in the reference token m, so that reference R = 0
+
+    The mean token is a good reference when all tokens see each other in the long run. When only some tokens are
+    roots, one of them must be the reference: chains of one-way masks amplify the rounding of a subtracted mean
+    exponentially, while differences from the root never mix with larger ones behind them.
     """
 
     common: Tensor
     residual: Tensor
     log_size: Tensor
     log_ratio: Tensor
+    reference: Tensor
 
     @property
     def batch(self) -> int:
@@ -50,45 +56,51 @@ class Split:
         """The tokens divided by e^K: nothing over- or underflows."""
         return self.common[:, None, :] + self.log_ratio.exp()[:, None, None] * self.residual
 
+    def centred(self) -> Float[Tensor, "b n d"]:
+        """The residual about the mean token."""
+        return self.residual - self.residual.mean(dim=-2, keepdim=True)
+
     def log_mu(self) -> Float[Tensor, b]:
         """log ||X - 1 1^T X / N||_F; -inf where all tokens are exactly equal."""
-        return self.log_size + self.log_ratio + _log_norm(self.residual)
+        return self.log_size + self.log_ratio + _log_norm(self.centred())
 
     def log_relative_mu(self) -> Float[Tensor, b]:
-        """log(mu(X) / ||X||_F), where ||X||^2 = e^2K (n |m|^2 + e^2l ||R||^2) because R is centred; -inf for zero."""
-        spread = self.log_ratio + _log_norm(self.residual)
-        total = self.common.square().sum(dim=-1) * self.count + (2 * spread).exp()
+        """log(mu(X) / ||X||_F); -inf where the tokens are equal or zero."""
+        mean = self.common + self.log_ratio.exp()[:, None] * self.residual.mean(dim=-2)
+        spread = self.log_ratio + _log_norm(self.centred())
+        total = mean.square().sum(dim=-1) * self.count + (2 * spread).exp()
         return torch.where(total > 0, spread - 0.5 * total.clamp_min(torch.finfo(total.dtype).tiny).log(), -torch.inf)
 
     def take(self, index: Tensor) -> Split:
         """The samples at these places."""
-        return Split(self.common[index], self.residual[index], self.log_size[index], self.log_ratio[index])
+        return Split(*(getattr(self, field.name)[index] for field in fields(self)))
 
 
-def split(tokens: Float[Tensor, "b n d"]) -> Split:
-    """Ordinary tokens, split; they are taken as exact float64 numbers."""
+def split(tokens: Float[Tensor, "b n d"], reference: Float[Tensor, "b n"] | None = None) -> Split:
+    """Ordinary tokens, split; they are taken as exact float64 numbers. The default reference is the mean token."""
     check_tokens(tokens)
     check_finite(tokens)
     wide = tokens.double()
     largest = wide.abs().amax(dim=(-2, -1))
     largest = largest.where(largest > 0, 1.0)
-    zero = wide.new_zeros(wide.shape[0])
-    return normal_form(
-        wide.new_zeros(wide.shape[0], wide.shape[-1]), wide / largest[:, None, None], largest.log(), zero
-    )
+    if reference is None:
+        reference = torch.full_like(wide[..., 0], 1 / wide.shape[-2])
+    common = torch.zeros_like(wide[:, 0, :])
+    zero = torch.zeros_like(largest)
+    return normal_form(common, wide / largest[:, None, None], largest.log(), zero, reference)
 
 
-def normal_form(common: Tensor, residual: Tensor, log_size: Tensor, log_ratio: Tensor) -> Split:
-    """The same tokens with the residual's mean moved into the common part and both parts scaled."""
-    mean = residual.mean(dim=-2)
-    centred = residual - mean[:, None, :]
-    top = centred.abs().amax(dim=(-2, -1))
-    common = common + log_ratio.exp()[:, None] * mean
+def normal_form(common: Tensor, residual: Tensor, log_size: Tensor, log_ratio: Tensor, reference: Tensor) -> Split:
+    """The same tokens with the residual's reference moved into the common part and both parts scaled."""
+    moved = reference[:, None, :] @ residual
+    residual = residual - moved
+    top = residual.abs().amax(dim=(-2, -1))
+    common = common + log_ratio.exp()[:, None] * moved[:, 0, :]
     log_ratio = torch.where(top > 0, log_ratio + top.log(), -torch.inf)
-    centred = centred / top.where(top > 0, 1.0)[:, None, None]
+    residual = residual / top.where(top > 0, 1.0)[:, None, None]
     size = torch.maximum(common.abs().amax(dim=-1), log_ratio.exp())
     size = size.where(size > 0, 1.0)
-    return Split(common / size[:, None], centred, log_size + size.log(), log_ratio - size.log())
+    return Split(common / size[:, None], residual, log_size + size.log(), log_ratio - size.log(), reference)
 
 
 def add(one: Split, other: Split, weight: float = 1.0) -> Split:
@@ -105,18 +117,13 @@ def add(one: Split, other: Split, weight: float = 1.0) -> Split:
         weight * (first - scale).exp()[:, None, None] * one.residual
         + (second - scale).exp()[:, None, None] * other.residual
     )
-    return normal_form(common, residual, log_size, scale - log_size)
+    return normal_form(common, residual, log_size, scale - log_size, one.reference)
 
 
 def merge(parts: list[Split], places: list[Tensor]) -> Split:
     """Put samples that were taken apart back into their places."""
     order = torch.cat(places).argsort()
-    return Split(
-        torch.cat([part.common for part in parts])[order],
-        torch.cat([part.residual for part in parts])[order],
-        torch.cat([part.log_size for part in parts])[order],
-        torch.cat([part.log_ratio for part in parts])[order],
-    )
+    return Split(*(torch.cat([getattr(part, field.name) for part in parts])[order] for field in fields(Split)))
 
 
 def _log_norm(residual: Tensor) -> Tensor:

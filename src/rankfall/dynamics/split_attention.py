@@ -40,7 +40,7 @@ def split_attention(state: Split, heads: Heads, mixer: Mixer) -> Split:
         return complete_attention(state, heads)
     if bool((score_bound(state, heads) < NEGLIGIBLE).all()):
         mapped = combine(expand_groups(project(state.residual, heads.value), heads.heads), heads.output)
-        return normal_form(mapped_common(state, heads), mixer.average(mapped), state.log_size, state.log_ratio)
+        return _rebuilt(state, mapped_common(state, heads), mixer.average(mapped))
     return _rows_apart(state, heads, _projected(state, heads), mixer.pattern)
 
 
@@ -50,7 +50,7 @@ def _rows_apart(state: Split, heads: Heads, projected: Projected, pattern: Mask 
     small = (state.log_size + state.log_ratio).exp()[:, None, None, None]
     query = _common_query(state, heads)[..., None, :] + small * query
     mixed = combine(attend(query, small * key, value, pattern, scale=heads.scale), heads.output)
-    return normal_form(mapped_common(state, heads), mixed, state.log_size, state.log_ratio)
+    return _rebuilt(state, mapped_common(state, heads), mixed)
 
 
 def complete_attention(state: Split, heads: Heads) -> Split:
@@ -99,7 +99,11 @@ def _cubic(state: Split, heads: Heads, mean: Tensor, row_specific: Tensor) -> Sp
     shift = combine(mean, heads.output)[:, 0, :]
     common = mapped_common(state, heads) + state.log_ratio.exp()[:, None] * shift
     log_ratio = 2 * state.log_size + 3 * state.log_ratio
-    return normal_form(common, combine(row_specific, heads.output), state.log_size, log_ratio)
+    return normal_form(common, combine(row_specific, heads.output), state.log_size, log_ratio, state.reference)
+
+
+def _rebuilt(state: Split, common: Tensor, residual: Tensor) -> Split:
+    return normal_form(common, residual, state.log_size, state.log_ratio, state.reference)
 
 
 def mapped_common(state: Split, heads: Heads) -> Tensor:
@@ -166,6 +170,7 @@ def _at_least_unit_size(state: Split) -> Split:
         state.residual,
         state.log_size - grown,
         state.log_ratio + grown,
+        state.reference,
     )
 
 

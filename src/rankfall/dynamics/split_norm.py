@@ -9,6 +9,7 @@ x_i = w_i v + e^l p_i. With r_i = sqrt(w_i^2 + e^2l |p_i|^2 + epsilon) and rn = 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -46,7 +47,7 @@ def split_norm(state: Split, norm: Norm) -> Split:
         done = _far(state, shrunk)
     else:
         done = _choose(near, _near(state, shrunk), _far(state, shrunk))
-    return Split(done.common, done.residual, done.log_size + math.log(factor), done.log_ratio)
+    return replace(done, log_size=done.log_size + math.log(factor))
 
 
 def _near(state: Split, epsilon: Tensor) -> Split:
@@ -64,7 +65,9 @@ def _near(state: Split, epsilon: Tensor) -> Split:
     rn = (n.square() + epsilon[:, None]).sqrt()
     drift = epsilon[:, None] * along * (w + n) - n.square() * small * squared
     turned = across / r[..., None] + v * (drift / (r * rn * (w * rn + n * r)))[..., None]
-    return normal_form(v[:, 0, :] * (n / rn), turned, torch.zeros_like(state.log_size), state.log_ratio)
+    return normal_form(
+        v[:, 0, :] * (n / rn), turned, torch.zeros_like(state.log_size), state.log_ratio, state.reference
+    )
 
 
 def _far(state: Split, epsilon: Tensor) -> Split:
@@ -78,7 +81,7 @@ def _far(state: Split, epsilon: Tensor) -> Split:
             remedy="start elsewhere, keep a residual, or use --norm none",
         )
     zero = torch.zeros_like(state.log_size)
-    return normal_form(torch.zeros_like(state.common), x / length[..., None], zero, zero)
+    return normal_form(torch.zeros_like(state.common), x / length[..., None], zero, zero, state.reference)
 
 
 def _choose(near: Tensor, one: Split, other: Split) -> Split:
@@ -87,6 +90,7 @@ def _choose(near: Tensor, one: Split, other: Split) -> Split:
         one.residual.where(near[:, None, None], other.residual),
         one.log_size.where(near, other.log_size),
         one.log_ratio.where(near, other.log_ratio),
+        one.reference,
     )
 
 
@@ -96,4 +100,5 @@ def _centre_coordinates(state: Split) -> Split:
         state.residual - state.residual.mean(dim=-1, keepdim=True),
         state.log_size,
         state.log_ratio,
+        state.reference,
     )
