@@ -19,6 +19,7 @@ from rankfall.dynamics.recorder import DEFAULT_MEASURES, Recorder
 from rankfall.dynamics.rule import PURE_ATTENTION, Rule
 from rankfall.dynamics.split import Split, split
 from rankfall.dynamics.split_step import split_step
+from rankfall.dynamics.threads import fitting_threads
 from rankfall.dynamics.weights import Weights
 from rankfall.errors import RequestError, require, require_count
 
@@ -75,25 +76,26 @@ def simulate(
     _check_start(tokens, weights.at(0), rule)
     plan = MaskPlan(masks, tokens.shape[0], tokens.shape[1], tokens.device)
     recorder = Recorder(tuple(measures), keep_tokens)
-    state = split(tokens, plan.reference())
-    recorder.record(0, state)
     beside = OrdinaryRoute(tokens) if ordinary else None
-    if beside is not None:
-        beside.follow(0, state.log_mu())
-    for layer in range(layers):
-        heads, groups = weights.at(layer), plan.at(layer)
-        state = split_step(state, heads, groups, rule)
-        _check_state(state, layer + 1)
-        if (layer + 1) % thin == 0 or layer + 1 == layers:
-            recorder.record(layer + 1, state)
-        if beside is not None and beside.active:
-            beside.advance(heads, groups, rule)
-            beside.follow(layer + 1, state.log_mu())
-        if progress is not None:
-            progress(1)
+    state = split(tokens, plan.reference())
+    with fitting_threads(tokens.numel()):
+        for layer in range(layers + 1):
+            if layer > 0:
+                heads, groups = weights.at(layer - 1), plan.at(layer - 1)
+                state = split_step(state, heads, groups, rule)
+                _check_state(state, layer)
+                if beside is not None and beside.active:
+                    beside.advance(heads, groups, rule)
+                if progress is not None:
+                    progress(1)
+            if layer % thin == 0 or layer == layers:
+                recorder.record(layer, state)
+            if beside is not None and beside.active:
+                beside.follow(layer, state.log_mu())
+        columns = recorder.columns()
     return Simulation(
         layers=tuple(recorder.layers),
-        columns=recorder.columns(),
+        columns=columns,
         final=state,
         floors=beside.floors() if beside is not None else None,
         kept=torch.stack(recorder.kept) if keep_tokens else None,
