@@ -38,5 +38,5 @@ def attention_matrices(
 def certificate(
     tokens: Tensor, weights: Weights, masks: Mask | MaskSchedule, layers: int, rule: Rule = PURE_ATTENTION
 ) -> Certificate | None:
-    """Contraction factors proved by the products of the attention matrices that occurred (one value map per layer)."""
+    """Contraction factors proved by the products of the attention matrices that occurred."""
     return certify(attention_matrices(tokens, weights, masks, layers, rule))

@@ -63,7 +63,7 @@ def measured_rate(layers: Sequence[int], log_mu: Sequence[float]) -> MeasuredRat
     slope, intercept, low, high = theilslopes(value, depth, CONFIDENCE)
     fall = value[0] - value[-1]
     return MeasuredRate(
-        law="exponential" if fall > LEAST_FALL else "none",
+        law="exponential" if fall > LEAST_FALL and high < 0 else "none",
         rate=math.exp(slope),
         low=math.exp(low),
         high=math.exp(high),
