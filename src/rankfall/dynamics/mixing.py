@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import final
 
@@ -13,7 +12,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from rankfall.attention import Heads
 from rankfall.attention.masks import Mask, MaskSchedule
+from rankfall.dynamics.prepared import Prepared, take_heads
 from rankfall.errors import require
 
 # Masks with a smaller share of allowed pairs are averaged as sparse matrices.
@@ -66,12 +67,19 @@ class Mixer:
 
 
 @final
-@dataclass(frozen=True)
 class Group:
     """Samples that attend alike. `index` is None when that is all of them."""
 
-    mixer: Mixer
-    index: Tensor | None
+    def __init__(self, mixer: Mixer, index: Tensor | None) -> None:
+        self.mixer, self.index = mixer, index
+        self._last: tuple[Heads, Prepared] | None = None
+
+    def prepared(self, heads: Heads) -> Prepared:
+        """The group's share of the weights, prepared; kept while the same weights come again."""
+        if self._last is None or self._last[0] is not heads:
+            own = heads if self.index is None else take_heads(heads, self.index)
+            self._last = (heads, Prepared(own))
+        return self._last[1]
 
 
 @final
