@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rankfall.attention import Heads
+from rankfall.attention.banded import pays
 from rankfall.attention.masks import Mask, MaskSchedule
 from rankfall.dynamics.prepared import Prepared, take_heads
 from rankfall.errors import require
@@ -123,7 +124,7 @@ class MaskPlan:
         places: dict[object, list[int]] = {}
         for sample, mask in enumerate(masks):
             single = self._mixer((mask,))
-            alone = single.complete or mask.band(self.n) is not None
+            alone = single.complete or pays(mask.band(self.n), self.n)
             places.setdefault(_key(mask) if alone else "dense", []).append(sample)
         groups = []
         for key, samples in places.items():

@@ -8,7 +8,11 @@ from rankfall.errors import RequestError
 from rankfall.reproduce.base import Reproduction
 
 # One line per figure: its id, and the module in this folder whose `REPRODUCTION` it is.
-ALL_REPRODUCTIONS: dict[str, str] = {}
+ALL_REPRODUCTIONS: dict[str, str] = {
+    "wu/fig2": "wu_fig2",
+    "wu/fig3": "wu_fig3",
+    "rankfall/rate-vs-radius": "rate_vs_radius",
+}
 
 
 def find(identity: str) -> Reproduction:
