@@ -1,4 +1,4 @@
-"""A full transformer block at initialisation: attention, feed-forward layer, residuals and norms, the ordinary way."""
+"""A full transformer block at initialisation: attention, feed-forward layer, residuals and norms, in plain float64."""
 
 from __future__ import annotations
 
@@ -38,6 +38,6 @@ class FeedForward:
 
 
 def full_block(tokens: Tokens, heads: Heads, feed_forward: FeedForward, groups: list[Group], rule: Rule) -> Tokens:
-    """Attention and feed-forward sub-layers, each as the rule says. Plain float64: meant for what does not collapse."""
+    """Attention and feed-forward sub-layers, each as the rule says; rounding noise below 1e-15."""
     attended = grouped_step(tokens, heads, groups, rule)
     return place(rule.norm, feed_forward, attended, rule.placement, rule.residual)
