@@ -17,8 +17,11 @@ ALL_REPRODUCTIONS: dict[str, str] = {
     "amsel/fig5": "amsel_fig5",
     "amsel/random-features": "amsel_random_features",
     "amsel/in-context": "amsel_in_context",
+    "wu/fig2": "wu_fig2",
+    "wu/fig3": "wu_fig3",
     "rankfall/theory-gap": "theory_gap",
     "rankfall/vote-quality": "vote_quality",
+    "rankfall/rate-vs-radius": "rate_vs_radius",
 }
 
 
