@@ -25,7 +25,7 @@ def zeros_inside(coefficients: Sequence[Decimal], radius: Decimal) -> bool:
     return True
 
 
-def largest_zero(coefficients: Sequence[Decimal], relative: Decimal = Decimal("1e-12")) -> Decimal:
+def largest_zero(coefficients: Sequence[Decimal], relative: Decimal = Decimal("1e-16")) -> Decimal:
     """Modulus of the largest zero, rounded up, by bisection; 0 for a constant."""
     if len(coefficients) <= 1:
         return Decimal(0)

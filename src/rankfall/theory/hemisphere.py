@@ -63,7 +63,7 @@ def hemisphere(tokens: Float[Tensor, "n d"]) -> Hemisphere:
     )
     unit = (tokens.double() / lengths).cpu().numpy()
     count, width = unit.shape
-    # Lawson and Hanson: min |E u - f| over u >= 0 with E = [X^T; 1^T], f = (0, ..., 0, 1); its residual is the answer.
+    # Lawson and Hanson: min |E u - f| over u >= 0 with E = [X^T; 1^T], f = (0, ..., 0, 1); the residual answers.
     system = np.vstack([unit.T, np.ones(count)])
     target = np.zeros(width + 1)
     target[-1] = 1.0

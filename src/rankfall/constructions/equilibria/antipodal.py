@@ -18,7 +18,7 @@ from rankfall.errors import require, require_count
 
 
 def antipodal(signs: Float[Tensor, n], width: int, sharpness: float, mask: Mask) -> Construction:
-    """Tokens s_i e_1 under scores `sharpness` * <x_i, x_j> on that mask; refused where a token would flip or vanish."""
+    """Tokens s_i e_1 under scores `sharpness` * <x_i, x_j> on that mask, where no token flips or vanishes."""
     require_count("the width", width)
     require(
         bool((signs.abs() == 1).all()),

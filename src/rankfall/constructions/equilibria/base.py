@@ -50,12 +50,14 @@ class Family(ABC):
         return False
 
     @abstractmethod
-    def build(self, count: int, width: int, rank: int) -> Construction:
-        """The equilibrium; all ranks of one (count, width) share one value matrix where `shares_value`."""
+    def build(self, count: int, width: int, rank: int, *, shared: bool) -> Construction:
+        """The equilibrium; with `shared`, all ranks of one count and width are fixed under one layer."""
 
-    shares_value: ClassVar[bool] = True
+    def shares(self, count: int, width: int) -> bool:
+        """Whether one layer has equilibria of every rank up to min(count, width) in this family."""
+        return self.limit(count, width) == min(count, width)
 
-    def __call__(self, count: int, width: int, rank: int) -> Construction:
+    def __call__(self, count: int, width: int, rank: int, *, shared: bool = False) -> Construction:
         """Build, after checking the request."""
         check_request(count, width, rank)
         most = self.limit(count, width)
@@ -65,7 +67,7 @@ class Family(ABC):
             got=rank,
             remedy="ask for a lower rank, or for family star, which has every rank",
         )
-        return self.build(count, width, rank)
+        return self.build(count, width, rank, shared=shared)
 
 
 def check_request(count: int, width: int, rank: int) -> None:

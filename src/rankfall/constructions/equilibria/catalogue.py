@@ -10,7 +10,7 @@ from rankfall.constructions.equilibria.star import Star
 from rankfall.constructions.equilibria.window import Window
 from rankfall.errors import RequestError
 
-ALL_FAMILIES: tuple[Family, ...] = (Star(), Chain(), Window(), Past(), Diagonal())
+ALL_FAMILIES: tuple[Family, ...] = (Star(), Window(), Past(), Chain(), Diagonal())
 
 
 def find_family(name: str) -> Family:
@@ -40,11 +40,14 @@ def choose_family(count: int, width: int, rank: int, *, stable: bool = False) ->
 
 
 def build_equilibrium(
-    count: int, width: int, rank: int, *, family: str | None = None, stable: bool = False
+    count: int, width: int, rank: int, *, family: str | None = None, stable: bool = False, shared: bool = False
 ) -> Construction:
-    """Weights and tokens of exactly that rank which the layer leaves alone (B-thm3), under the unit norm."""
+    """Weights and tokens of exactly that rank which the layer leaves alone (B-thm3), under the unit norm.
+
+    `stable` asks for a strictly stable one, `shared` for the layer that all ranks of the family have in common.
+    """
     if family is None:
-        return choose_family(count, width, rank, stable=stable)(count, width, rank)
+        return choose_family(count, width, rank, stable=stable)(count, width, rank, shared=shared)
     chosen = find_family(family)
     check_request(count, width, rank)
     if stable and not (rank <= chosen.limit(count, width) and chosen.strict(count, width, rank)):
@@ -53,4 +56,4 @@ def build_equilibrium(
             got=f"{count} tokens of width {width}, rank {rank}",
             remedy="leave the family out, so that one is chosen",
         )
-    return chosen(count, width, rank)
+    return chosen(count, width, rank, shared=shared)

@@ -1,8 +1,9 @@
-"""Family diagonal: uniform causal attention and W_V = diag(1, r, r^2, ...): every rank exists, none above one is stable.
+"""Family diagonal: uniform causal attention, W_V = diag(1, r, r^2, ...): every rank exists, and none is stable.
 
 Token i <= k resonates with eigenvalue lam_i: coordinate j < i is lam_j S_j / (lam_i - lam_j), S the sum of the
 earlier tokens, and coordinate i fills up to length one. Later tokens settle with a growth factor above lam_k.
-W_V is normal, so rank two and more is never stable here: the radius is lam_d / lam_1.
+W_V is normal, so rank two and more is never stable: here the radius is lam_d / lam_1 for every rank, as token 1
+sits at the weakest eigenvector. (All tokens at e_d is stable, with radius 1/r.)
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Diagonal(Family):
     def limit(self, count: int, width: int) -> int:
         return min(count, width, WIDEST) if width <= WIDEST else 0
 
-    def build(self, count: int, width: int, rank: int) -> Construction:
+    def build(self, count: int, width: int, rank: int, *, shared: bool) -> Construction:
         eigenvalues = RATIO ** torch.arange(width, dtype=torch.float64)
         tokens = torch.zeros(count, width, dtype=torch.float64)
         tokens[0, 0] = 1.0

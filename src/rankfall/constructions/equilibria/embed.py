@@ -40,9 +40,16 @@ def under_layer_norm(inner: Construction) -> Construction:
 
 
 def equilibrium_under(
-    norm: str, count: int, width: int, rank: int, *, family: str | None = None, stable: bool = False
+    norm: str,
+    count: int,
+    width: int,
+    rank: int,
+    *,
+    family: str | None = None,
+    stable: bool = False,
+    shared: bool = False,
 ) -> Construction:
-    """An equilibrium of exactly that rank under the given norm, unit or layer; `width` is the tokens' own."""
+    """`build_equilibrium` under the given norm, unit or layer; `width` is the tokens' own."""
     require(
         norm in ("unit", "layer"),
         required="a norm among unit, layer",
@@ -50,11 +57,11 @@ def equilibrium_under(
         remedy="the rms norm is the unit norm times sqrt(d): the same equilibria",
     )
     if norm == "unit":
-        return build_equilibrium(count, width, rank, family=family, stable=stable)
+        return build_equilibrium(count, width, rank, family=family, stable=stable, shared=shared)
     require(
         width >= 2 and rank <= min(count, width - 1),
         required=f"a rank of at most {min(count, width - 1)} under LayerNorm, whose tokens are centred",
         got=f"rank {rank} at width {width}",
         remedy="ask for a lower rank or one more coordinate",
     )
-    return under_layer_norm(build_equilibrium(count, width - 1, rank, family=family, stable=stable))
+    return under_layer_norm(build_equilibrium(count, width - 1, rank, family=family, stable=stable, shared=shared))

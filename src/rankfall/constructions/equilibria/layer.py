@@ -67,7 +67,7 @@ class NormalisedLayer:
         require(
             weights.ndim == 2 and bool((weights >= 0).all()) and bool(((rows - 1).abs() < 1e-9).all()),
             required="attention weights that are not negative, with rows that sum to one",
-            got=f"least weight {float(weights.min()):.3g}, row sums {float(rows.min()):.9g} to {float(rows.max()):.9g}",
+            got=f"least weight {float(weights.min()):.3g}, rows {float(rows.min()):.9g} to {float(rows.max()):.9g}",
             remedy="divide each row by its sum",
         )
         allowed = weights > 0

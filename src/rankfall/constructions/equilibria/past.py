@@ -33,5 +33,6 @@ class Past(Family):
     def strict(self, count: int, width: int, rank: int) -> bool:
         return rank <= STABLE_RANK and width <= WIDEST
 
-    def build(self, count: int, width: int, rank: int) -> Construction:
-        return shift_construction(self.name, Causal().dense(count), width, rank, WEIGHT, DELTA, sees_all=True)
+    def build(self, count: int, width: int, rank: int, *, shared: bool) -> Construction:
+        allowed = Causal().dense(count)
+        return shift_construction(self.name, allowed, width, rank, (width, WEIGHT, DELTA), sees_all=True)

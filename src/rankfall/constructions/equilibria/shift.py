@@ -1,7 +1,7 @@
 """Tokens that resonate with a shift: W_V = diag(1 - delta (d - j)) + w * shift, in as many digits as it takes.
 
-(x W_V)_j = lam_j x_j + w x_{j-1}. Token 1 is e_d, an eigenvector. Token i <= k has growth factor lam_m, m = d - i + 1,
-so it may hold a part along coordinate m that no earlier token has, and the rank grows by one. Its other coordinates
+(x W_V)_j = lam_j x_j + w x_{j-1}. Token 1 is e_d, an eigenvector. Token i <= k has growth factor lam_m, with
+m = d - i + 1, so it may hold a part along coordinate m that no earlier token has: the rank grows by one. The others
 follow from its neighbours s (the sum of the tokens it sees besides itself), and its length fixes what is left free:
     delta = 0:  x_j = -s_j - s_{j+1}/w for j < d, last coordinate +-sqrt(1 - rest);
     delta > 0:  x_m = beta, x_j = ((s W)_j + w x_{j-1})/(lam_m - lam_j) for j > m; length one is quadratic in beta.
@@ -45,7 +45,7 @@ def digits_needed(width: int) -> int:
 def shift_tokens(
     count: int, width: int, rank: int, weight: float, delta: float, *, sees_all: bool
 ) -> tuple[list[Row], Row]:
-    """Tokens, and the growth factor of each: uniform attention on the whole past (`sees_all`) or on one token back."""
+    """Tokens, and the growth factor of each: uniform attention on the whole past (`sees_all`) or one token back."""
     with localcontext() as context:
         context.prec = digits_needed(width)
         w, step = Decimal(weight), Decimal(delta)
@@ -106,11 +106,13 @@ def _resonant(near: Row, before: Row, w: Decimal, diagonal: Row, m: int) -> Row:
     inside = b * b - a * c
     if inside < 0:
         _refuse(w)
-    for root in ((-b + inside.sqrt()) / a, (-b - inside.sqrt()) / a):
-        token = [p + q * root for p, q in zip(fixed, slope, strict=True)]
-        if token[-1] * before[-1] < 0:
-            return token
-    _refuse(w)
+    # The root whose last coordinate is farther on the other side of the token before.
+    away = -1 if before[-1] * slope[-1] > 0 else 1
+    root = (-b + away * inside.sqrt()) / a
+    token = [p + q * root for p, q in zip(fixed, slope, strict=True)]
+    if token[-1] * before[-1] >= 0:
+        _refuse(w)
+    return token
 
 
 def _settled(near: Row, w: Decimal, diagonal: Row) -> tuple[Row, Decimal]:
@@ -135,21 +137,34 @@ def _refuse(w: Decimal) -> NoReturn:
 
 
 def shift_construction(
-    family: str, allowed: Tensor, width: int, rank: int, weight: float, delta: float, *, sees_all: bool
+    family: str, allowed: Tensor, width: int, rank: int, design: tuple[int, float, float], *, sees_all: bool
 ) -> Construction:
-    """The equilibrium, rounded to float64, with the radius that decimal arithmetic certifies."""
-    tokens, growth = shift_tokens(allowed.shape[0], width, rank, weight, delta, sees_all=sees_all)
-    matrix = shift_matrix(width, Decimal(weight), Decimal(delta))
-    value, rounded = (
-        torch.tensor([[float(v) for v in row] for row in rows], dtype=torch.float64) for rows in (matrix, tokens)
-    )
-    certain = width <= CERTIFIED_WIDTH
+    """The equilibrium, rounded to float64, with the radius that decimal arithmetic certifies.
+
+    `design` is (inner, w, delta): the shift acts on the last `inner` coordinates, and those in front, which no token
+    uses, shrink at half the rate of the slowest token.
+    """
+    inner, weight, delta = design
+    tokens, growth = shift_tokens(allowed.shape[0], inner, rank, weight, delta, sees_all=sees_all)
+    idle = float(min(growth)) / 2
+    value = idle * torch.eye(width, dtype=torch.float64)
+    value[-inner:, -inner:] = _rounded(shift_matrix(inner, Decimal(weight), Decimal(delta)))
+    placed = torch.zeros(allowed.shape[0], width, dtype=torch.float64)
+    placed[:, -inner:] = _rounded(tokens)
+    radius = None
+    if inner <= CERTIFIED_WIDTH:
+        # With a single token direction there is nothing inside to leave it; then only idle coordinates move.
+        radius = max(shift_radius(tokens, growth, weight, delta), 0.5 if inner < width else 0.0)
     return Construction(
         family,
         rank,
         NormalisedLayer(value, allowed),
-        rounded,
-        {"w": weight, "delta": delta},
-        radius=shift_radius(tokens, growth, weight, delta) if certain else None,
-        digits=digits_needed(width) if certain else None,
+        placed,
+        {"w": weight, "delta": delta, "inner_width": inner},
+        radius=radius,
+        digits=None if radius is None else digits_needed(inner),
     )
+
+
+def _rounded(rows: list[Row]) -> Tensor:
+    return torch.tensor([[float(v) for v in row] for row in rows], dtype=torch.float64)

@@ -53,7 +53,7 @@ class Star(Family):
     def strict(self, count: int, width: int, rank: int) -> bool:
         return rank == 1 or width == 2
 
-    def build(self, count: int, width: int, rank: int) -> Construction:
+    def build(self, count: int, width: int, rank: int, *, shared: bool) -> Construction:
         weight = star_weight()
         tokens = torch.zeros(count, width, dtype=torch.float64)
         for i in range(count):

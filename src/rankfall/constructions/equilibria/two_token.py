@@ -2,11 +2,11 @@
 
 N = d = 2, token 1 sees itself, token 2 gives weights a21, a22 with c = a21/a22, W_V = [[1, w], [0, 1 + delta]].
 Token 1 goes to (0, sgn(w x_1)). With it at (0, 1), token 2 is fixed at
-    (0, 1)     multiplier 1/(1 + c): rank 1
-    p_-, p_+   the unit points on the line w x_1 + delta x_2 = -c (1 + delta), multiplier (1 + delta)(1 + c x_2): rank 2
-    (0, -1)    only for c < 1, multiplier 1/(1 - c), unstable.
+    (0, 1)     multiplier 1/((1 + c)(1 + delta)): rank 1
+    p_-, p_+   where the circle meets w x_1 + delta x_2 = -c (1 + delta), multiplier (1 + delta)(1 + c x_2): rank 2
+    (0, -1)    only for c < 1, multiplier 1/((1 - c)(1 + delta)), unstable.
 For delta = 0, p_-+ = (-c/w, -+sqrt(1 - c^2/w^2)). Token 1's own multiplier is 1/(1 + delta): with delta = 0, as in
-the paper, exactly one, so the pair is only marginal (token 1 arrives like 1/(w t)); delta > 0 makes it strictly stable.
+the paper, exactly one, so the pair is only marginal (token 1 arrives like 1/(w t)); delta > 0 makes it stable.
 """
 
 from __future__ import annotations

@@ -30,19 +30,24 @@ WIDEST = max(DESIGNS)
 
 @final
 class Window(Family):
-    """Uniform attention on a window of one, for widths up to nine; every rank strictly stable."""
+    """Uniform attention on a window of one; every rank up to nine strictly stable."""
 
     name: ClassVar[str] = "window"
     meaning: ClassVar[str] = "uniform attention on the token before and itself, value matrix diagonal plus shift"
     mask: ClassVar[str] = "causal-window:1"
-    stability: ClassVar[str] = f"strictly stable for every rank, width up to {WIDEST}"
+    stability: ClassVar[str] = f"strictly stable for every rank up to {WIDEST}; under one layer up to width {WIDEST}"
 
     def limit(self, count: int, width: int) -> int:
-        return min(count, width) if width <= WIDEST else 0
+        return min(count, width, WIDEST)
 
     def strict(self, count: int, width: int, rank: int) -> bool:
+        return rank <= WIDEST
+
+    def shares(self, count: int, width: int) -> bool:
         return width <= WIDEST
 
-    def build(self, count: int, width: int, rank: int) -> Construction:
+    def build(self, count: int, width: int, rank: int, *, shared: bool) -> Construction:
+        # A shift no longer than the rank keeps the basin as wide as it can be; one layer for all needs it whole.
+        inner = width if shared else rank
         allowed = CausalWindow(1).dense(count)
-        return shift_construction(self.name, allowed, width, rank, *DESIGNS[width], sees_all=False)
+        return shift_construction(self.name, allowed, width, rank, (inner, *DESIGNS[inner]), sees_all=False)

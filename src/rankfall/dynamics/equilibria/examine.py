@@ -14,13 +14,15 @@ from rankfall.dynamics.equilibria.stability import Stability, stability
 from rankfall.linalg import singular_values
 
 EPSILON = float(torch.finfo(torch.float64).eps)
+# A certified radius is a float64 that decimal arithmetic rounded up at the sixteenth digit.
+CERTAIN = 1e-14
 
 
 @final
 @dataclass(frozen=True)
 class Examined:
     """Measured facts of tokens under a layer. Rank counts singular values above `tolerance` times the largest:
-    max(n, d) * eps, or ten times the residual where that is more (what the tokens are not fixed to, they do not span).
+    max(n, d) * eps, or ten times the residual where that is more.
 
     `smallest` is the last singular value that counts and `next` the first that does not, both relative to the
     largest: a wide gap between them means that the rank is beyond doubt.
@@ -45,8 +47,8 @@ class Examined:
         """stable, marginal or unstable."""
         if self.certified_radius is None:
             return self.stability.verdict
-        # The certified radius is rounded up by less than 1e-11, so a marginal one shows just above one.
-        if abs(self.certified_radius - 1) < 1e-11:
+        # The certified radius is rounded up in its last digits, so a marginal one shows just above one.
+        if abs(self.certified_radius - 1) < CERTAIN:
             return "marginal"
         return "stable" if self.certified_radius < 1 else "unstable"
 
@@ -60,13 +62,20 @@ class Examined:
             "next_singular_value": self.next,
             "spectral_radius": self.spectral_radius,
             "spectral_radius_float64": self.stability.spectral_radius,
-            "uncertainty": 1e-11 if self.certified_radius is not None else self.stability.uncertainty,
+            "uncertainty": CERTAIN if self.certified_radius is not None else self.stability.uncertainty,
             "digits": self.digits,
             "stable": self.verdict == "stable",
             "stability": self.verdict,
             "neutral_directions": self.stability.neutral,
+            "transient_growth": self.stability.growth,
             "dimension": self.stability.dimension,
         }
+
+
+def numerical_rank(tokens: Float[Tensor, "n d"], tolerance: float) -> int:
+    """How many singular values exceed `tolerance` times the largest."""
+    values = singular_values(tokens)
+    return int((values > tolerance * values[0]).sum())
 
 
 def examine(layer: NormalisedLayer, tokens: Float[Tensor, "n d"]) -> Examined:
@@ -75,7 +84,7 @@ def examine(layer: NormalisedLayer, tokens: Float[Tensor, "n d"]) -> Examined:
     values = values / values[0]
     residual = layer.residual(tokens)
     tolerance = max(max(tokens.shape) * EPSILON, 10 * residual)
-    rank = int((values > tolerance).sum())
+    rank = numerical_rank(tokens, tolerance)
     following = float(values[rank]) if rank < len(values) else 0.0
     return Examined(residual, rank, tolerance, float(values[rank - 1]), following, stability(layer, tokens))
 

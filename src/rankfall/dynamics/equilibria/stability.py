@@ -12,7 +12,7 @@ from typing import Literal, final
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Complex, Float
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import LinearOperator, eigs
@@ -31,6 +31,11 @@ LARGEST = 12000
 PROBES = 4
 SAFETY = 4.0
 ROUNDING = 1e-12
+# Neutral multipliers are counted only where rounding moves them by less than this.
+COUNTABLE = 1e-3
+# Transient growth is followed for Jacobians up to this size, over at most so many layers.
+POWERED = 200
+MOST_POWERS = 500
 
 
 @final
@@ -38,13 +43,17 @@ ROUNDING = 1e-12
 class Stability:
     """The largest modulus of a multiplier, how far rounding may have moved it, and what follows.
 
-    `neutral` counts the multipliers of modulus one (within the uncertainty); None where only the largest were found.
+    `neutral` counts the multipliers of modulus one (within the uncertainty); None where rounding
+    moves them too much to tell, or where only the largest were found. `growth` is the transient growth, the most by
+    which a small disturbance is enlarged on its way (max over t of |J^t|): the basin is about its inverse in size.
+    None where it is unstable or too large to compute.
     """
 
     spectral_radius: float
     uncertainty: float
     verdict: Verdict
     neutral: int | None
+    growth: float | None
     dimension: int
     method: str
 
@@ -60,8 +69,10 @@ def components(layer: NormalisedLayer) -> list[Tensor]:
     return [torch.from_numpy(np.flatnonzero(labels == label)) for label in np.unique(labels)]
 
 
-def stability(layer: NormalisedLayer, tokens: Float[Tensor, "n d"]) -> Stability:
-    """Stability of tokens that the layer leaves alone."""
+def multipliers(
+    layer: NormalisedLayer, tokens: Float[Tensor, "n d"]
+) -> list[tuple[Complex[np.ndarray, " m"], float, bool]]:
+    """For each component: its multipliers, how far rounding may move the largest, and whether these are all."""
     parts = components(layer)
     largest = max(len(part) for part in parts) * layer.freedom
     require(
@@ -70,36 +81,55 @@ def stability(layer: NormalisedLayer, tokens: Float[Tensor, "n d"]) -> Stability
         got=largest,
         remedy="use a causal mask, fewer tokens or a smaller width",
     )
-    dimension = layer.count * layer.freedom
-    if dimension == 0:
-        return Stability(0.0, 0.0, "stable", 0, 0, "no freedom: a token is one of two points")
-    radius = uncertainty = 0.0
-    moduli: list[np.ndarray] | None = []
-    for part in parts:
-        block = jacobian(layer, tokens, part).numpy()
-        found, slack = _moduli(block)
-        if found.max() > radius:
-            radius, uncertainty = float(found.max()), slack
-        uncertainty = max(uncertainty, slack) if found.max() > radius - slack else uncertainty
-        moduli = moduli + [found] if moduli is not None and len(found) == len(block) else None
-    near = ROUNDING + uncertainty
-    verdict: Verdict = "stable" if radius < 1 - near else "unstable" if radius > 1 + near else "marginal"
-    neutral = None if moduli is None else int((np.abs(np.concatenate(moduli) - 1) <= near).sum())
-    method = "one block per token" if len(parts) == layer.count else f"{len(parts)} blocks"
-    return Stability(radius, uncertainty, verdict, neutral, dimension, method)
+    return [_spectrum(jacobian(layer, tokens, part).numpy()) for part in parts] if layer.freedom else []
 
 
-def _moduli(block: np.ndarray) -> tuple[np.ndarray, float]:
+def stability(layer: NormalisedLayer, tokens: Float[Tensor, "n d"]) -> Stability:
+    """Stability of tokens that the layer leaves alone."""
+    found = multipliers(layer, tokens)
+    if not found:
+        return Stability(0.0, 0.0, "stable", 0, 1.0, 0, "no freedom: a token is one of two points")
+    moduli = [np.abs(values) for values, _, _ in found]
+    slacks = [slack + ROUNDING for _, slack, _ in found]
+    radius = max(float(block.max()) for block in moduli)
+    upper = max(float(block.max()) + slack for block, slack in zip(moduli, slacks, strict=True))
+    lower = max(float(block.max()) - slack for block, slack in zip(moduli, slacks, strict=True))
+    verdict: Verdict = "stable" if upper < 1 else "unstable" if lower > 1 else "marginal"
+    countable = all(whole and slack < COUNTABLE for _, slack, whole in found)
+    neutral = sum(int((np.abs(b - 1) <= s).sum()) for b, s in zip(moduli, slacks, strict=True)) if countable else None
+    method = "one block per token" if len(found) == layer.count else f"{len(found)} blocks"
+    uncertainty = max(upper - radius, radius - lower)
+    growth = None if verdict == "unstable" else transient_growth(layer, tokens)
+    return Stability(radius, uncertainty, verdict, neutral, growth, layer.count * layer.freedom, method)
+
+
+def transient_growth(layer: NormalisedLayer, tokens: Float[Tensor, "n d"]) -> float | None:
+    """max over t of |J^t|, at most `MOST_POWERS` layers; once |J^t| < 1 no later power can exceed those before."""
+    if layer.count * layer.freedom > POWERED:
+        return None
+    whole = jacobian(layer, tokens)
+    power, most = whole, 1.0
+    for _ in range(MOST_POWERS):
+        norm = float(torch.linalg.matrix_norm(power, 2))
+        most = max(most, norm)
+        if norm < 1:
+            break
+        power = power @ whole
+    return most
+
+
+def _spectrum(block: np.ndarray) -> tuple[np.ndarray, float, bool]:
     if len(block) > DENSE:
-        return np.abs(_largest(block)), ROUNDING
-    plain = np.abs(np.linalg.eigvals(block))
+        return _largest(block), ROUNDING, False
+    plain = np.linalg.eigvals(block)
     generator = np.random.default_rng(0)
     size = np.finfo(float).eps * np.linalg.norm(block, 2)
+    radius = np.abs(plain).max()
     shifts = [
-        abs(np.abs(np.linalg.eigvals(block + size * generator.standard_normal(block.shape))).max() - plain.max())
+        abs(np.abs(np.linalg.eigvals(block + size * generator.standard_normal(block.shape))).max() - radius)
         for _ in range(PROBES if len(block) <= 200 else 1)
     ]
-    return plain, SAFETY * float(max(shifts))
+    return plain, SAFETY * float(max(shifts)), True
 
 
 def _largest(block: np.ndarray) -> np.ndarray:
