@@ -31,6 +31,7 @@ def draw_equilibrium(tokens: Tensor, multipliers: Sequence[np.ndarray], title: s
     middle.semilogy(np.arange(1, len(values) + 1), np.maximum(values / values[0], BOTTOM), "o-", color=COLOURS[0])
     middle.axhline(max(tokens.shape) * np.finfo(float).eps, color="grey", linestyle=":", label="counts as zero below")
     middle.set(title="singular values, relative", xlabel="index")
+    middle.xaxis.get_major_locator().set_params(integer=True)
     middle.legend()
     draw_multipliers(right, multipliers)
     right.set_title("multipliers of the layer's derivative")
@@ -67,8 +68,11 @@ def draw_ladders(ladders: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
         smallest = [max(row["smallest_singular_value"], BOTTOM) for row in rows]
         axes[0, 1].semilogy(ranks, smallest, **style)
     axes[0, 0].axhline(1.0, color="black", linewidth=0.8)
-    axes[0, 0].set_yscale("log")
+    radii = [row["spectral_radius"] for rows in ladders.values() for row in rows]
+    axes[0, 0].set_yscale("log" if max(radii) > 10 else "linear")
     axes[0, 0].set(title="spectral radius (below the line: stable)", xlabel="rank")
     axes[0, 1].set(title="smallest singular value, relative", xlabel="rank")
+    for axis in axes[0]:
+        axis.xaxis.get_major_locator().set_params(integer=True)
     axes[0, 1].legend()
     return figure

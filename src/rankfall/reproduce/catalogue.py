@@ -8,7 +8,10 @@ from rankfall.errors import RequestError
 from rankfall.reproduce.base import Reproduction
 
 # One line per figure: its id, and the module in this folder whose `REPRODUCTION` it is.
-ALL_REPRODUCTIONS: dict[str, str] = {}
+ALL_REPRODUCTIONS: dict[str, str] = {
+    "wu/fig1": "wu_fig1",
+    "rankfall/equilibria": "rankfall_equilibria",
+}
 
 
 def find(identity: str) -> Reproduction:

@@ -69,9 +69,10 @@ def hemisphere(tokens: Float[Tensor, "n d"]) -> Hemisphere:
     target[-1] = 1.0
     raw, _ = nnls(system, target, maxiter=30 * max(count, width))
     weights = raw / raw.sum()
-    balance = weights @ unit
-    above = float(np.linalg.norm(balance))
-    direction = balance / above if above > 0 else balance
+    above = float(np.linalg.norm(weights @ unit))
+    # At the optimum the tokens that carry weight are level: solving for that is exact where the margin is tiny.
+    level, *_ = np.linalg.lstsq(unit[weights > 0], np.ones(int((weights > 0).sum())))
+    direction = level / np.linalg.norm(level)
     below = float((unit @ direction).min())
     if min(above, below) <= TOUCHING:
         return Hemisphere(0.0, None, torch.from_numpy(weights), above)

@@ -101,27 +101,27 @@ class NormalisedLayer:
         """Dimensions of the sphere that a token lives on."""
         return max(self.width - 1 - int(self.centres), 0)
 
-    def attention(self, tokens: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
-        """A(X), row-stochastic."""
+    def attention(self, tokens: Float[Tensor, "*batch n d"]) -> Float[Tensor, "... n n"]:
+        """A(X), row-stochastic; one matrix for the whole batch where attention does not look at the tokens."""
         scores = tokens.new_zeros(self.count, self.count) if self.bias is None else self.bias
         if self.form is not None:
             scores = scores + tokens @ self.form @ tokens.mT
         return softmax_weights(scores, self.allowed)
 
-    def mixed(self, tokens: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+    def mixed(self, tokens: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch n d"]:
         """A(X) X W_V, before the norm."""
         return self.attention(tokens) @ tokens @ self.value
 
-    def project(self, tokens: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+    def project(self, tokens: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch n d"]:
         """The norm alone."""
         return parse_norm(self.norm)(tokens)
 
-    def step(self, tokens: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+    def step(self, tokens: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch n d"]:
         """One layer."""
         self.check(tokens)
         return self.project(self.mixed(tokens))
 
-    def residual(self, tokens: Float[Tensor, "n d"]) -> float:
+    def residual(self, tokens: Float[Tensor, "*batch n d"]) -> float:
         """How far the layer moves the farthest-moved token, relative to a token's length: 0 at a fixed point."""
         moved = torch.linalg.vector_norm(self.step(tokens) - tokens, dim=-1).amax()
         return float(moved) / self.length
@@ -129,7 +129,7 @@ class NormalisedLayer:
     def check(self, tokens: Tensor) -> None:
         """Refuse tokens of another shape."""
         require(
-            tuple(tokens.shape) == (self.count, self.width),
+            tuple(tokens.shape[-2:]) == (self.count, self.width),
             required=f"tokens of shape ({self.count}, {self.width})",
             got=f"shape {tuple(tokens.shape)}",
             remedy="give one row per token of the mask and one column per coordinate of the value matrix",

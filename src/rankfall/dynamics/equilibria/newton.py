@@ -24,6 +24,8 @@ TRIALS = 12
 FIRST_DAMPING = 1e-2
 EASE = 0.1
 TIGHTEN = 10.0
+# A damped step that leaves more than this share of the distance is compared with an undamped one.
+WORTHWHILE = 0.1
 
 
 @final
@@ -86,14 +88,24 @@ def _damped_step(
     gap = torch.einsum("nd,nfd->nf", layer.step(tokens) - tokens, bases).reshape(-1)
     eye = torch.eye(len(gap), dtype=tokens.dtype)
     system = jacobian(layer, tokens, onto=bases) - eye
-    target = torch.cat([-gap, torch.zeros_like(gap)])[:, None]
-    for _ in range(TRIALS):
-        damped = torch.cat([system, (damping * left) ** 0.5 * eye])
-        move = torch.linalg.lstsq(damped, target, driver="gels").solution[:, 0]
+
+    def attempt(matrix: Tensor, target: Tensor) -> tuple[Tensor, float]:
+        move = torch.linalg.lstsq(matrix, target[:, None], driver="gels").solution[:, 0]
         shift = torch.einsum("nf,nfd->nd", move.reshape(layer.count, layer.freedom), bases)
         tried = layer.project(tokens + shift)
-        after = _distance(layer, tried)
+        return tried, _distance(layer, tried)
+
+    padded = torch.cat([-gap, torch.zeros_like(gap)])
+    found: tuple[Tensor, float, float] | None = None
+    for _ in range(TRIALS):
+        tried, after = attempt(torch.cat([system, (damping * left) ** 0.5 * eye]), padded)
         if after < left:
-            return tried, after, damping * EASE
+            found = tried, after, damping * EASE
+            break
         damping *= TIGHTEN
-    return None
+    if found is None or found[1] > WORTHWHILE * left:
+        # Far from normal, J - I has tiny singular values that are not neutral; damping would crawl along them.
+        tried, after = attempt(system, -gap)
+        if after < (left if found is None else found[1]):
+            found = tried, after, damping * EASE
+    return found
