@@ -70,11 +70,13 @@ def hemisphere(tokens: Float[Tensor, "n d"]) -> Hemisphere:
     raw, _ = nnls(system, target, maxiter=30 * max(count, width))
     weights = raw / raw.sum()
     above = float(np.linalg.norm(weights @ unit))
+    if above <= TOUCHING:
+        return Hemisphere(0.0, None, torch.from_numpy(weights), above)
     # At the optimum the tokens that carry weight are level: solving for that is exact where the margin is tiny.
-    level, *_ = np.linalg.lstsq(unit[weights > 0], np.ones(int((weights > 0).sum())))
+    level, *_ = np.linalg.lstsq(unit[weights > 0], np.ones(int((weights > 0).sum())), rcond=None)
     direction = level / np.linalg.norm(level)
     below = float((unit @ direction).min())
-    if min(above, below) <= TOUCHING:
+    if below <= TOUCHING:
         return Hemisphere(0.0, None, torch.from_numpy(weights), above)
     return Hemisphere(below, torch.from_numpy(direction), torch.from_numpy(weights), above - below)
 
