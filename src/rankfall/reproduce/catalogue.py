@@ -10,7 +10,10 @@ from rankfall.reproduce.base import Reproduction
 # One line per figure: its id, and the module in this folder whose `REPRODUCTION` it is.
 ALL_REPRODUCTIONS: dict[str, str] = {
     "wu/fig1": "wu_fig1",
+    "wu/fig2": "wu_fig2",
+    "wu/fig3": "wu_fig3",
     "rankfall/equilibria": "rankfall_equilibria",
+    "rankfall/rate-vs-radius": "rate_vs_radius",
 }
 
 
