@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 from torch import Tensor
 
-from rankfall.attention import softmax_weights
-from rankfall.attention.masks import Causal, Complete, InStar, Mask, RandomSparse, Ring, Window
+from rankfall.attention import Heads, attention, softmax_weights
+from rankfall.attention.masks import Causal, Complete, InStar, Mask, MaskSchedule, RandomSparse, Ring, Window
 from rankfall.errors import RequestError
 from rankfall.measures import measure
 from rankfall.theory.hemisphere import gnomonic, hemisphere, wendel_probability
-from rankfall.theory.norm_collapse import norm_collapse_bound
+from rankfall.theory.norm_collapse import norm_collapse_theorem
 
 
 def draw(seed: int, *shape: int) -> Tensor:
@@ -90,36 +90,45 @@ def test_wendel_against_simulation() -> None:
     assert share == pytest.approx(wendel_probability(8, 4), abs=3 * 0.5 / math.sqrt(2000))
 
 
-def layers(mask: Mask, seed: int, count: int, width: int, depth: int) -> tuple[list[Tensor], Tensor, float]:
-    """Tokens of every layer under random weights per layer, the value matrices, and the least allowed weight met."""
+def heads(value: Tensor, form: Tensor | None = None) -> Heads:
+    """One head with scores x M y^T and that value matrix."""
+    width = len(value)
+    query = torch.zeros_like(value) if form is None else form
+    return Heads(query[None], torch.eye(width, dtype=torch.float64)[None], value[None], scale=1.0)
+
+
+def layers(mask: Mask, seed: int, count: int, width: int, depth: int) -> tuple[list[Tensor], list[Heads], float]:
+    """Tokens of every layer under random weights per layer, those weights, and the least allowed weight met."""
     tokens = unit(draw(seed, count, width) + 1.5 * draw(seed + 1, 1, width))
     allowed = mask.dense(count)
-    path, values, floor = [tokens], [], 1.0
+    path, weights, floor = [tokens], [], 1.0
     for layer in range(depth):
         form = draw(seed + 2 + 3 * layer, width, width) / width
-        values.append(orthogonal(seed + 3 + 3 * layer, width))
-        weights = softmax_weights(tokens @ form @ tokens.mT, allowed)
-        floor = min(floor, float(weights[allowed].min()))
-        tokens = unit(weights @ tokens @ values[-1])
+        # The norm takes off the factor 1.7.
+        weights.append(heads(1.7 * orthogonal(seed + 3 + 3 * layer, width), form))
+        attended = softmax_weights(tokens @ form @ tokens.mT, allowed)
+        floor = min(floor, float(attended[allowed].min()))
+        tokens = unit(attention(weights[-1], tokens, mask=mask))
         path.append(tokens)
-    return path, torch.stack(values), floor
+    return path, weights, floor
 
 
+@pytest.mark.parametrize("measured", [True, False], ids=["measured floor", "floor from weights"])
 @pytest.mark.parametrize("mask", [Complete(), Causal(), Window(2), Ring(1), RandomSparse(0.4, 0)], ids=str)
-def test_bound_holds_at_every_layer_and_the_margin_never_falls(mask: Mask) -> None:
+def test_bound_holds_at_every_layer_and_the_margin_never_falls(mask: Mask, measured: bool) -> None:
     checked = 0
-    for seed in range(0, 400, 50):
-        path, values, floor = layers(mask, seed, 6, 6, 25)
-        bound = norm_collapse_bound(path[0], values, mask.facts(6), floor)
-        if not bound.applies:
-            assert not mask.facts(6).quasi_strongly_connected
-            continue
-        for depth, tokens in enumerate(path):
-            assert float(measure(tokens, ["mu"])["mu"]) <= math.exp(bound.log_mu(depth)) * (1 + 1e-9)
-            assert hemisphere(tokens).margin >= bound.hemisphere.margin - 1e-9
+    for seed in range(0, 300, 50):
+        path, weights, floor = layers(mask, seed, 6, 6, 20)
+        theorem = norm_collapse_theorem(weights, mask, path[0], floor=floor if measured else None)
+        assert theorem.applies, theorem.reason
+        assert theorem.bound is not None
+        assert theorem.bound.least_weight <= floor * theorem.hemisphere.margin * (1 + 1e-12)
+        limits = theorem.log_mu(torch.arange(len(path))).exp()
+        for limit, tokens in zip(limits, path, strict=True):
+            assert float(measure(tokens, ["mu"])["mu"]) <= float(limit) * (1 + 1e-9)
+            assert hemisphere(tokens).margin >= theorem.hemisphere.margin - 1e-9
             checked += 1
-        assert 0 < bound.rate < 1
-        assert bound.log_mu(1000 * (bound.radius or 1)) < bound.log_mu(0)
+        assert theorem.bound.log_rate < 0
     assert checked > 100
 
 
@@ -140,28 +149,37 @@ def test_normalisation_disappears_in_gnomonic_coordinates() -> None:
 
 
 def test_reports_each_hypothesis_and_refuses_a_number_when_one_fails() -> None:
-    tokens, value = draw(0, 4, 5), orthogonal(0, 5)
-    good = norm_collapse_bound(tokens, value, Causal().facts(4), 0.1)
+    tokens, layer = draw(0, 4, 5), heads(orthogonal(0, 5))
+    good = norm_collapse_theorem([layer], Causal(), tokens)
     assert good.applies
-    assert good.rate == pytest.approx(1 - 0.1 * good.hemisphere.margin, rel=1e-12)
+    assert good.bound is not None
+    assert good.bound.rate == pytest.approx(1 - good.hemisphere.margin / 4, rel=1e-12), "uniform: eps is one over deg"
+    twice = Heads(
+        layer.query.repeat(2, 1, 1), layer.key.repeat(2, 1, 1), torch.cat([layer.value, -layer.value]), scale=1.0
+    )
+    balanced = torch.cat([tokens[:2], -tokens[:2]])
     cases = {
-        "value matrices are orthogonal": norm_collapse_bound(tokens, 2 * value, Causal().facts(4), 0.1),
-        "some token reaches all others": norm_collapse_bound(tokens, value, InStar().facts(4), 0.1),
-        "one open hemisphere": norm_collapse_bound(
-            torch.cat([tokens[:2], -tokens[:2]]), value, Causal().facts(4), 0.1
-        ),
-        "above a floor": norm_collapse_bound(tokens, value, Causal().facts(4), 0.0),
+        "value matrices are orthogonal": norm_collapse_theorem([heads(draw(3, 5, 5))], Causal(), tokens),
+        "one for all heads": norm_collapse_theorem([twice], Causal(), tokens),
+        "the mask has a root": norm_collapse_theorem([layer], InStar(), tokens),
+        "one open hemisphere": norm_collapse_theorem([layer], Causal(), balanced),
+        "scaled to length one": norm_collapse_theorem([layer], Causal(), tokens, norm="layer"),
+        "no residual connection": norm_collapse_theorem([layer], Causal(), tokens, residual=1.0),
+        "above a floor": norm_collapse_theorem([layer], Causal(), tokens, floor=0.0),
     }
-    for words, bound in cases.items():
-        assert [words in c.statement for c in bound.conditions if not c.holds] == [True]
-        assert not bound.applies
+    for words, theorem in cases.items():
+        assert [words in one.hypothesis for one in theorem.hypotheses if not one.holds] == [True], words
+        assert not theorem.applies
         with pytest.raises(RequestError, match=words):
-            bound.log_mu(3)
+            theorem.log_mu(torch.arange(3))
 
 
-def test_tiny_floors_do_not_round_the_rate_to_one() -> None:
-    bound = norm_collapse_bound(draw(0, 4, 5), orthogonal(0, 5), Window(1).facts(4), 1e-12)
-    assert bound.log_factor < 0
+def test_time_varying_masks_count_by_their_period() -> None:
+    schedule = MaskSchedule((Window(1), InStar()))
+    theorem = norm_collapse_theorem([heads(orthogonal(0, 5))], schedule, draw(0, 5, 5))
+    assert theorem.bound is not None
+    assert theorem.facts.radius is not None
+    assert theorem.bound.steps == 2 * theorem.facts.radius
 
 
 @pytest.mark.parametrize(
@@ -171,10 +189,6 @@ def test_tiny_floors_do_not_round_the_rate_to_one() -> None:
         (lambda: hemisphere(torch.ones(3)), r"shape \(n, d\)"),
         (lambda: wendel_probability(0, 2), "the number of tokens"),
         (lambda: gnomonic(-torch.eye(2), torch.ones(2)), "in the open hemisphere around"),
-        (
-            lambda: norm_collapse_bound(torch.eye(2), torch.ones(2, 3), Complete().facts(2), 0.1),
-            "value matrices of shape",
-        ),
     ],
 )
 def test_wrong_requests(call: object, message: str) -> None:

@@ -1,14 +1,17 @@
 """B-thm2 as numbers: with LayerNorm and orthogonal value matrices tokens of one hemisphere still collapse.
 
+In gnomonic coordinates (see `hemisphere`) the norm disappears and the weights are at least eps * dlt, so B-thm1's
+bound holds with eps replaced by eps * dlt, and mu(X_t) <= mu(Z_t):
     mu(X_t) <= (sqrt(N)/2) (1 - (eps dlt)^rho)^floor(t/rho) sqrt(sum_j range_j(Z_0)^2)
-eps: least allowed attention weight; dlt: margin of the hemisphere, which no layer lowers; rho: radius of the mask;
-Z_0: the tokens in gnomonic coordinates; range_j: largest minus least entry of column j. It needs a root (quasi-strong
-connectivity), so a causal mask will do. It is loose: the tail falls with the second eigenvalue of uniform attention.
+eps: least allowed attention weight (tokens have length one, so eps >= 1/(1 + (deg - 1) e^(2s))); dlt: margin of the
+hemisphere, which no layer lowers; rho: radius of the mask; Z_0: the tokens in gnomonic coordinates. Only a root is
+needed (quasi-strong connectivity): a causal mask will do. The norm takes off any factor, so value matrices need to be
+orthogonal only up to one. It is loose: the tail falls with the second eigenvalue of uniform attention.
 """
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -16,8 +19,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from rankfall.attention.masks import MaskFacts
+from rankfall.attention import Heads, value_forms
+from rankfall.attention.masks import Mask, MaskFacts, MaskSchedule
 from rankfall.errors import require
+from rankfall.theory.attention_floor import least_weight, score_strength
+from rankfall.theory.collapse import Hypothesis
+from rankfall.theory.collapse_bound import ContractionBound
 from rankfall.theory.hemisphere import Hemisphere, gnomonic, hemisphere
 
 ORTHOGONAL_WITHIN = 1e-9
@@ -25,91 +32,95 @@ ORTHOGONAL_WITHIN = 1e-9
 
 @final
 @dataclass(frozen=True)
-class Condition:
-    """One hypothesis of the theorem, whether it holds, and the number that decided."""
+class NormCollapseTheorem:
+    """B-thm2 on the given input. When a hypothesis fails, `bound` and `start` (Z_0) are None; `reason` says why."""
 
-    statement: str
-    holds: bool
-    evidence: str
-
-
-@final
-@dataclass(frozen=True)
-class NormCollapseBound:
-    """The bound for given tokens, value matrices, mask and attention floor; or why it does not apply."""
-
-    conditions: tuple[Condition, ...]
+    hypotheses: tuple[Hypothesis, ...]
     hemisphere: Hemisphere
-    floor: float
-    radius: int | None
-    start: float
-    """(sqrt(N)/2) sqrt(sum_j range_j(Z_0)^2); NaN where the bound does not apply."""
+    facts: MaskFacts
+    bound: ContractionBound | None
+    start: Float[Tensor, "n d"] | None
 
     @property
     def applies(self) -> bool:
         """Whether every hypothesis holds."""
-        return all(condition.holds for condition in self.conditions)
+        return all(one.holds for one in self.hypotheses)
 
     @property
-    def log_factor(self) -> float:
-        """log(1 - (eps dlt)^rho): what `radius` layers are sure to take off log mu, exact for tiny eps too."""
-        self._check()
-        assert self.radius is not None
-        return math.log1p(-((self.floor * self.hemisphere.margin) ** self.radius)) if self.radius else -math.inf
+    def reason(self) -> str | None:
+        """The hypotheses that fail, in words; None when the theorem applies."""
+        return "; ".join(f"{one.hypothesis}: {one.evidence}" for one in self.hypotheses if not one.holds) or None
 
-    @property
-    def rate(self) -> float:
-        """The bound's factor per layer."""
-        self._check()
-        return math.exp(self.log_factor / self.radius) if self.radius else 0.0
-
-    def log_mu(self, layer: int) -> float:
-        """The bound on log mu(X_t) after `layer` layers."""
-        self._check()
-        if not self.radius or self.start == 0:
-            return -math.inf
-        return math.log(self.start) + (layer // self.radius) * self.log_factor
-
-    def _check(self) -> None:
-        failed = [condition for condition in self.conditions if not condition.holds]
+    def log_mu(self, layers: Tensor) -> Tensor:
+        """The bound on log mu(X_t) after so many layers."""
         require(
-            not failed,
+            self.bound is not None and self.start is not None,
             required="the hypotheses of B-thm2",
-            got="; ".join(f"{c.statement}: {c.evidence}" for c in failed),
+            got=self.reason,
             remedy="the bound does not apply",
         )
+        assert self.bound is not None
+        assert self.start is not None
+        return self.bound.log_mu(layers, self.start)
 
 
-def norm_collapse_bound(
-    tokens: Float[Tensor, "n d"], values: Float[Tensor, "*layers d d"], facts: MaskFacts, floor: float
-) -> NormCollapseBound:
-    """B-thm2 for these tokens, value matrices (one, or one per layer) and mask; `floor` is eps, the least weight."""
-    unit = tokens.double() / torch.linalg.vector_norm(tokens.double(), dim=-1, keepdim=True)
-    found = hemisphere(unit)
-    square = values.ndim >= 2 and values.shape[-1] == values.shape[-2] == tokens.shape[-1]
-    require(
-        square,
-        required=f"value matrices of shape (..., {tokens.shape[-1]}, {tokens.shape[-1]})",
-        got=f"shape {tuple(values.shape)}",
-        remedy="an orthogonal value matrix is square and as wide as the tokens",
-    )
-    defect = float((values.mT.double() @ values.double() - torch.eye(values.shape[-1])).abs().max())
-    conditions = (
-        Condition("value matrices are orthogonal", defect < ORTHOGONAL_WITHIN, f"largest defect {defect:.2g}"),
-        Condition(
+def norm_collapse_theorem(
+    layers: Sequence[Heads],
+    masks: Mask | MaskSchedule,
+    tokens: Float[Tensor, "n d"],
+    *,
+    norm: str = "unit",
+    residual: float = 0.0,
+    floor: float | None = None,
+) -> NormCollapseTheorem:
+    """Check B-thm2 for (n, d) tokens under the distinct `layers` of weights (one, when all layers share it).
+
+    `floor` is eps where a sharper one is known (measured, say); otherwise it comes from the weights.
+    """
+    schedule = masks if isinstance(masks, MaskSchedule) else MaskSchedule((masks,))
+    count = tokens.shape[-2]
+    facts = schedule.facts(count)
+    found = hemisphere(tokens)
+    biased = any(heads.query_bias is not None for heads in layers)
+    degree = max(int(schedule.at(layer).dense(count).sum(dim=-1).max()) for layer in range(schedule.period))
+    if floor is None:
+        floor = 0.0 if biased else least_weight(degree, max(score_strength(heads) for heads in layers), 1.0)
+    hypotheses = (
+        Hypothesis(
+            "the mask has a root (quasi-strongly connected)",
+            facts.quasi_strongly_connected,
+            f"{len(facts.roots)} roots, radius {facts.radius}",
+        ),
+        Hypothesis("every token is scaled to length one", norm in ("unit", "rms"), f"norm: {norm}"),
+        Hypothesis("no residual connection", residual == 0, f"residual weight {residual:g}"),
+        _orthogonal(layers),
+        Hypothesis(
             "tokens lie in one open hemisphere",
             found.exists,
             f"margin {found.margin:.6g}" if found.exists else "non-negative weights balance them to zero",
         ),
-        Condition(
-            "some token reaches all others",
-            facts.quasi_strongly_connected,
-            f"{len(facts.roots)} roots, radius {facts.radius}",
-        ),
-        Condition("allowed weights stay above a floor", 0 < floor <= 1, f"eps = {floor:.6g}"),
+        Hypothesis("allowed weights stay above a floor", 0 < floor <= 1, f"eps = {floor:.6g}"),
     )
-    start = math.nan
-    if found.direction is not None:
-        ranges = gnomonic(unit, found.direction)
-        start = math.sqrt(len(unit)) / 2 * float((ranges.amax(dim=0) - ranges.amin(dim=0)).square().sum().sqrt())
-    return NormCollapseBound(conditions, found, floor, facts.radius, start)
+    if not all(one.holds for one in hypotheses):
+        return NormCollapseTheorem(hypotheses, found, facts, None, None)
+    assert found.direction is not None
+    assert facts.radius is not None
+    bound = ContractionBound(floor * found.margin, facts.radius * schedule.period, count)
+    unit = tokens.double() / torch.linalg.vector_norm(tokens.double(), dim=-1, keepdim=True)
+    return NormCollapseTheorem(hypotheses, found, facts, bound, gnomonic(unit, found.direction))
+
+
+def _orthogonal(layers: Sequence[Heads]) -> Hypothesis:
+    """One value map for all heads of a layer, orthogonal up to a factor."""
+    statement = "value matrices are orthogonal, up to a factor, and one for all heads"
+    worst = 0.0
+    for heads in layers:
+        forms = value_forms(heads).double()
+        if forms.shape[-1] != forms.shape[-2]:
+            return Hypothesis(statement, False, f"a value matrix of shape {tuple(forms.shape[-2:])}")
+        spread = float((forms - forms[..., :1, :, :]).abs().max())
+        gram = forms.mT @ forms
+        size = torch.diagonal(gram, dim1=-2, dim2=-1).mean(dim=-1)[..., None, None]
+        eye = torch.eye(forms.shape[-1], dtype=gram.dtype, device=gram.device)
+        worst = max(worst, spread, float((gram / size.clamp_min(1e-300) - eye).abs().max()))
+    return Hypothesis(statement, worst < ORTHOGONAL_WITHIN, f"largest defect {worst:.2g}")
