@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from rankfall.cli.main import run
+from rankfall.constructions.equilibria import ALL_FAMILIES
 
 NEEDED = {"tokens", "value", "attention", "residual", "rank", "spectral_radius", "stable", "family", "statement"}
 
@@ -108,6 +109,13 @@ def test_shows_tables_to_people(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = called(capsys, "--tokens", "3", "--dim", "2", "--all-ranks")
     assert status == 0
     assert "equilibria of one layer" in out
+
+
+def test_help_names_every_family_and_gives_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = called(capsys, "--help")
+    assert status == 0
+    assert "Example:" in out
+    assert all(family.name in out for family in ALL_FAMILIES)
 
 
 @pytest.mark.parametrize(

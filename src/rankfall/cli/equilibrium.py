@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rankfall.cli.output import JsonFlag, PlotPath, emit, paper, progress, table
+from rankfall.cli.output import JsonFlag, PlotPath, emit, notes, paper, progress, table
 from rankfall.errors import require
 
 STATEMENT = "B-thm3"
@@ -79,8 +79,9 @@ def _build(
     from rankfall.dynamics.equilibria import examine_construction, recovery, to_document
 
     wanted = min(count, width - 1 if norm == "layer" else width) if rank is None else rank
-    built = equilibrium_under(norm, count, width, wanted, family=family, stable=stable)
-    seen = examine_construction(built)
+    with notes.status("building and examining"):
+        built = equilibrium_under(norm, count, width, wanted, family=family, stable=stable)
+        seen = examine_construction(built)
     result: dict[str, Any] = {
         "statement": STATEMENT,
         "family": built.family,
@@ -90,9 +91,10 @@ def _build(
         **to_document(built.layer, built.tokens),
     }
     if disturb is not None:
-        back = recovery(
-            built.layer, built.tokens, disturb, layers=layers, generator=torch.Generator().manual_seed(seed)
-        )
+        with notes.status(f"running {layers} layers"):
+            back = recovery(
+                built.layer, built.tokens, disturb, layers=layers, generator=torch.Generator().manual_seed(seed)
+            )
         result["recovery"] = {**vars(back), "returned": back.returned}
     if plot is not None:
         _draw(built.layer, built.tokens, f"family {built.family}, rank {seen.rank}", plot)
@@ -105,8 +107,9 @@ def _polish(path: Path, plot: Path | None, as_json: bool) -> None:
     from rankfall.dynamics.equilibria import examine, polish, read_document, to_document
 
     layer, start = read_document(path)
-    found = polish(layer, start)
-    seen = examine(layer, found.tokens)
+    with notes.status("Newton's method"):
+        found = polish(layer, start)
+        seen = examine(layer, found.tokens)
     result: dict[str, Any] = {
         "statement": STATEMENT,
         "family": None,
@@ -174,16 +177,7 @@ def _draw(layer: Any, tokens: Any, title: str, path: Path) -> None:
 
 
 def _show(result: dict[str, Any]) -> None:
-    shown = (
-        "family",
-        "converged",
-        "residual",
-        "rank",
-        "smallest_singular_value",
-        "spectral_radius",
-        "uncertainty",
-        "stability",
-    )
+    shown = ("family", "converged", "residual", "rank", "smallest_singular_value", "spectral_radius", "stability")
     table("equilibrium", [{name: result[name] for name in shown if name in result}])
     for name in ("value", "tokens", "attention"):
         rows = result[name]

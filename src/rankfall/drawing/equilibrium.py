@@ -66,10 +66,12 @@ def draw_ladders(ladders: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
         ranks = [row["requested_rank"] for row in rows]
         axes[0, 0].plot(ranks, [row["spectral_radius"] for row in rows], **style)
         smallest = [max(row["smallest_singular_value"], BOTTOM) for row in rows]
-        axes[0, 1].semilogy(ranks, smallest, **style)
+        axes[0, 1].plot(ranks, smallest, **style)
     axes[0, 0].axhline(1.0, color="black", linewidth=0.8)
     radii = [row["spectral_radius"] for rows in ladders.values() for row in rows]
     axes[0, 0].set_yscale("log" if max(radii) > 10 else "linear")
+    worst = min(row["smallest_singular_value"] for rows in ladders.values() for row in rows)
+    axes[0, 1].set_yscale("log" if worst < 0.1 else "linear")
     axes[0, 0].set(title="spectral radius (below the line: stable)", xlabel="rank")
     axes[0, 1].set(title="smallest singular value, relative", xlabel="rank")
     for axis in axes[0]:
