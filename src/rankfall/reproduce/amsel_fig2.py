@@ -27,7 +27,7 @@ LEAST_NORM: dict[Scale, float] = {"smoke": 10.0, "quick": 20.0, "paper": 1000.0}
 """At the start the norm is about 2: entries of either factor are uniform within sqrt(6/4w). Published: above 1000."""
 SMALL: dict[Scale, dict[str, Any]] = {
     "smoke": {"dim": 8, "points": 4, "feed_forward": 32, "batch": 64, "steps": 600},
-    "quick": {"dim": 16, "points": 8, "feed_forward": 128, "batch": 128, "steps": 2500},
+    "quick": {"dim": 16, "points": 8, "feed_forward": 64, "batch": 64, "steps": 3000},
 }
 
 
