@@ -32,9 +32,9 @@ def device_for(most: int, error: Exception, built: list[int]) -> Any:
                 raise error
             return super().advance()
 
-    def build(cells: Sequence[Cell], device: str, compile: bool) -> Stack:
+    def build(cells: Sequence[Cell], device: str, compile: bool, tf32: bool) -> Stack:
         built.append(len(cells))
-        return Small(cells, device, compile)
+        return Small(cells, device, compile, tf32)
 
     return build
 

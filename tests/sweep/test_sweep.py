@@ -37,7 +37,7 @@ class Power:
     def __init__(self, chunks: int, act: Any) -> None:
         self.left, self.act, self.built = chunks, act, []
 
-    def __call__(self, cells: Sequence[Cell], device: str, compile: bool) -> Stack:
+    def __call__(self, cells: Sequence[Cell], device: str, compile: bool, tf32: bool) -> Stack:
         power = self
         self.built.append(len(cells))
 
@@ -48,7 +48,7 @@ class Power:
                     power.act()
                 return super().advance()
 
-        return Watched(cells, device, compile)
+        return Watched(cells, device, compile, tf32)
 
 
 class CrashError(Exception):

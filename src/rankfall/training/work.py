@@ -42,7 +42,8 @@ class Trainable(Protocol):
     def summaries(self) -> Rows: ...
 
 
-Build = Callable[[Sequence[Cell], str, bool], Trainable]
+Build = Callable[[Sequence[Cell], str, bool, bool], Trainable]
+"""Cells, device, whether to compile, whether to use TF32: a stack ready to train."""
 
 
 class Ending(enum.StrEnum):
@@ -113,7 +114,7 @@ class _Work:
         self.checkpoints = Checkpoints(store.checkpoints_folder)
         self.checkpoints.begin(self.name, self.members)
         self.compiled = device.startswith("cuda") if options.compile is None else options.compile
-        self.stack = build(group, device, self.compiled)
+        self.stack = build(group, device, self.compiled, options.tf32)
         self.history: Rows = []
         self.seconds = 0.0
         self.saved_at = 0.0
@@ -180,6 +181,7 @@ class _Work:
             "device": self.device,
             "threads": torch.get_num_threads(),
             "compiled": self.compiled,
+            "tf32": self.options.tf32,
         }
         for index, (cell, summary) in enumerate(zip(self.group, self.stack.summaries(), strict=True)):
             cost = {
