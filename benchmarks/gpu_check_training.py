@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -164,10 +165,13 @@ PARTS: dict[str, Callable[[str], Iterable[Row]]] = {
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path, default=Path("gpu-check-training"))
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--part", nargs="+", choices=PARTS, default=list(PARTS))
-    options = parser.parse_args(arguments)
+    options = parser.parse_args(arguments or [])
+    if options.device == "cuda" and not torch.cuda.is_available():
+        print("needs a GPU; --device cpu runs it without")
+        return
     options.out.mkdir(parents=True, exist_ok=True)
     failed = False
     for part in options.part:
@@ -183,4 +187,4 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

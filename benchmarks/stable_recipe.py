@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from rankfall.provenance import provenance
 from rankfall.training.cell import Cell
@@ -36,7 +39,7 @@ CANDIDATES: dict[str, tuple[Recipe, dict[str, Any]]] = {
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path, default=Path("stable-recipe"))
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--steps", type=int, default=3000)
     parser.add_argument("--only", nargs="+", choices=CANDIDATES, default=list(CANDIDATES))
@@ -45,7 +48,10 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--dim", type=int, default=64)
     parser.add_argument("--points", type=int, default=16)
     parser.add_argument("--layers", type=int, default=5)
-    options = parser.parse_args(arguments)
+    options = parser.parse_args(arguments or [])
+    if options.device == "cuda" and not torch.cuda.is_available():
+        print("needs a GPU; --device cpu runs it without")
+        return
     options.out.mkdir(parents=True, exist_ok=True)
     rows: list[dict[str, Any]] = []
     for name in options.only:
@@ -73,4 +79,4 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

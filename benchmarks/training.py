@@ -1,6 +1,6 @@
 """Model-steps per second of stacked training against one model at a time, for the corner cells of amsel/fig1.
 
-    python -m benchmarks training [--device cuda] [--compile] [--tf32] [--out DIR]
+    python -m benchmarks.training [--device cuda] [--compile] [--tf32] [--out DIR]
 
 Both sides take the same kind of step (new data, loss, gradient, AdamW) in the same run on the same machine.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +28,7 @@ MEMORY = {"cpu": 2e9, "cuda": 40e9}
 
 
 def main(arguments: list[str] | None = None) -> None:
-    options = parse(arguments)
+    options = parse(arguments or [])
     rows = []
     for layers, multiplier, rank in itertools.product(options.layers, options.multipliers, options.ranks):
         row = corner(rank, multiplier, layers, options)
@@ -57,12 +58,16 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--alone", action="store_true", help="also time our engine with a single model")
     parser.add_argument("--steps", type=int, default=None)
     parser.add_argument("--ranks", type=int, nargs="+", default=RANKS)
-    parser.add_argument("--multipliers", type=int, nargs="+", default=MULTIPLIERS)
-    parser.add_argument("--layers", type=int, nargs="+", default=LAYERS)
+    parser.add_argument("--multipliers", type=int, nargs="+", default=None)
+    parser.add_argument("--layers", type=int, nargs="+", default=None)
     parser.add_argument("--out", type=Path, default=None)
     options = parser.parse_args(arguments)
     if options.steps is None:
         options.steps = 50 if options.device == "cuda" else 2
+    # The widest cells take minutes a step on a processor; without a GPU the default leaves them out.
+    widest = options.device == "cuda"
+    options.layers = options.layers or LAYERS
+    options.multipliers = options.multipliers or (MULTIPLIERS if widest else MULTIPLIERS[:2])
     return options
 
 
@@ -95,6 +100,7 @@ def stack_step_ms(cells: list[Cell], options: argparse.Namespace) -> float:
     steps = min(options.steps, stack.batches.window)
     # A window of fresh batches lasts `window` steps: its drawing counts in that proportion.
     drawing = milliseconds(lambda: stack.batches.fill(10_000), 1, options.device) / stack.batches.window
+    stack.batches.fill(0)
     return drawing + milliseconds(lambda: stack.run_steps(steps), 1, options.device) / steps
 
 
@@ -122,4 +128,4 @@ def synchronise(device: str) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -26,8 +26,9 @@ class Recipe:
 
 ALL_RECIPES: dict[str, Recipe] = {
     "published": Recipe(),
-    # Five layers at d = 16, full rank, 800 steps, error on fresh data at rates 0.01 and 0.003. Norm after each
-    # branch: 1.00 and 0.95; slower gains or branches that start at zero learn nothing either. Norm before it: 0.035
-    # and 0.353; with branches that start at zero, longer warm-up and clipped gradients as well: 0.032 and 0.265.
-    "stable": Recipe(warm_up=0.1, branch_scale=0.0, placement="pre", clip=1.0),
+    # Five layers, d = 64, d^2 parameters, 3000 steps of fresh data on an H200, rates 0.01, 0.003, 0.001, error at
+    # full rank. Norm after each branch: 1.00 at every rate, the last gain having gone to zero; nothing is learned
+    # with slower gains, nor with branches that start at zero, clipped gradients or a slower feed-forward on top.
+    # Norm before each branch and this warm-up: 0.013, 0.038, 0.434.
+    "stable": Recipe(warm_up=0.1, placement="pre"),
 }

@@ -25,7 +25,12 @@ def aggregate(trained: Iterable[Trained], by: tuple[str, ...] = GROUPED) -> list
     groups: dict[tuple[Any, ...], list[Trained]] = {}
     for cell, summary in trained:
         groups.setdefault(tuple(getattr(cell, name) for name in by), []).append((cell, summary))
-    return [_record(dict(zip(by, key, strict=True)), members) for key, members in sorted(groups.items(), key=repr)]
+    return [_record(dict(zip(by, key, strict=True)), members) for key, members in sorted(groups.items(), key=_order)]
+
+
+def _order(group: tuple[tuple[Any, ...], list[Trained]]) -> list[tuple[bool, Any]]:
+    # Numbers by size, names by letter, nothing before either: one field holds one kind, except for None.
+    return [(value is not None, 0 if value is None else value) for value in group[0]]
 
 
 def _record(key: dict[str, Any], members: list[Trained]) -> dict[str, Any]:
