@@ -62,7 +62,7 @@ def sweep(
         threads=threads,
         checkpoint_seconds=checkpoint_seconds,
         weights=weights,
-        tensorboard=None if tensorboard is None else str(tensorboard),
+        tensorboard=None if tensorboard is None else str(tensorboard.resolve()),
         address=address,
     )
     cells = read_grid(grid)
@@ -149,6 +149,8 @@ def _plan(cells: list[Cell], store: Store, engine: Engine, as_json: bool) -> Non
 
 
 def _duration(seconds: float) -> str:
+    if seconds != seconds:
+        return "an unknown time"
     if seconds < 120:
         return f"{seconds:.0f} seconds"
     if seconds < 7200:

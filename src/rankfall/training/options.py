@@ -36,7 +36,7 @@ class Options:
     """Address of a running Ray cluster."""
 
     def __post_init__(self) -> None:
-        for name in ("max_stack", "threads"):
+        for name in ("max_stack", "threads", "memory"):
             if getattr(self, name) is not None:
                 require_count(name.replace("_", "-"), getattr(self, name))
         require(
