@@ -67,3 +67,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 def test_wrong_cells(change: dict[str, Any], message: str) -> None:
     with pytest.raises(RequestError, match=message):
         Cell(**change)
+
+
+def test_stable_recipe_places_the_norm_before_the_branch() -> None:
+    assert Cell(recipe="stable").norm_placement == "pre"
+    assert Cell().norm_placement == "post"
+    assert Cell(placement="pre").norm_placement == "pre"
+    assert Cell(recipe="stable").parameters == Cell(placement="pre").parameters == Cell().parameters + 1

@@ -8,7 +8,13 @@ from rankfall.errors import RequestError
 from rankfall.reproduce.base import Reproduction
 
 # One line per figure: its id, and the module in this folder whose `REPRODUCTION` it is.
-ALL_REPRODUCTIONS: dict[str, str] = {}
+ALL_REPRODUCTIONS: dict[str, str] = {
+    "amsel/fig1": "amsel_fig1",
+    "amsel/fig2": "amsel_fig2",
+    "amsel/fig3": "amsel_fig3",
+    "amsel/fig4": "amsel_fig4",
+    "amsel/in-context": "amsel_in_context",
+}
 
 
 def find(identity: str) -> Reproduction:
