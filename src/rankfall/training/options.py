@@ -22,8 +22,8 @@ class Options:
     """Bytes that a stack may take; None for what is free."""
     compile: bool | None = None
     """None: on GPUs, where compiling pays."""
-    tf32: bool = False
-    """Matrix products in TF32 on GPUs that have it: faster, with 10 bits of mantissa."""
+    tf32: bool = True
+    """Matrix products in TF32 on GPUs that have it: faster, with 10 bits of mantissa. Processors do not know it."""
     threads: int | None = None
     """Processor threads of one training process; None for PyTorch's choice."""
     checkpoint_seconds: float = 60.0
