@@ -1,4 +1,4 @@
-"""A full transformer block at initialisation: attention, feed-forward layer, residuals and norms, in plain float64."""
+"""A full transformer block at initialisation: attention, feed-forward layer, residuals, norms, in plain float64."""
 
 from __future__ import annotations
 
