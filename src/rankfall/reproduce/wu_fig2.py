@@ -65,7 +65,7 @@ class WuFig2(Reproduction):
             draw=lambda: _draw(curves, masks),
             notes=(
                 f"{size['tokens']} tokens of dimension {size['dim']}, medians over {size['seeds']} seeds; "
-                "weights new in every layer, Gaussian of variance 1/d, orthogonal values for pure attention (B-thm1).",
+                "weights new in every layer, Gaussian of variance 1/d; orthogonal values for pure attention.",
                 _told(
                     "The full model, mu over its start after all layers",
                     curves,
