@@ -16,6 +16,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from rankfall.audit.interface.modules import speaks_interface
+
 Eager = Callable[..., tuple[Any, Any]]
 Route = Callable[..., tuple[Tensor, Tensor | None]]
 """Called as route(eager, module, query, key, value, mask, **options) in place of eager(module, query, ...)."""
@@ -33,8 +35,10 @@ def routed(model: nn.Module, route: Route) -> Iterator[None]:
     ask = AttentionInterface.get_interface
 
     def around(eager: Eager) -> Callable[..., tuple[Tensor, Tensor | None]]:
-        def attention(module: nn.Module, *tensors: Any, **options: Any) -> tuple[Tensor, Tensor | None]:
-            return route(eager, module, *tensors, **options)
+        def attention(
+            module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any = None, **options: Any
+        ) -> tuple[Tensor, Tensor | None]:
+            return route(eager, module, query, key, value, attention_mask, **options)
 
         return attention
 
@@ -43,7 +47,7 @@ def routed(model: nn.Module, route: Route) -> Iterator[None]:
 
     def looked_up(module: nn.Module, *tensors: Any, **options: Any) -> tuple[Tensor, Tensor | None]:
         # Reached by modules that index the interface instead of asking it: the default is in the module's own file.
-        return route(sys.modules[type(module).__module__].eager_attention_forward, module, *tensors, **options)
+        return around(sys.modules[type(module).__module__].eager_attention_forward)(module, *tensors, **options)
 
     configs = _switchable_configs(model)
     before = [config._attn_implementation for config in configs]
@@ -63,10 +67,16 @@ def routed(model: nn.Module, route: Route) -> Iterator[None]:
 
 
 def _switchable_configs(model: nn.Module) -> list[Any]:
-    """Configurations of the submodels that follow the interface; those of bypassing models are left alone."""
+    """Configurations of the submodels that follow the interface; those of bypassing models are left alone.
+
+    A single attention module, taken out of its model, counts too.
+    """
     from transformers import PreTrainedModel
 
     found: dict[int, Any] = {}
+    lone = getattr(model, "config", None)
+    if speaks_interface(model) and hasattr(lone, "_attn_implementation_internal"):
+        found[id(lone)] = lone
     for module in model.modules():
         if isinstance(module, PreTrainedModel) and module._can_set_attn_implementation():
             for config in _with_parts(module.config):
