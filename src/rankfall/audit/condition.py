@@ -72,8 +72,8 @@ def parse_condition(text: str) -> Condition:
         or (found["before"] and found["after"])
     ):
         raise RequestError(
-            required=f"a condition [VIEW.]MEASURE [at any|last|LAYER] <|<=|>|>= NUMBER, VIEW one of {', '.join(VIEWS)},"
-            f" MEASURE one of {', '.join(measures)}",
+            required="a condition [VIEW.]MEASURE [at any|last|LAYER] <|<=|>|>= NUMBER,"
+            f" VIEW one of {', '.join(VIEWS)}, MEASURE one of {', '.join(measures)}",
             got=repr(text[:80]),
             remedy='for example "effective_rank < 4" or "raw.relative_mu at last < 0.1"',
         )

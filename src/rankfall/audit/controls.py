@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, final
@@ -33,17 +34,23 @@ class Control:
 
 def run_controls(network: nn.Module, batch: Batch, *, seed: int = 0, step: Step | None = None) -> tuple[Control, ...]:
     """The three controls on the same texts."""
-    vocabulary = network.get_input_embeddings().num_embeddings if hasattr(network, "get_input_embeddings") else None
+    vocabulary = _vocabulary(network)
     made = [_random_weights(network, batch, seed, step)]
     shuffle = "the same tokens in random order"
     made.append(_measured("shuffled_tokens", shuffle, network, shuffled(batch, seed), seed, step))
     uniform = "tokens drawn uniformly from the vocabulary"
-    if isinstance(vocabulary, int):
+    if vocabulary is not None:
         drawn = with_random_tokens(batch, vocabulary, seed)
         made.append(_measured("random_tokens", uniform, network, drawn, seed, step))
     else:
         made.append(Control("random_tokens", uniform, reason="the model has no table of token embeddings"))
     return tuple(made)
+
+
+def _vocabulary(network: Any) -> int | None:
+    """How many tokens the model has embeddings for."""
+    table = network.get_input_embeddings() if hasattr(network, "get_input_embeddings") else None
+    return getattr(table, "num_embeddings", None)
 
 
 def _random_weights(network: nn.Module, batch: Batch, seed: int, step: Step | None) -> Control:
@@ -62,14 +69,10 @@ def random_twin(network: nn.Module, seed: int = 0) -> nn.Module:
     parameter = next(network.parameters())
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        twin = kind._from_config(config, dtype=parameter.dtype)
+        twin = kind._from_config(copy.deepcopy(config), dtype=parameter.dtype)
     return twin.to(parameter.device).eval()
 
 
-def _measured(
-    name: str, meaning: str, network: nn.Module, batch: Batch, seed: int, step: Step | None
-) -> Control:
-    rows = measure_depth(
-        network, batch.inputs(network), real=batch.kept(), names=batch.names, seed=seed, step=step
-    )
+def _measured(name: str, meaning: str, network: nn.Module, batch: Batch, seed: int, step: Step | None) -> Control:
+    rows = measure_depth(network, batch.inputs(network), real=batch.kept(), names=batch.names, seed=seed, step=step)
     return Control(name, meaning, tuple(rows))

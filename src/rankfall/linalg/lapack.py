@@ -25,7 +25,8 @@ BLOCK = 32
 def _routine(name: str, arguments: int) -> Any:
     from scipy.linalg import cython_lapack
 
-    capsule = cython_lapack.__pyx_capi__[name]
+    published: Any = cython_lapack.__pyx_capi__
+    capsule = published[name]
     read_name = ctypes.pythonapi.PyCapsule_GetName
     read_name.restype, read_name.argtypes = ctypes.c_char_p, [ctypes.py_object]
     read_pointer = ctypes.pythonapi.PyCapsule_GetPointer

@@ -1,4 +1,4 @@
-"""Measure tokens while the model computes the next layer: a few worker threads, a short queue, no growth with depth."""
+"""Measure tokens while the model computes the next layer: few threads, a short queue, no growth with depth."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measurements of several texts at one place, as one row: means, bootstrap intervals, sinks, with and without them."""
+"""Measurements of several texts at one place as one row: means, intervals, sinks, with and without them."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from torch import Tensor
 NORM_RATIO = 5.0
 # ... or holds more than this share of the energy, and at least this many times a fair share (1/n each).
 ENERGY_SHARE = 0.05
-FAIR_SHARES = 4.0
+FAIR_SHARES = 8.0
 # With so few tokens there is no crowd to stand out from.
 FEWEST_TOKENS = 8
 

@@ -1,4 +1,4 @@
-"""Open a model without trusting it: safetensors or GGUF only, no code, nothing outside its folder, all counts checked."""
+"""Open a model without trusting it: safetensors or GGUF only, no code, nothing outside its folder."""
 
 from rankfall.audit.load.loaded import LoadedModel
 from rankfall.audit.load.names import ALL_NAMES, DEFAULT_NAME

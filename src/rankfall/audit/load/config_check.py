@@ -33,7 +33,7 @@ def read_json(path: Path, most: int = LIMITS.config_bytes) -> dict[str, Any]:
 
 
 def clean_config(raw: dict[str, Any], limits: Limits = LIMITS) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The configuration without what we do not honour, and a note for each thing dropped; refused if it is unsound."""
+    """The configuration without what we do not honour, and a note for each thing dropped; or a refusal."""
     require(
         "auto_map" not in raw,
         required="a model whose code is in the transformers library",
@@ -87,9 +87,7 @@ def _numbers(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, int | flo
     )
     if isinstance(value, bool):
         return
-    if isinstance(value, int):
-        yield ".".join(path), value
-    elif isinstance(value, float) and path and any(word in path[-1] for word in REPEATED):
+    if isinstance(value, int) or (isinstance(value, float) and path and any(word in path[-1] for word in REPEATED)):
         yield ".".join(path), value
     elif isinstance(value, dict):
         for key, item in value.items():

@@ -82,8 +82,8 @@ def library_class(config: Any) -> Any:
     for name in getattr(config, "architectures", None) or ():
         found = getattr(transformers, name, None) if isinstance(name, str) and name.isidentifier() else None
         if isinstance(found, type) and issubclass(found, transformers.PreTrainedModel):
-            own = getattr(found.config_class, "model_type", None)
-            if own == config.model_type:
+            own: Any = getattr(found, "config_class", None)
+            if getattr(own, "model_type", None) == config.model_type:
                 return found
     return transformers.AutoModel._model_mapping[type(config)]
 

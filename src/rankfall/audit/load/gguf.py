@@ -80,7 +80,9 @@ def _convert_into(made: Path, path: Path, header: GgufHeader) -> None:
     kind = _class_for(AutoModelForCausalLM, config)
     empty = skeleton(kind, config, elements=elements, tensors=len(header.elements))
     require_memory(2 * elements, 4)
-    tensors: dict[str, torch.Tensor] = load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=empty)["tensors"]
+    tensors: dict[str, torch.Tensor] = load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=empty)[
+        "tensors"
+    ]
     wanted = empty.state_dict()
     tied = set(getattr(empty, "all_tied_weights_keys", None) or ())
     check_complete(
@@ -90,7 +92,9 @@ def _convert_into(made: Path, path: Path, header: GgufHeader) -> None:
         }
     )
     config.architectures = [type(empty).__name__]
-    save_file({key: value.contiguous() for key, value in tensors.items()}, made / "model.safetensors", {"format": "pt"})
+    save_file(
+        {key: value.contiguous() for key, value in tensors.items()}, made / "model.safetensors", {"format": "pt"}
+    )
     AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name, local_files_only=True).save_pretrained(made)
     config.save_pretrained(made)
 

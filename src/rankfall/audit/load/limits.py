@@ -37,7 +37,10 @@ LIMITS = Limits()
 def require_size(path: Path, most: int) -> int:
     """The file's size, if it is a plain file no larger than `most` bytes."""
     require(
-        path.is_file(), required=f"a readable file {path.name}", got="nothing there", remedy="check the model's folder"
+        path.is_file(),
+        required=f"a readable file {path.name}",
+        got="nothing there",
+        remedy="check the model's folder",
     )
     size = path.stat().st_size
     require(

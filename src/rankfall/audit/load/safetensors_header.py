@@ -20,6 +20,8 @@ BITS = {
     "U32": 32, "I32": 32, "F32": 32, "U64": 64, "I64": 64, "F64": 64,
 }  # fmt: skip
 
+PICKLE_STARTS = (b"PK", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
+
 
 @final
 @dataclass(frozen=True)
@@ -44,7 +46,9 @@ def read_safetensors_header(path: Path, limits: Limits = LIMITS) -> dict[str, Te
             raise _unsound(path, f"only {size} bytes")
         (length,) = struct.unpack("<Q", start)
         if not 2 <= length <= min(limits.header_bytes, size - 8):
-            kind = "a pickle or archive renamed" if start[:2] in (b"PK", b"\x80\x02", b"\x80\x04") else "not safetensors"
+            kind = (
+                "a pickle or archive renamed" if start[:2] in (b"PK", b"\x80\x02", b"\x80\x04") else "not safetensors"
+            )
             raise _unsound(path, f"a header of {length:,} bytes in a file of {size:,} ({kind}, or truncated)")
         text = file.read(length)
     try:
@@ -64,7 +68,8 @@ def read_safetensors_header(path: Path, limits: Limits = LIMITS) -> dict[str, Te
 def _entry(path: Path, name: str, facts: Any) -> TensorEntry:
     if not isinstance(facts, dict) or facts.get("dtype") not in BITS:
         raise _unsound(path, f"tensor {name!r} without a known dtype")
-    shape, offsets = facts.get("shape"), facts.get("data_offsets")
+    shape: Any = facts.get("shape")
+    offsets: Any = facts.get("data_offsets")
     if not _whole_numbers(shape) or not _whole_numbers(offsets) or len(offsets) != 2:
         raise _unsound(path, f"tensor {name!r} without a shape or place")
     entry = TensorEntry(facts["dtype"], tuple(shape))

@@ -79,12 +79,11 @@ class _Observer:
     def see(self, call: Call) -> None:
         layer = len(self.found)
         pattern, reason = allowed_pattern(call)
-        keep = self._real[0]
+        if isinstance(pattern, Tensor) and pattern.shape[-1] != pattern.shape[-2]:
+            reason = f"keys are not the queries' own tokens ({tuple(pattern.shape[-2:])})"
+            pattern = None
         if isinstance(pattern, Tensor):
-            if pattern.shape[-1] != pattern.shape[-2]:
-                pattern, reason = None, f"keys are not the queries' own tokens ({tuple(pattern.shape[-2:])})"
-            elif keep is not None and keep.shape[0] == pattern.shape[-1]:
-                pattern = pattern[keep.to(pattern.device)][:, keep.to(pattern.device)]
+            pattern = self._real_part(pattern)
         tokens = self._tokens(call, pattern)
         mask = pattern if isinstance(pattern, Mask) else None
         if isinstance(pattern, Tensor):
@@ -94,6 +93,13 @@ class _Observer:
                 reason = "some token does not see itself"
         rate = None if mask is None else uniform_rate(mask, tokens)
         self.found.append(ObservedMask(layer, call.name, tokens, mask, self._masks_padding(call), rate, reason))
+
+    def _real_part(self, pattern: Tensor) -> Tensor:
+        keep = self._real[0]
+        if keep is None or keep.shape[0] != pattern.shape[-1]:
+            return pattern
+        keep = keep.to(pattern.device)
+        return pattern[keep][:, keep]
 
     def _named(self, pattern: Tensor) -> Mask:
         if self._last is None or not torch.equal(self._last[0], pattern):

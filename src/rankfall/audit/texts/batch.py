@@ -16,7 +16,7 @@ from rankfall.errors import require, require_count
 @final
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """`ids` (b, n); `real` marks what is not padding; `special` what the tokenizer added; `names` say what it reads."""
+    """`ids` (b, n); `real` is what is not padding, `special` what the tokenizer added; `names` are for people."""
 
     ids: Int[Tensor, "b n"]
     real: Bool[Tensor, "b n"]
@@ -60,7 +60,9 @@ def encode(tokenizer: Any, texts: Sequence[str], *, tokens: int, passages: int =
     rows: list[list[int]] = []
     for number, text in enumerate(texts):
         ids = [int(one) for one in tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]]
-        require(len(ids) > 0, required=f"text {number + 1} to hold some words", got="none", remedy="give another file")
+        require(
+            len(ids) > 0, required=f"text {number + 1} to hold some words", got="none", remedy="give another file"
+        )
         around = len(_framed(tokenizer, []))
         require(tokens > around, required=f"more than {around} tokens", got=tokens, remedy="the tokenizer adds those")
         size = tokens - around

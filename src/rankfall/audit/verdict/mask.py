@@ -22,12 +22,11 @@ def mask_reason(rows: Sequence[DepthRow], masks: Sequence[ObservedMask]) -> Reas
     ours = measured_rate(rows)
     text = f"attention saw {listed}"
     if rates:
-        text += f"; pure attention would shrink differences by {_factor(rates)} a layer in the long run"
+        text += f"; in the long run pure attention would multiply differences by {_factor(rates)} a layer"
     if ours is not None:
-        text += f", the whole model changes them by a factor of {ours:.3f} a layer"
+        text += f", the whole model multiplies them by {ours:.3f}"
     return Reason("mask", text, {"masks": dict(kinds), "predicted_rates": rates, "measured_rate": ours})
 
 
 def _factor(rates: Sequence[float]) -> str:
-    words = ["more than any factor (faster than exponentially)" if rate == 0 else f"a factor of {rate:.3f}" for rate in rates]
-    return " or ".join(words)
+    return " or ".join("less than any factor" if rate == 0 else f"{rate:.3f}" for rate in rates)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -10,6 +11,9 @@ import numpy as np
 from rankfall.audit.controls import Control
 from rankfall.audit.depth import DepthRow, Sink
 from rankfall.audit.verdict.reason import Reason
+
+# Where the raw effective rank is below this share of the unit one, one long token speaks for all.
+MISLEADING = 0.7
 
 
 def course(rows: Sequence[DepthRow]) -> Reason:
@@ -22,7 +26,7 @@ def course(rows: Sequence[DepthRow]) -> Reason:
     )
     numbers = {"first": ranks[0], "last": ranks[-1], "lowest": ranks[low], "lowest_layer": rows[low].layer}
     if len(ranks) > 1:
-        factors = [after / before if before > 0 else 1.0 for before, after in zip(ranks, ranks[1:], strict=False)]
+        factors = [after / before if before > 0 else 1.0 for before, after in itertools.pairwise(ranks)]
         steepest = int(np.argmin(factors))
         if factors[steepest] < 1:
             lost = 1 - factors[steepest]
@@ -54,17 +58,19 @@ def sinks(rows: Sequence[DepthRow]) -> Reason | None:
     layer, worst = max(strongest, key=lambda pair: pair[1].energy_share)
     layers = [one for one, _ in strongest]
     row = next(row for row in rows if row.layer == layer)
+    raw, unit = row.values["raw"]["effective_rank"], row.values["unit"]["effective_rank"]
     text = (
         f"token {worst.position} ({worst.token!r}) of text {worst.text + 1} is a sink in layers {spans(layers)}: at"
-        f" layer {layer} it is {worst.norm_ratio:.0f} times as long as the median token, holds"
+        f" layer {layer} it is {worst.norm_ratio:.1f} times as long as the median token and holds"
         f" {worst.energy_share:.1%} of the energy, {worst.coordinate_share:.0%} of that in coordinate"
-        f" {worst.coordinate}, and raw numbers mislead there (effective rank {row.values['raw']['effective_rank']:.1f}"
-        f" raw, {row.values['unit']['effective_rank']:.1f} with tokens of length one"
+        f" {worst.coordinate}; effective rank there: {raw:.1f} raw, {unit:.1f} with tokens of length one"
     )
     if row.without_sinks is not None:
-        text += f", {row.without_sinks['unit']['effective_rank']:.1f} without it"
-    others = len({position for _, position in held}) - 1
-    text += ")" + (f"; {others} other positions stand out somewhere" if others else "")
+        text += f", {row.without_sinks['unit']['effective_rank']:.1f} without sinks"
+    if raw < MISLEADING * unit:
+        text += ", so raw numbers mislead"
+    others = len(held) - 1
+    text += f"; {others} other tokens stand out somewhere" if others else ""
     return Reason("sinks", text, {"token": worst.token, "position": worst.position, "layers": layers})
 
 
@@ -74,7 +80,11 @@ def compared(rows: Sequence[DepthRow], controls: Sequence[Control]) -> Reason | 
     ends = {one.name: one.rows[-1].values["unit"]["effective_rank"] for one in controls if one.rows}
     if not ends:
         return None
-    words = {"random_weights": "random weights", "shuffled_tokens": "shuffled tokens", "random_tokens": "random tokens"}
+    words = {
+        "random_weights": "random weights",
+        "shuffled_tokens": "shuffled tokens",
+        "random_tokens": "random tokens",
+    }
     parts = [f"{words.get(name, name)} {value:.1f}" for name, value in ends.items()]
     return Reason(
         "controls", f"at the last layer the effective rank is {ours:.1f}; controls: {', '.join(parts)}", ends
@@ -87,7 +97,8 @@ def measured_rate(rows: Sequence[DepthRow]) -> float | None:
     points = [(layer, math.log(value)) for layer, value in values if value > 0]
     if len(points) < 2:
         return None
-    slope = np.polyfit(*np.array(points, dtype=np.float64).T, 1)[0]
+    layers, logs = np.array(points, dtype=np.float64).T
+    slope = np.polyfit(layers, logs, 1)[0]
     return float(np.exp(slope))
 
 
