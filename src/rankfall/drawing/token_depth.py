@@ -46,7 +46,7 @@ def draw_token_depth(rows: Sequence[DepthRow], controls: Mapping[str, Sequence[D
 
 def draw_views(rows: Sequence[DepthRow], title: str) -> Figure:
     """Effective rank of all three views, with and without sinks: where raw numbers mislead."""
-    figure, axes = canvas(1, 1, size=(6.4, 3.8))
+    figure, axes = canvas(1, 1, size=(8.0, 3.8))
     panel = axes[0, 0]
     layers = [row.layer for row in rows]
     for view, colour, marker in zip(("unit", "raw", "centred"), COLOURS, MARKERS, strict=False):
@@ -59,6 +59,6 @@ def draw_views(rows: Sequence[DepthRow], title: str) -> Figure:
     panel.set_ylabel("effective rank")
     panel.set_ylim(bottom=0)
     panel.xaxis.get_major_locator().set_params(integer=True)
-    panel.legend(fontsize=8)
+    panel.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.01, 0.5))
     figure.suptitle(title)
     return figure

@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from rankfall.attention.checks import check_finite, check_tokens
@@ -31,13 +30,13 @@ VIEWS = ("raw", "unit", "centred")
 Views = Mapping[str, Profile]
 
 
-def views(tokens: Float[Tensor, "n d"]) -> Views:
-    """Profiles of the three views of one token matrix; measures are read off with `Measure.of`."""
+def views(tokens: Tensor) -> Views:
+    """Profiles of the three views of one token matrix (n, d); measures are read off with `Measure.of`."""
     return views_with_and_without(tokens, ())[0]
 
 
-def views_with_and_without(tokens: Float[Tensor, "n d"], apart: Sequence[int]) -> tuple[Views, Views | None]:
-    """The three views of all tokens, and of the tokens without those at the positions `apart`.
+def views_with_and_without(tokens: Tensor, apart: Sequence[int]) -> tuple[Views, Views | None]:
+    """The three views of all tokens (n, d), and of the tokens without those at the positions `apart`.
 
     The second is None when nothing is apart or nothing would be left. Taking out a single token, as an attention
     sink asks for, shares the unit view's reduction.
