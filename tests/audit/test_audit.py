@@ -16,7 +16,7 @@ from rankfall.audit.texts import encode, shipped_text, shuffled, with_random_tok
 from rankfall.cli.main import run
 from rankfall.errors import RequestError
 
-MEASURES = "mu, relative_mu, rank, effective_rank, stable_rank, mean_abs_cosine, min_singular_value".split(", ")
+MEASURES = ["mu", "relative_mu", "rank", "effective_rank", "stable_rank", "mean_abs_cosine", "min_singular_value"]
 
 
 @pytest.fixture(scope="module")
@@ -67,9 +67,7 @@ def test_a_condition_that_holds_exits_one(folder: Path, text: Path, capsys: pyte
     assert command(capsys, *quick, "--fail-if", "nonsense")[0] == 2
 
 
-def test_the_report_is_written(
-    folder: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_report_is_written(folder: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "report"
     status, said = command(
         capsys, str(folder), "--text", str(text), "--text", str(text), "--tokens", "20", "--out", str(out)

@@ -38,14 +38,16 @@ def test_boundaries_are_the_hidden_states(kind: str) -> None:
     assert (Place(3, "before_final_norm") in found) == ends_in_a_norm
 
 
-@pytest.mark.parametrize(("stack", "key"), [("encoder", "encoder_hidden_states"), ("decoder", "decoder_hidden_states")])
+@pytest.mark.parametrize(
+    ("stack", "key"), [("encoder", "encoder_hidden_states"), ("decoder", "decoder_hidden_states")]
+)
 def test_either_stack_of_an_encoder_decoder(stack: str, key: str) -> None:
     model = small_model("t5")
     ids = torch.randint(4, 60, (1, 9))
     inputs = {"input_ids": ids, "decoder_input_ids": ids, "use_cache": False}
     found = seen(model, inputs, stack=stack)
     with torch.inference_mode():
-        expected = model(**inputs, output_hidden_states=True)[key]
+        expected = model(**inputs, output_hidden_states=True)[f"{stack}_hidden_states"]
     for layer in range(4):
         assert torch.equal(found[Place(layer)], expected[layer]), f"layer {layer}"
 

@@ -85,7 +85,12 @@ def test_parts_name_what_holds_the_rank_up(residual: float, both: float, said: s
     ends = {"attention": 1e-9, "attention + norm": 1e-8, "attention + residual": residual}
     ends |= {"attention + norm + residual": both, "full model": 0.7}
     rows = [
-        {"variant": name, "scaling": "raw" if name == "full model" else "matched", "layer": layer, "relative_mu": value}
+        {
+            "variant": name,
+            "scaling": "raw" if name == "full model" else "matched",
+            "layer": layer,
+            "relative_mu": value,
+        }
         for name, end in ends.items()
         for layer, value in ((0, 0.9), (4, end))
     ]

@@ -44,17 +44,21 @@ def mirror(direction: Vector) -> Vector:
 
 
 def reflect(symmetric: Matrix, v: Vector) -> Matrix:
-    """(I - 2 v v^T) A (I - 2 v v^T), as a new matrix in column order."""
+    """The lower triangle of (I - 2 v v^T) A (I - 2 v v^T), in a new matrix in column order."""
+    from scipy.linalg.blas import dsyr2
+
     image = symmetric @ v
     p = 2.0 * (image - (v @ image) * v)
-    reflected = np.array(symmetric, order="F")
-    reflected -= np.multiply.outer(v, p).T
-    reflected -= np.multiply.outer(p, v).T
-    return reflected
+    return dsyr2(-1.0, v, p, a=in_column_order(symmetric), lower=1, overwrite_a=1)
+
+
+def in_column_order(symmetric: Matrix) -> Matrix:
+    """A copy in column order. A symmetric matrix is its own transpose, so no element need move."""
+    return np.ascontiguousarray(symmetric).copy().T
 
 
 def reduce_along(symmetric: Matrix, direction: Vector) -> Reduced:
     """A in tridiagonal form with the direction as first coordinate; any direction will do if it is zero."""
     if not direction.any():
-        return Reduced(*tridiagonalise(np.array(symmetric, order="F")))
+        return Reduced(*tridiagonalise(in_column_order(symmetric)))
     return Reduced(*tridiagonalise(reflect(symmetric, mirror(direction))))

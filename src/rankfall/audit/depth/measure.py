@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from rankfall.audit.depth.capture import Place, capture
 from rankfall.audit.depth.rows import DepthRow, Measured, Values, gather
 from rankfall.audit.depth.sinks import find_sinks
+from rankfall.linalg.threads import single_threaded_blas
 from rankfall.measures import ALL_MEASURES
 from rankfall.measures.views import Views, views_with_and_without
 
@@ -32,35 +33,48 @@ def measure_depth(
     layers: Collection[int] | None = None,
     inside: bool = False,
     stack: str | None = None,
+    without_sinks: bool = True,
     step: Step | None = None,
     seed: int = 0,
 ) -> list[DepthRow]:
     """Rows of all measures of all views at every boundary of one batched run, padding left out.
 
-    `layers` limits what is measured (default: all). `step` is called with 1 for every text measured at a place.
+    `layers` limits what is measured (default: all); `without_sinks` repeats all measures without the sinks, where
+    there are some. `step` is called with 1 for every text measured at a place.
     """
-    with Workers() as workers:
+    with single_threaded_blas(), Workers() as workers:
 
         def on_tokens(place: Place, tokens: Tensor) -> None:
             if layers is not None and place.layer not in layers:
                 return
             for text in range(tokens.shape[0]):
                 kept = tokens[text] if real[text] is None else tokens[text][real[text]]
-                workers.submit(place, text, to_host(kept), names[text])
+                workers.submit(to_host(kept), place, text, names[text], without_sinks)
 
         capture(model, inputs, on_tokens, inside=inside, stack=stack)
         return gather(workers.results(step), seed)
 
 
-def to_host(tokens: Tensor) -> Tensor:
-    """A copy of its own in main memory: the model is free to overwrite what it gave us."""
-    return tokens.detach().to("cpu", copy=True)
+Ready = Callable[[], object]
+"""Waits until tokens have arrived."""
 
 
-def measure_one(place: Place, text: int, tokens: Tensor, names: list[str]) -> Measured:
+def to_host(tokens: Tensor) -> tuple[Tensor, Ready]:
+    """A copy in main memory, because the model is free to overwrite what it gave us; a GPU does not wait for it."""
+    if not tokens.is_cuda:
+        return tokens.detach().clone(), lambda: None
+    copy = torch.empty(tokens.shape, dtype=tokens.dtype, pin_memory=True)
+    copy.copy_(tokens.detach(), non_blocking=True)
+    arrived = torch.cuda.Event()
+    arrived.record()
+    return copy, arrived.synchronize
+
+
+def measure_one(place: Place, text: int, tokens: Tensor, names: list[str], without_sinks: bool = True) -> Measured:
     """All measures of one text at one place."""
     sinks = find_sinks(tokens, text, names)
-    with_all, without = views_with_and_without(tokens, [sink.position for sink in sinks])
+    apart = [sink.position for sink in sinks] if without_sinks else []
+    with_all, without = views_with_and_without(tokens, apart)
     return Measured(place, text, _read(with_all), None if without is None else _read(without), tuple(sinks))
 
 
@@ -78,16 +92,22 @@ class Workers:
         self._room = threading.BoundedSemaphore(2 * count)
         self._futures: list[Future[Measured]] = []
 
-    def submit(self, place: Place, text: int, tokens: Tensor, names: list[str]) -> None:
+    def submit(
+        self, delivered: tuple[Tensor, Ready], place: Place, text: int, names: list[str], without_sinks: bool
+    ) -> None:
         self._room.acquire()
-        future = self._pool.submit(self._run, place, text, tokens, names)
+        future = self._pool.submit(self._run, delivered, place, text, names, without_sinks)
         future.add_done_callback(lambda _: self._room.release())
         self._futures.append(future)
 
     @staticmethod
-    def _run(place: Place, text: int, tokens: Tensor, names: list[str]) -> Measured:
+    def _run(
+        delivered: tuple[Tensor, Ready], place: Place, text: int, names: list[str], without_sinks: bool
+    ) -> Measured:
+        tokens, ready = delivered
+        ready()
         with torch.inference_mode():
-            return measure_one(place, text, tokens, names)
+            return measure_one(place, text, tokens, names, without_sinks)
 
     def results(self, step: Step | None) -> list[Measured]:
         measured = []

@@ -37,11 +37,11 @@ def find_sinks(tokens: Float[Tensor, "n d"], text: int, names: list[str]) -> lis
     n = tokens.shape[0]
     if n < FEWEST_TOKENS:
         return []
-    energies = tokens.double().square().sum(dim=-1)
+    lengths = torch.linalg.vector_norm(tokens, dim=-1, dtype=torch.float64)
+    energies = lengths.square()
     total = energies.sum()
     if not bool(total > 0):
         return []
-    lengths = energies.sqrt()
     ratios = lengths / lengths.median().clamp_min(torch.finfo(torch.float64).tiny)
     shares = energies / total
     chosen = (ratios > NORM_RATIO) | ((shares > ENERGY_SHARE) & (shares * n > FAIR_SHARES))

@@ -6,22 +6,21 @@ import numpy as np
 
 from rankfall.linalg.lapack import Matrix, Vector
 from rankfall.linalg.pairs import reduce_along
-from rankfall.measures.views.spectra import ViewSpectra, inverse_lengths
+from rankfall.measures.views.spectra import ViewSpectra, inverse_lengths, squared_lengths
 
 # Cosines of this many tokens with all later ones are held at once.
 ROWS_AT_ONCE = 256
 
 
 def feature_side(
-    tokens: Matrix, centred: Matrix, mean: Vector, single: int | None = None, unit_known: Vector | None = None
+    inverse: Vector, centred: Matrix, mean: Vector, single: int | None = None, unit_known: Vector | None = None
 ) -> ViewSpectra:
     """Spectra of (n, d) tokens, n > d: X^T X = C^T C + n m m^T, so raw and centred share one reduction along m.
 
-    `single` and `unit_known` are those of `token_side`.
+    The arguments are those of `token_side`.
     """
-    n = len(tokens)
-    inverse = inverse_lengths(tokens)
-    unit = tokens * inverse[:, None]
+    n = len(centred)
+    unit = (centred + mean) * inverse[:, None]
     moments = reduce_along(centred.T @ centred, mean)
     unit_values, unit_without = (unit_known, None) if unit_known is not None else _unit_spectra(unit, single)
     cosines, centred_cosines = cosine_sums(centred, mean, inverse)
@@ -50,7 +49,7 @@ def cosine_sums(centred: Matrix, mean: Vector, inverse: Vector) -> tuple[float, 
     """
     shift = centred @ mean
     energy = float(mean @ mean)
-    inverse_centred = inverse_lengths(centred)
+    inverse_centred = inverse_lengths(squared_lengths(centred))
     before = after = 0.0
     for start in range(0, len(centred), ROWS_AT_ONCE):
         rows = slice(start, start + ROWS_AT_ONCE)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import cached_property
 from typing import final
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -30,6 +29,8 @@ class PreparedProfile(Profile):
         eigenvalues: Vector,
         cosine_sum: float,
         *,
+        energies: Vector,
+        spread: float,
         size: float,
         epsilon: float,
         structural_zeros: int = 0,
@@ -40,6 +41,8 @@ class PreparedProfile(Profile):
         self._structural_zeros = structural_zeros
         self.__dict__["eigenvalues"] = torch.from_numpy(eigenvalues)[None]
         self.__dict__["absolute_cosine_sum"] = torch.tensor([max(cosine_sum, 0.0)], dtype=torch.float64)
+        self.__dict__["token_energies"] = torch.from_numpy(energies)[None]
+        self.__dict__["spread"] = torch.tensor([spread], dtype=torch.float64)
 
     @cached_property
     def singular_values(self) -> Float[Tensor, "1 s"]:
@@ -50,9 +53,3 @@ class PreparedProfile(Profile):
             return torch.cat([squares.flip(-1).sqrt(), zeros])[None]
         exact = singular_values(self.tokens[0])
         return torch.cat([exact[: len(squares)], zeros])[None]
-
-    @cached_property
-    def spread(self) -> Float[Tensor, 1]:
-        """Frobenius norm after the mean token is taken off."""
-        tokens = self.tokens[0].numpy()
-        return torch.tensor([np.linalg.norm(tokens - tokens.mean(axis=0))], dtype=torch.float64)

@@ -16,7 +16,7 @@ class ViewSpectra:
     """Squared singular values of each view, smallest first, and sums of |cosine| over ordered pairs i != j.
 
     Raw and unit tokens have the same cosines. `unit_without` is the unit view's spectrum without the token that was
-    named, where it came for free.
+    named, where it came for free; `unit_spread` is ||U - mean||_F, where it came for free.
     """
 
     raw: Vector
@@ -25,9 +25,15 @@ class ViewSpectra:
     unit_without: Vector | None
     cosines: float
     centred_cosines: float
+    unit_spread: float | None = None
 
 
-def inverse_lengths(tokens: Matrix) -> Vector:
-    """1 / |x_i|, and zero for a zero token."""
-    lengths = np.sqrt(np.einsum("nd,nd->n", tokens, tokens))
+def squared_lengths(tokens: Matrix) -> Vector:
+    """|x_i|^2."""
+    return np.einsum("nd,nd->n", tokens, tokens)
+
+
+def inverse_lengths(energies: Vector) -> Vector:
+    """1 / |x_i| from the squared lengths, and zero for a zero token."""
+    lengths = np.sqrt(energies)
     return np.divide(1.0, lengths, out=np.zeros_like(lengths), where=lengths > 0)

@@ -22,10 +22,13 @@ from rankfall.linalg.lapack import Matrix, Vector
 from rankfall.measures.profile import Profile
 from rankfall.measures.views.feature_side import feature_side
 from rankfall.measures.views.prepared import PreparedProfile
-from rankfall.measures.views.spectra import inverse_lengths
+from rankfall.measures.views.spectra import inverse_lengths, squared_lengths
 from rankfall.measures.views.token_side import token_side
 
 VIEWS = ("raw", "unit", "centred")
+
+# Products of numbers below this, and of their inverses, stay far from the ends of float64.
+SAFE = 1e60
 
 Views = Mapping[str, Profile]
 
@@ -48,12 +51,14 @@ def views_with_and_without(tokens: Tensor, apart: Sequence[int]) -> tuple[Views,
         got=f"shape {tuple(tokens.shape)}",
         remedy="measure the matrices of a batch one by one",
     )
-    check_finite(tokens)
     epsilon = torch.finfo(tokens.dtype).eps
     x = tokens.detach().to("cpu", torch.float64).numpy()
-    largest = float(np.abs(x).max())
-    size = largest if largest > 0 else 1.0
-    x = x / size
+    largest = max(float(x.max()), -float(x.min()))
+    if not np.isfinite(largest):
+        check_finite(tokens)
+    # Scaling keeps squares from over- and underflowing; most tokens need none.
+    size = 1.0 if 1 / SAFE < largest < SAFE or largest == 0 else largest
+    x = x if size == 1.0 else x / size
     keep = np.delete(np.arange(len(x)), np.asarray(apart, dtype=np.int64))
     if len(keep) in (0, len(x)):
         return _three(x, size, epsilon)[0], None
@@ -73,16 +78,33 @@ def _three(
     n, d = x.shape
     mean = x.mean(axis=0)
     centred = x - mean
+    energies = squared_lengths(x)
+    inverse = inverse_lengths(energies)
+    unit = x * inverse[:, None]
     side = token_side if n <= d else feature_side
-    found = side(x, centred, mean, single, unit_known)
-    unit = x * inverse_lengths(x)[:, None]
+    found = side(inverse, centred, mean, single, unit_known)
+    unit_spread = found.unit_spread
+    centred_energies = squared_lengths(centred)
+    spread = float(np.sqrt(centred_energies.sum()))
     made = {
-        "raw": PreparedProfile(x, found.raw, found.cosines, size=size, epsilon=epsilon),
-        "unit": PreparedProfile(unit, found.unit, found.cosines, size=1.0, epsilon=epsilon),
+        "raw": PreparedProfile(
+            x, found.raw, found.cosines, energies=energies, spread=spread, size=size, epsilon=epsilon
+        ),
+        "unit": PreparedProfile(
+            unit,
+            found.unit,
+            found.cosines,
+            energies=energies * inverse**2,
+            spread=unit_spread if unit_spread is not None else float(np.linalg.norm(unit - unit.mean(axis=0))),
+            size=1.0,
+            epsilon=epsilon,
+        ),
         "centred": PreparedProfile(
             centred,
             found.centred,
             found.centred_cosines,
+            energies=centred_energies,
+            spread=spread,
             size=size,
             epsilon=epsilon,
             structural_zeros=1 if n <= d else 0,

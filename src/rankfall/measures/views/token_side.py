@@ -5,25 +5,29 @@ from __future__ import annotations
 import numpy as np
 
 from rankfall.linalg.lapack import Matrix, Vector, tridiagonalise
-from rankfall.linalg.pairs import Reduced, mirror, reduce_along, reflect
-from rankfall.measures.views.spectra import ViewSpectra, inverse_lengths
+from rankfall.linalg.pairs import Reduced, in_column_order, mirror, reduce_along, reflect
+from rankfall.measures.views.spectra import ViewSpectra
+
+# A difference below this share of its terms has lost more than six of its sixteen digits.
+CANCELS = 1e-6
 
 
 def token_side(
-    tokens: Matrix, centred: Matrix, mean: Vector, single: int | None = None, unit_known: Vector | None = None
+    inverse: Vector, centred: Matrix, mean: Vector, single: int | None = None, unit_known: Vector | None = None
 ) -> ViewSpectra:
     """Spectra of (n, d) tokens, n <= d, from G_c = C C^T alone.
 
     With C = X - 1 m^T: X X^T = G_c + (C m) 1^T + 1 (C m)^T + |m|^2 1 1^T. Starting from the centred product loses
-    nothing when the tokens are nearly equal; the other way round everything would cancel. `single` names a token
-    without which the unit view is wanted too; `unit_known` is the unit view's spectrum, where it is known already.
+    nothing when the tokens are nearly equal; the other way round everything would cancel. `inverse` are the tokens'
+    inverse lengths, `single` names a token without which the unit view is wanted too, and `unit_known` is the unit
+    view's spectrum, where it is known already.
     """
     gram = centred @ centred.T
     shift, energy = centred @ mean, float(mean @ mean)
     raw, centred_values = _raw_and_centred(gram, shift, energy)
     full = gram + shift[:, None]
     full += shift[None, :] + energy
-    unit = _scaled(full, inverse_lengths(tokens))
+    unit = _scaled(full, inverse)
     unit_values, unit_without = (unit_known, None) if unit_known is not None else _unit_spectra(unit, single)
     return ViewSpectra(
         raw=raw,
@@ -31,7 +35,8 @@ def token_side(
         centred=centred_values,
         unit_without=unit_without,
         cosines=_off_diagonal(unit),
-        centred_cosines=_off_diagonal(_scaled(gram, inverse_lengths(centred))),
+        unit_spread=_spread(unit),
+        centred_cosines=_cosine_sum(gram),
     )
 
 
@@ -43,7 +48,6 @@ def _raw_and_centred(gram: Matrix, shift: Vector, mean_energy: float) -> tuple[V
     # The reflection takes 1 to -sqrt(n) e_1, and the exact first row of the centred part is zero.
     border = -np.sqrt(n) * (shift - 2.0 * (v @ shift) * v)
     bordered[:, 0] = border
-    bordered[0, :] = border
     bordered[0, 0] = n * mean_energy
     reduced = Reduced(*tridiagonalise(bordered))
     return reduced.spectrum(), np.concatenate([[0.0], reduced.spectrum_without()])
@@ -57,11 +61,25 @@ def _scaled(gram: Matrix, inverse: Vector) -> Matrix:
 
 def _unit_spectra(cosines: Matrix, single: int | None) -> tuple[Vector, Vector | None]:
     if single is None:
-        return Reduced(*tridiagonalise(np.array(cosines, order="F"))).spectrum(), None
+        return Reduced(*tridiagonalise(in_column_order(cosines))).spectrum(), None
     axis = np.zeros(len(cosines))
     axis[single] = 1.0
     reduced = reduce_along(cosines, axis)
     return reduced.spectrum(), reduced.spectrum_without()
+
+
+def _cosine_sum(gram: Matrix) -> float:
+    """Sum of |cosine| over ordered pairs, without forming the cosines."""
+    lengths = np.sqrt(np.diagonal(gram))
+    inverse = np.divide(1.0, lengths, out=np.zeros_like(lengths), where=lengths > 0)
+    return float(inverse @ (np.abs(gram) @ inverse) - (inverse > 0).sum())
+
+
+def _spread(cosines: Matrix) -> float | None:
+    """||U - mean||_F from U U^T: tr - 1^T U U^T 1 / n, unless that would cancel."""
+    trace = float(np.trace(cosines))
+    square = trace - float(cosines.sum()) / len(cosines)
+    return float(np.sqrt(square)) if square > CANCELS * trace else None
 
 
 def _off_diagonal(cosines: Matrix) -> float:
