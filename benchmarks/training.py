@@ -34,7 +34,7 @@ def main(arguments: list[str] | None = None) -> None:
         rows.append(row)
         print(
             f"L={layers} m={multiplier:2d} r={rank:2d}  stack of {row['models']:2d}: "
-            f"{row['ms_per_model_step']:9.3f} ms per model-step, alone {row['alone_ms']:9.3f}, "
+            f"{row['ms_per_model_step']:9.3f} ms per model-step, "
             f"plain {row['plain_ms']:9.3f}, ratio {row['ratio']:7.1f}",
             flush=True,
         )
@@ -54,6 +54,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--tf32", action="store_true")
     parser.add_argument("--plain-tf32", action="store_true", help="let the plain implementation use TF32 as well")
     parser.add_argument("--models", type=int, default=5, help="models in a stack, fewer where memory is short")
+    parser.add_argument("--alone", action="store_true", help="also time our engine with a single model")
     parser.add_argument("--steps", type=int, default=None)
     parser.add_argument("--ranks", type=int, nargs="+", default=RANKS)
     parser.add_argument("--multipliers", type=int, nargs="+", default=MULTIPLIERS)
@@ -72,7 +73,7 @@ def corner(rank: int, multiplier: int, layers: int, options: argparse.Namespace)
     ]
     fitting = max(1, min(len(cells), int(MEMORY[options.device] // stack_bytes(cells[:1], options.device))))
     stacked = stack_step_ms(cells[:fitting], options) / fitting
-    alone = stacked if fitting == 1 else stack_step_ms(cells[:1], options)
+    alone = stack_step_ms(cells[:1], options) if options.alone and fitting > 1 else None
     plain = plain_step_ms(rank, multiplier, layers, options)
     return {
         "layers": layers,

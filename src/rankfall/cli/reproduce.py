@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from json import dumps
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 
-from rankfall.cli.output import JsonFlag, emit, notes, paper, table
+from rankfall.cli.output import JsonFlag, emit, notes, paper, plain, table
 from rankfall.errors import require
 
 
@@ -23,9 +25,10 @@ def reproduce(
 
     Example: `rankfall reproduce wu/fig1 --scale quick --out figures`
     """
+    from rankfall.report import write
+    from rankfall.report.gallery import gallery
     from rankfall.reproduce import ALL_REPRODUCTIONS, find
     from rankfall.reproduce.base import SCALES
-    from rankfall.reproduce.write import record, write
 
     require(
         scale in SCALES,
@@ -40,7 +43,7 @@ def reproduce(
         remedy=f"name some of {', '.join(ALL_REPRODUCTIONS)}",
     )
     chosen = [find(name) for name in (list(ALL_REPRODUCTIONS) if every else figures or ())]
-    records: list[dict[str, Any]] = []
+    runs: list[Any] = []
     for figure in chosen:
         start = time.perf_counter()
         with notes.status(f"{figure.id}: {figure.title}") as status:
@@ -48,15 +51,19 @@ def reproduce(
                 scale,  # type: ignore[arg-type]
                 lambda what, share, s=status, f=figure: s.update(f"{f.id}: {what}, {share:.0%} done"),
             )
-        written = record(figure, outcome, scale, time.perf_counter() - start)  # type: ignore[arg-type]
-        written["files"] = [str(path) for path in write(out, outcome, written)]
-        records.append(written)
+        runs.append((figure, outcome, outcome.record(figure, scale, time.perf_counter() - start)))  # type: ignore[arg-type]
+    page = write(
+        gallery(runs, f"rankfall reproduce {'--all' if every else ' '.join(figures or ())} --scale {scale}"), out
+    )
+    records = [record for _, _, record in runs]
+    (out / "outcomes.json").write_text(dumps(plain(records), indent=1) + "\n")
 
     def show() -> None:
         for one in records:
             _show(one)
+        paper.print(f"\nreport: {page}", markup=False)
 
-    emit({"figures": records}, as_json=json, show=show)
+    emit({"figures": records, "report": str(page)}, as_json=json, show=show)
 
 
 def _show(one: dict[str, Any]) -> None:
@@ -66,7 +73,6 @@ def _show(one: dict[str, Any]) -> None:
         table("points", one["points"])
     for claim in one["claims"]:
         mark = "[green]holds[/green]" if claim["holds"] else "[red]fails[/red]"
-        paper.print(f"  {mark}  {claim['statement']}  ({claim['evidence']})")
+        paper.print(f"  {mark}  {escape(claim['statement'])}  ({escape(claim['evidence'])})")
     for note in one["notes"]:
         paper.print(f"  note: {note}", markup=False)
-    paper.print(f"  files: {', '.join(one['files'])}", markup=False)

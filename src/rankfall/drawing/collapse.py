@@ -17,7 +17,7 @@ DEEPEST_CUBIC = -400.0
 def draw_collapse(curves: Sequence[Mapping[str, Any]], title: str) -> Figure:
     """Left: log10 mu to any depth. Right: the first layers, where ordinary floating point still follows.
 
-    A curve has `name`, `layers`, `log10_mu`, and may have `tail_rate`, `floor` (layer, log10 mu) and `effective_rank`.
+    A curve has `name`, `layers`, `log10_mu`, and may have `tail_rate`, `floor` (layer, log10 mu), `effective_rank`.
     """
     figure, axes = canvas(1, 3, size=(5.0, 3.8))
     deep, shallow, ranks = axes[0]

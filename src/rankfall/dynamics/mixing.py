@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import final
 
@@ -13,7 +12,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from rankfall.attention import Heads
+from rankfall.attention.banded import pays
 from rankfall.attention.masks import Mask, MaskSchedule
+from rankfall.dynamics.prepared import Prepared, take_heads
 from rankfall.errors import require
 
 # Masks with a smaller share of allowed pairs are averaged as sparse matrices.
@@ -47,14 +49,21 @@ class Mixer:
 
     @cached_property
     def _average(self) -> Tensor:
-        allowed = self.pattern.dense(self.n, self.device) if isinstance(self.pattern, Mask) else self.pattern[:, 0]
-        weights = allowed.double()
-        weights = weights / weights.sum(dim=-1, keepdim=True)
-        if weights.ndim == 2 and float(allowed.double().mean()) < SPARSE_SHARE:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # torch announces that CSR tensors are in beta
-                return weights.to_sparse_csr()
-        return weights
+        """Uniform attention as a matrix: sparse where few pairs are allowed, never n^2 in memory under a band."""
+        pattern = self.pattern
+        if isinstance(pattern, Tensor):
+            weights = pattern[:, 0].double()
+            return weights / weights.sum(dim=-1, keepdim=True)
+        rows, columns = allowed_pairs(pattern, self.n)
+        degrees = torch.bincount(rows, minlength=self.n)
+        values = (1 / degrees.double())[rows]
+        indices = torch.stack([rows, columns])
+        size = (self.n, self.n)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch announces that CSR tensors are in beta
+            weights = torch.sparse_coo_tensor(indices, values, size, check_invariants=False).to_sparse_csr()
+        sparse = len(rows) < SPARSE_SHARE * self.n**2
+        return (weights if sparse else weights.to_dense()).to(self.device)
 
     def average(self, values: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
         """Uniform attention: every token becomes the mean of those it sees."""
@@ -65,13 +74,33 @@ class Mixer:
         return self._average @ values
 
 
+def allowed_pairs(mask: Mask, n: int) -> tuple[Tensor, Tensor]:
+    """Rows and columns of all allowed pairs, row by row, looking no further than the mask's band."""
+    band = mask.band(n)
+    if band is None:
+        rows, columns = mask.dense(n).nonzero(as_tuple=True)
+        return rows, columns
+    i = torch.arange(n)[:, None]
+    j = i + band.step * torch.arange(-band.lower, band.upper + 1)
+    inside = (j >= 0) & (j < n)
+    allowed = inside & mask.allows(i, j.clamp(0, n - 1), n)
+    return i.expand_as(j)[allowed], j[allowed]
+
+
 @final
-@dataclass(frozen=True)
 class Group:
     """Samples that attend alike. `index` is None when that is all of them."""
 
-    mixer: Mixer
-    index: Tensor | None
+    def __init__(self, mixer: Mixer, index: Tensor | None) -> None:
+        self.mixer, self.index = mixer, index
+        self._last: tuple[Heads, Prepared] | None = None
+
+    def prepared(self, heads: Heads) -> Prepared:
+        """The group's share of the weights, prepared; kept while the same weights come again."""
+        if self._last is None or self._last[0] is not heads:
+            own = heads if self.index is None else take_heads(heads, self.index)
+            self._last = (heads, Prepared(own))
+        return self._last[1]
 
 
 @final
@@ -115,7 +144,7 @@ class MaskPlan:
         places: dict[object, list[int]] = {}
         for sample, mask in enumerate(masks):
             single = self._mixer((mask,))
-            alone = single.complete or mask.band(self.n) is not None
+            alone = single.complete or pays(mask.band(self.n), self.n)
             places.setdefault(_key(mask) if alone else "dense", []).append(sample)
         groups = []
         for key, samples in places.items():

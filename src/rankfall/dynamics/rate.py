@@ -17,7 +17,7 @@ MOST_POINTS = 400
 # The last half of the layers: transients of the attention's non-normality lie in the first.
 TAIL_SHARE = 0.5
 # log mu must fall by at least this much over the fitted layers to count as collapse at all.
-LEAST_FALL = 1e-6
+LEAST_FALL = 0.01
 CONFIDENCE = 0.95
 
 

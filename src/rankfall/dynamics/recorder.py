@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import fields
 from typing import final
 
 import torch
@@ -33,8 +34,6 @@ class Recorder:
             find(name)
         self.keep_tokens = keep_tokens
         self.layers: list[int] = []
-        self.log_mu: list[Tensor] = []
-        self.log_relative_mu: list[Tensor] = []
         self.kept: list[Tensor] = []
         self._held: list[Split] = []
         self._held_numbers = 0
@@ -43,43 +42,40 @@ class Recorder:
     def record(self, layer: int, state: Split) -> None:
         """Take down one layer."""
         self.layers.append(layer)
-        self.log_mu.append(state.log_mu())
-        self.log_relative_mu.append(state.log_relative_mu())
         if self.keep_tokens:
             self.kept.append(state.tokens().cpu())
-        if self.names:
-            self._held.append(state)
-            self._held_numbers += state.residual.numel()
-            if self._held_numbers >= HELD_NUMBERS:
-                self._measure()
+        self._held.append(state)
+        self._held_numbers += state.residual.numel()
+        if self._held_numbers >= HELD_NUMBERS:
+            self._measure()
 
     def columns(self) -> dict[str, Tensor]:
         """Every measure as a (layers, b) float64 tensor on the CPU."""
         self._measure()
-        log_mu, log_relative = torch.stack(self.log_mu).cpu(), torch.stack(self.log_relative_mu).cpu()
-        return {
-            "log10_mu": log_mu / math.log(10),
-            "mu": log_mu.exp(),
-            "log10_relative_mu": log_relative / math.log(10),
-            "relative_mu": log_relative.exp(),
-            **{name: torch.cat(rows) for name, rows in self._columns.items()},
-        }
+        return {name: torch.cat(rows) for name, rows in self._columns.items()}
 
     def _measure(self) -> None:
         if not self._held:
             return
-        ratio = torch.stack([state.log_ratio for state in self._held])
-        size = torch.stack([state.log_size for state in self._held]).exp()
-        tokens = torch.stack([state.scaled_tokens() for state in self._held])
-        residual = torch.stack([state.centred() for state in self._held])
-        # Rows that agree to the last digit need no decomposition of all of them: one row tells everything.
-        agree = (ratio < FLOAT64_SHARE).all()
-        found = _of_equal_tokens(tokens, self.names) if bool(agree) else measure(tokens, self.names)
-        for name in self.names:
-            self._columns.setdefault(name, []).append((found[name] * size ** find(name).degree).cpu())
-        shape = measure(residual, ["effective_rank"])["effective_rank"]
-        self._columns.setdefault("residual_effective_rank", []).append(shape.cpu())
+        layers, batch = len(self._held), self._held[0].batch
+        states = Split(*(torch.cat([getattr(state, field.name) for state in self._held]) for field in fields(Split)))
         self._held, self._held_numbers = [], 0
+        log_mu, log_relative = states.log_mu(), states.log_relative_mu()
+        found = {
+            "log10_mu": log_mu / math.log(10),
+            "mu": log_mu.exp(),
+            "log10_relative_mu": log_relative / math.log(10),
+            "relative_mu": log_relative.exp(),
+        }
+        if self.names:
+            tokens, size = states.scaled_tokens(), states.log_size.exp()
+            # Rows that agree to the last digit need no decomposition: one row tells everything.
+            agree = bool((states.log_ratio < FLOAT64_SHARE).all())
+            measured = _of_equal_tokens(tokens, self.names) if agree else measure(tokens, self.names)
+            found |= {name: measured[name] * size ** find(name).degree for name in self.names}
+            found["residual_effective_rank"] = measure(states.centred(), ["effective_rank"])["effective_rank"]
+        for name, column in found.items():
+            self._columns.setdefault(name, []).append(column.reshape(layers, batch).cpu())
 
 
 def _of_equal_tokens(tokens: Tensor, names: tuple[str, ...]) -> dict[str, Tensor]:

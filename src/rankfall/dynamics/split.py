@@ -15,6 +15,9 @@ from torch import Tensor
 
 from rankfall.attention.checks import check_finite, check_tokens
 
+# The least positive float64: dividing by it instead of by zero leaves zeros zero and nothing else changed.
+LEAST = 5e-324
+
 
 @final
 @dataclass(frozen=True)
@@ -94,13 +97,18 @@ def normal_form(common: Tensor, residual: Tensor, log_size: Tensor, log_ratio: T
     """The same tokens with the residual's reference moved into the common part and both parts scaled."""
     moved = reference[:, None, :] @ residual
     residual = residual - moved
+    common = common + log_ratio.exp()[:, None] * moved[:, 0]
     top = residual.abs().amax(dim=(-2, -1))
-    common = common + log_ratio.exp()[:, None] * moved[:, 0, :]
-    log_ratio = torch.where(top > 0, log_ratio + top.log(), -torch.inf)
-    residual = residual / top.where(top > 0, 1.0)[:, None, None]
-    size = torch.maximum(common.abs().amax(dim=-1), log_ratio.exp())
-    size = size.where(size > 0, 1.0)
-    return Split(common / size[:, None], residual, log_size + size.log(), log_ratio - size.log(), reference)
+    log_ratio = log_ratio + top.log()
+    size = torch.maximum(common.abs().amax(dim=-1), log_ratio.exp()).clamp_min(LEAST)
+    log_growth = size.log()
+    return Split(
+        common / size[:, None],
+        residual / top.clamp_min(LEAST)[:, None, None],
+        log_size + log_growth,
+        log_ratio - log_growth,
+        reference,
+    )
 
 
 def add(one: Split, other: Split, weight: float = 1.0) -> Split:

@@ -6,7 +6,7 @@ from rankfall.attention import Heads
 from rankfall.dynamics.mixing import Group
 from rankfall.dynamics.rule import PURE_ATTENTION, Rule
 from rankfall.dynamics.split import Split, add, merge
-from rankfall.dynamics.split_attention import split_attention, take_heads
+from rankfall.dynamics.split_attention import split_attention
 from rankfall.dynamics.split_norm import split_norm
 
 
@@ -21,10 +21,10 @@ def split_step(state: Split, heads: Heads, groups: list[Group], rule: Rule = PUR
 
 def _attend(state: Split, heads: Heads, groups: list[Group]) -> Split:
     if len(groups) == 1:
-        return split_attention(state, heads, groups[0].mixer)
+        return split_attention(state, groups[0].prepared(heads), groups[0].mixer)
     parts, places = [], []
     for group in groups:
         assert group.index is not None
-        parts.append(split_attention(state.take(group.index), take_heads(heads, group.index), group.mixer))
+        parts.append(split_attention(state.take(group.index), group.prepared(heads), group.mixer))
         places.append(group.index)
     return merge(parts, places)

@@ -9,8 +9,8 @@ from rankfall.attention import Heads, attention
 from rankfall.attention.masks import Mask
 from rankfall.attention.norms import place
 from rankfall.dynamics.mixing import Group
+from rankfall.dynamics.prepared import take_heads
 from rankfall.dynamics.rule import PURE_ATTENTION, Rule
-from rankfall.dynamics.split_attention import take_heads
 from rankfall.shapes import Tokens
 
 

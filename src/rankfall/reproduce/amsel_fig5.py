@@ -20,9 +20,9 @@ BEYOND = (4, 6, 8, 16, 32, 64, 256)
 TOLERANCE = 0.02
 NOTE = (
     "The coefficients that represent the target are N(d,l)/lambda_l (checked here by quadrature). The published "
-    "peaks are those of N(d,l)^(3/2)/lambda_l, one factor sqrt(N(d,l)) more, to their two or three digits at all three "
-    "widths: the polynomials appear to be scaled to unit norm where the coefficients assume value one at one. Peaks "
-    "that represent the target are smaller by a factor of 50 to 8000; the paper's point, that they explode, stands."
+    "peaks are those of N(d,l)^(3/2)/lambda_l, one factor sqrt(N(d,l)) more, to their two or three digits at all "
+    "three widths: the polynomials appear to be scaled to unit norm where the coefficients assume value one at one. "
+    "Peaks that represent the target are smaller by a factor of 50 to 8000, and still explode, as the paper says."
 )
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+
+from rankfall.provenance import provenance
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,6 +46,21 @@ class Outcome:
     tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
     draw: Callable[[], Figure] | None = None
     notes: Sequence[str] = ()
+
+    def record(self, figure: Reproduction, scale: Scale, seconds: float) -> dict[str, Any]:
+        """The outcome as plain values: what `--json` prints and what a folder of results keeps."""
+        return {
+            "id": figure.id,
+            "title": figure.title,
+            "statements": list(figure.statements),
+            "scale": scale,
+            "agrees": self.agrees,
+            "points": [dict(point) for point in self.points],
+            "claims": [asdict(claim) for claim in self.claims],
+            "notes": list(self.notes),
+            "seconds": seconds,
+            "provenance": provenance(f"rankfall reproduce {figure.id} --scale {scale}"),
+        }
 
     @property
     def agrees(self) -> bool | None:

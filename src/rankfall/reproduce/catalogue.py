@@ -9,9 +9,21 @@ from rankfall.reproduce.base import Reproduction
 
 # One line per figure: its id, and the module in this folder whose `REPRODUCTION` it is.
 ALL_REPRODUCTIONS: dict[str, str] = {
+    "amsel/table1": "amsel_table1",
+    "amsel/fig1": "amsel_fig1",
+    "amsel/fig2": "amsel_fig2",
+    "amsel/fig3": "amsel_fig3",
+    "amsel/fig4": "amsel_fig4",
     "amsel/fig5": "amsel_fig5",
     "amsel/random-features": "amsel_random_features",
+    "amsel/in-context": "amsel_in_context",
+    "wu/fig1": "wu_fig1",
+    "wu/fig2": "wu_fig2",
+    "wu/fig3": "wu_fig3",
+    "rankfall/equilibria": "rankfall_equilibria",
+    "rankfall/rate-vs-radius": "rate_vs_radius",
     "rankfall/theory-gap": "theory_gap",
+    "rankfall/vote-quality": "vote_quality",
 }
 
 

@@ -12,19 +12,24 @@ from rankfall.theory.plateaus import plateau
 
 
 def smallest_count(floor_at: Callable[[int], float], error: float) -> int:
-    """The least H >= 1 with floor_at(H) <= error, for a decreasing floor; by doubling, then bisection on integers.
+    """The least H >= 1 with floor_at(H) <= error, for a decreasing floor: first its power of two, then its digits.
 
-    Integers never overflow. Above 2^53 heads the floor itself distinguishes about thirteen digits of H.
+    Integers never overflow. Above 2^46 heads the search stops at fourteen digits, which is what the floor itself
+    resolves, and returns the lower end: a count that is certainly needed.
     """
     if floor_at(1) <= error:
         return 1
-    low, high = 1, 2
-    while floor_at(high) > error:
+    low, high = 0, 1
+    while floor_at(2**high) > error:
         low, high = high, 2 * high
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if floor_at(middle) > error else (low, middle)
-    return high
+        low, high = (middle, high) if floor_at(2**middle) > error else (low, middle)
+    least, most = 2**low, 2**high
+    while most - least > max(1, most >> 46):
+        middle = (least + most) // 2
+        least, most = (middle, most) if floor_at(middle) > error else (least, middle)
+    return least + 1
 
 
 def heads_needed(heads_class: HeadClass, error: float, top: int | None = None) -> int:

@@ -44,9 +44,9 @@ def farthest_neighbour(points: Points, queries: Queries | None = None) -> Querie
 
 def select(points: Points, index: Int[Tensor, "... m"]) -> Queries:
     """The points at these positions."""
-    rows = index.unsqueeze(-1).expand(*index.shape, points.shape[-1])
-    batch = torch.broadcast_shapes(points.shape[:-2], rows.shape[:-2])  # type: ignore[no-untyped-call]
-    return points.expand(*batch, *points.shape[-2:]).gather(-2, rows.expand(*batch, *rows.shape[-2:]))
+    rows = index.unsqueeze(-1)
+    same_axes = points.reshape((1,) * (rows.ndim - points.ndim) + points.shape)
+    return torch.take_along_dim(same_axes, rows.reshape((1,) * (points.ndim - rows.ndim) + rows.shape), dim=-2)
 
 
 def oscillating_breakpoints(d: int, dtype: torch.dtype = torch.float64) -> Float[Tensor, " breaks"]:
@@ -108,4 +108,5 @@ def orthonormal_points(
     )
     q, triangle = torch.linalg.qr(torch.randn(*shape, generator=generator, dtype=dtype, device=device).mT)
     # Without the signs of the diagonal the frame would follow LAPACK's convention and not be uniform.
-    return (q * triangle.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)).mT.contiguous()
+    frame: Tensor = (q * triangle.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)).mT.contiguous()
+    return frame

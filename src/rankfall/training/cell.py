@@ -9,13 +9,13 @@ from rankfall.attention.masks import parse_mask
 from rankfall.attention.norms import PLACEMENTS, parse_norm
 from rankfall.errors import RequestError, require, require_count
 from rankfall.tasks import Task, parse_task
+from rankfall.training.recipe import ALL_RECIPES
 
 CHUNK = 100
 """Steps between metric rows; the published schedule steps, and its data stream starts again, this often."""
 
 POSITIONS = ("none", "additive", "concatenated")
-DATA = ("published", "fresh")
-RECIPES = ("published", "stable")
+DATA: tuple[str, ...] = ("published", "fresh")
 DTYPES = ("float32", "float64")
 
 
@@ -38,6 +38,7 @@ class Cell:
     """Rank of a head's value and output maps; None for the same as `rank`."""
     norm: str = "unit"
     placement: str = "post"
+    """Norm after each branch or before it; the recipe `stable` puts it before, whatever is said here."""
     mask: str = "complete"
     positions: str = "none"
     position_width: int = 64
@@ -63,7 +64,7 @@ class Cell:
         _one_of("placement", self.placement, PLACEMENTS)
         _one_of("positions", self.positions, POSITIONS)
         _one_of("data", self.data, DATA)
-        _one_of("recipe", self.recipe, RECIPES)
+        _one_of("recipe", self.recipe, tuple(ALL_RECIPES))
         _one_of("dtype", self.dtype, DTYPES)
         require(
             isinstance(self.learning_rate, (int, float))
@@ -124,6 +125,11 @@ class Cell:
     def width(self) -> int:
         """Width of the residual stream: d, and the coordinates of concatenated positions."""
         return self.dim + (self.position_width if self.positions == "concatenated" else 0)
+
+    @property
+    def norm_placement(self) -> str:
+        """Where the norm really stands."""
+        return ALL_RECIPES[self.recipe].placement or self.placement
 
     @property
     def heads(self) -> int:

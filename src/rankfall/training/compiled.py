@@ -24,14 +24,19 @@ class Program:
 
     def __init__(self, stack: Stack, *, compile: bool, tf32: bool) -> None:
         self._stack = stack
-        self._tf32 = tf32
+        self._tf32 = tf32 and stack.device.type == "cuda"
         if compile:
             # All stacks share one code object, and the compiler gives up on a code object after eight versions of it.
-            torch.compiler.reset()  # type: ignore[no-untyped-call]
+            torch.compiler.reset()
         self._loss: Any = torch.compile(stack.loss, dynamic=False) if compile else stack.loss
         self._adam: Any = torch.compile(stack.adam, dynamic=False) if compile else stack.adam
         self._position = torch.zeros(1, dtype=torch.int64, device=stack.device)
         self._graph: torch.cuda.CUDAGraph | None = None
+
+    @property
+    def products(self) -> str:
+        """How float32 matrix products are rounded."""
+        return "tf32" if self._tf32 else "full"
 
     def run(self, steps: int) -> None:
         """Take steps on the batches 0 .. steps-1 of the current window."""

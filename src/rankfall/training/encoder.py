@@ -111,7 +111,7 @@ def encoder_for(cells: Sequence[Cell]) -> Encoder:
         dim=first.dim,
         multiplier=first.multiplier,
         norm=parse_norm(first.norm),
-        placement=first.placement,
+        placement=first.norm_placement,
         positions=first.positions,
         context=first.task_object.context(first.points),
         groups=tuple(groups),

@@ -100,7 +100,7 @@ def layout(cell: Cell) -> Layout:
             *_norm_slots(cell, f"{layer}.attention_norm"),
             *_norm_slots(cell, f"{layer}.feed_forward_norm"),
         ]
-    if cell.placement == "pre":
+    if cell.norm_placement == "pre":
         wanted += _norm_slots(cell, "final_norm")
     slots: list[Slot] = []
     offset = 0

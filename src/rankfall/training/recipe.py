@@ -16,6 +16,8 @@ class Recipe:
     by_depth: bool = False
     rates: dict[str, float] = field(default_factory=dict)
     """Learning rate of parameters by name, relative to the cell's; 1 where absent."""
+    placement: str | None = None
+    """Where the norm stands, `post` or `pre`; None for what the cell says."""
     clip: float | None = None
     """Largest gradient norm of a model; longer gradients are scaled down to it."""
     betas: tuple[float, float] = (0.9, 0.95)
@@ -24,5 +26,8 @@ class Recipe:
 
 ALL_RECIPES: dict[str, Recipe] = {
     "published": Recipe(),
-    "stable": Recipe(warm_up=0.1, clip=1.0),
+    # Five layers at d = 16, full rank, 800 steps, error on fresh data at rates 0.01 and 0.003. Norm after each
+    # branch: 1.00 and 0.95; slower gains or branches that start at zero learn nothing either. Norm before it: 0.035
+    # and 0.353; with branches that start at zero, longer warm-up and clipped gradients as well: 0.032 and 0.265.
+    "stable": Recipe(warm_up=0.1, branch_scale=0.0, placement="pre", clip=1.0),
 }

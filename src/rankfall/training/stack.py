@@ -33,16 +33,20 @@ def stack_key(cell: Cell) -> tuple[Any, ...]:
     """Cells with equal keys train as one program: they may differ in seed, learning rate, data and rank."""
     return (
         cell.task, cell.points, cell.dim, cell.layers, cell.multiplier, cell.heads * cell.value_width,
-        cell.norm, cell.placement, cell.mask, cell.positions, cell.width, cell.feed_forward, cell.batch, cell.steps,
-        cell.recipe, cell.dtype,
+        cell.norm, cell.norm_placement, cell.mask, cell.positions, cell.width, cell.feed_forward, cell.batch,
+        cell.steps, cell.recipe, cell.dtype,
     )  # fmt: skip
 
 
 class Stack:
-    """Cells of one key, in training. Whatever the order on the model axis, results come in the order of `cells`."""
+    """Cells of one key, in training. Whatever the order on the model axis, results come in the order of `cells`.
+
+    `tf32` lets a GPU round the factors of float32 matrix products to 10 bits; losses after 4000 steps on an H200
+    differ by less than they do between seeds. Processors always compute in full precision.
+    """
 
     def __init__(
-        self, cells: Sequence[Cell], device: str | torch.device = "cpu", compile: bool = False, tf32: bool = False
+        self, cells: Sequence[Cell], device: str | torch.device = "cpu", compile: bool = False, tf32: bool = True
     ) -> None:
         require(len(cells) > 0, required="at least one cell to train", got="none", remedy="give some cells")
         require(
@@ -216,6 +220,7 @@ class Stack:
                 "steps_done": self._chunks_done * CHUNK,
                 "heads": cell.heads,
                 "parameters": self.layout.size,
+                "products": self._program.products,
                 **head_statistics(cell, self.weights(index)),
             }
             for index, (cell, place) in enumerate(zip(self.cells, self._rank_of.tolist(), strict=True))

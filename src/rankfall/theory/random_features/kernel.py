@@ -5,7 +5,7 @@ otherwise.
 from __future__ import annotations
 
 import math
-import os
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -21,8 +21,19 @@ def default_cache_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         free = torch.cuda.mem_get_info(device)[0]
     else:
-        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        free = _available_memory()
     return int(min(9.5 * GIB, 0.6 * free))
+
+
+def _available_memory() -> int:
+    """What the system says can be had without swapping; 4 GiB where it does not say."""
+    try:
+        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return 4 * GIB
 
 
 class VoteKernel:
@@ -74,15 +85,12 @@ class VoteKernel:
         place = (rows.start, columns.start)
         if place not in self._tiles:
             tile = self._make(rows, columns, exact=False)
-            if self.stored_bytes_left >= tile.numel() * tile.element_size():
-                self._room -= tile.numel() * tile.element_size()
+            size = tile.numel() * tile.element_size()
+            if size <= self._room:
+                self._room -= size
                 self._tiles[place] = tile
             return tile
         return self._tiles[place]
-
-    @property
-    def stored_bytes_left(self) -> int:
-        return self._room
 
     def _make(self, rows: slice, columns: slice, exact: bool) -> Tensor:
         queries, keys = (self.queries, self.keys) if exact else self._narrow

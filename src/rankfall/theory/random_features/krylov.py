@@ -56,7 +56,7 @@ def conjugate_gradients(
     return Solved(solution, limit)
 
 
-def extreme_eigenvalues(operator: Operator, size: int, device: torch.device, steps: int = 24) -> tuple[float, float]:
+def extreme_eigenvalues(operator: Operator, size: int, device: torch.device, steps: int = 16) -> tuple[float, float]:
     """Smallest and largest Ritz value after some Lanczos steps with full reorthogonalisation.
 
     They lie inside the spectrum, so their ratio is a lower estimate of the condition number.

@@ -1,0 +1,74 @@
+"""The gallery: each figure and table of the papers, ours beside published, agrees or not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rankfall.provenance import provenance
+from rankfall.report.document import Answer, Document, Grid, Level, Picture, Section
+from rankfall.reproduce import Outcome, Reproduction
+
+VERDICTS: dict[bool | None, tuple[str, Level]] = {
+    True: ("agrees", "good"),
+    False: ("does not agree in every point", "warn"),
+    None: ("ours alone: nothing comparable was published", "unknown"),
+}
+
+POINT_COLUMNS = {
+    "published": "the value read off the paper's figure",
+    "ours": "the value that this run gave",
+    "agrees": "whether ours is within the stated tolerance of the published one",
+    "claim": "a statement that could have failed",
+    "evidence": "the number that decided",
+}
+
+
+def gallery(runs: Sequence[tuple[Reproduction, Outcome, dict[str, Any]]], command: str) -> Document:
+    """One section per figure: its picture, its claims with the evidence, its points and its tables."""
+    agreeing = sum(outcome.agrees is True for _, outcome, _ in runs)
+    return Document(
+        title="Figures and tables, ours beside published",
+        summary=f"{len(runs)} figures and tables; {agreeing} agree with the papers in every point and claim.",
+        answers=[_answer(figure, outcome, record) for figure, outcome, record in runs],
+        sections=[_section(figure, outcome, record) for figure, outcome, record in runs],
+        command=command,
+        provenance=provenance(),
+    )
+
+
+def block_name(identity: str, *parts: str) -> str:
+    """The file name of something that belongs to a figure: `amsel/fig1` and `points` give `amsel-fig1-points`."""
+    return "-".join([identity, *parts]).replace("/", "-").replace("_", "-").lower()
+
+
+def _answer(figure: Reproduction, outcome: Outcome, record: dict[str, Any]) -> Answer:
+    verdict, level = VERDICTS[outcome.agrees]
+    failed = [f"fails: {claim.statement} ({claim.evidence})" for claim in outcome.claims if not claim.holds]
+    decided = [point["agrees"] for point in outcome.points if point.get("agrees") is not None]
+    reasons = [f"{sum(decided)} of {len(decided)} published points met"] if decided else []
+    if outcome.claims:
+        reasons.append(f"{sum(claim.holds for claim in outcome.claims)} of {len(outcome.claims)} claims hold")
+    reasons.append(f"{record['seconds']:.1f} s at scale {record['scale']}")
+    return Answer(f"{figure.id}: {figure.title}", verdict, level, [*reasons, *failed])
+
+
+def _section(figure: Reproduction, outcome: Outcome, record: dict[str, Any]) -> Section:
+    import pandas as pd
+
+    command = f"rankfall reproduce {figure.id} --scale {record['scale']}"
+    blocks: list[Picture | Grid] = []
+    if outcome.draw is not None:
+        caption = f"Makes visible {', '.join(figure.statements)}. Scale: {record['scale']}."
+        blocks.append(Picture(block_name(figure.id), figure.title, caption, outcome.draw(), command))
+    if outcome.claims:
+        claims = pd.DataFrame(
+            [{"claim": claim.statement, "holds": claim.holds, "evidence": claim.evidence} for claim in outcome.claims]
+        )
+        blocks.append(Grid(block_name(figure.id, "claims"), "Claims", claims, definitions=POINT_COLUMNS))
+    if outcome.points:
+        points = pd.DataFrame([dict(point) for point in outcome.points])
+        blocks.append(Grid(block_name(figure.id, "points"), "Points", points, definitions=POINT_COLUMNS))
+    for name, table in outcome.tables.items():
+        blocks.append(Grid(block_name(figure.id, name), name.replace("_", " ").capitalize(), table))
+    return Section(f"{figure.id}: {figure.title}", list(outcome.notes), blocks)

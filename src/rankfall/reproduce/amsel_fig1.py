@@ -1,0 +1,113 @@
+"""Figure 1 of paper A: error of trained transformers against rank, by depth and parameters per layer."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, final
+
+from rankfall.reproduce.base import Claim, Outcome, Progress, Reproduction, Scale, silent
+from rankfall.reproduce.published_values import published
+from rankfall.reproduce.trained_cells import finished, missing_note, train
+from rankfall.reproduce.trained_points import error_of, points
+from rankfall.training.cell import DATA, Cell
+from rankfall.training.grid import read_grid
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+BY = ("layers", "multiplier", "rank")
+GRIDS = ("amsel-fig1", "amsel-fig1-fresh")
+CLIFF: dict[Scale, float] = {"smoke": 2.0, "quick": 5.0, "paper": 5.0}
+"""The error at r = d/2 is at least so many times that at r = d, in one layer with d^2 parameters.
+
+At d = 8 and a few hundred steps, full rank is still on its way down."""
+SMALL: dict[Scale, dict[str, Any]] = {
+    "smoke": {"dim": 8, "points": 4, "feed_forward": 32, "batch": 64, "steps": 600},
+    "quick": {"dim": 16, "points": 8, "feed_forward": 128, "batch": 128, "steps": 2500},
+}
+
+
+@final
+class Figure1(Reproduction):
+    id: ClassVar[str] = "amsel/fig1"
+    title: ClassVar[str] = "Trained transformers: error against rank, by depth and width"
+    statements: ClassVar[tuple[str, ...]] = ("A-fig1",)
+
+    def run(self, scale: Scale, progress: Progress = silent) -> Outcome:
+        import pandas as pd
+
+        cells = figure_cells(scale)
+        known = {tuple(int(row[name]) for name in PUBLISHED_BY): float(row["mse_best"]) for row in PUBLISHED}
+        if scale == "paper":
+            trained, missing = finished(cells)
+            found = points(trained, BY, known)
+            notes = missing_note(missing, len(cells), BY, GRIDS)
+        else:
+            found = points(train(cells, progress), BY, {})
+            notes = [f"d = {cells[0].dim}, not 64: the crosses are the published points at the same rank over width."]
+        drawn = found if scale == "paper" else [*found, *_published_records(known)]
+        return Outcome(
+            points=found,
+            claims=[claim for claim in (cliff(found, cells[0].dim, CLIFF[scale]),) if claim is not None],
+            tables={"figure1": pd.DataFrame(found)},
+            draw=lambda: _draw(drawn, cells[0].dim),
+            notes=[*notes, REPEATED],
+        )
+
+
+PUBLISHED = published("amsel_fig1.csv")
+PUBLISHED_BY = ("layers", "width_multiplier", "rank")
+REPEATED = (
+    "The published numbers are training losses on the same 100 batches seen again and again; `ours` is computed in "
+    "the same way, `trained_fresh` on new data in every step."
+)
+
+
+def figure_cells(scale: Scale) -> list[Cell]:
+    """The cells of the figure: on the repeated sample and, beside them, on fresh data."""
+    if scale == "paper":
+        return [cell for grid in GRIDS for cell in read_grid(grid)]
+    base = Cell(**SMALL[scale], rank=1)
+    return [
+        dataclasses.replace(base, multiplier=multiplier, rank=2**power, data=data)
+        for multiplier in ((1,) if scale == "smoke" else (1, 4))
+        for power in range(base.dim.bit_length())
+        for data in DATA
+    ]
+
+
+def cliff(found: Sequence[Mapping[str, Any]], dim: int, fold: float) -> Claim | None:
+    """Between half and full rank the error of one layer falls so many fold; None where cells are missing."""
+    errors = {p["rank"]: error_of(p) for p in found if (p["layers"], p["multiplier"]) == (1, 1)}
+    half, full = errors.get(dim // 2), errors.get(dim)
+    if half is None or full is None:
+        return None
+    return Claim(
+        statement=f"one layer, d^2 parameters: from r = {dim // 2} to {dim} the error falls at least {fold:g}-fold",
+        holds=half >= fold * full,
+        evidence=f"{half:.4g} to {full:.4g}, {half / full:.1f}-fold",
+    )
+
+
+def _published_records(known: Mapping[tuple[int, ...], float]) -> list[dict[str, Any]]:
+    """The published points of the panels that the small scales have, at their own width."""
+    return [
+        {"layers": layers, "multiplier": multiplier, "rank": rank, "published": value, "width": 64}
+        for (layers, multiplier, rank), value in known.items()
+        if (layers, multiplier) in ((1, 1), (1, 8))
+    ]
+
+
+def _draw(records: Sequence[Mapping[str, Any]], dim: int) -> Figure:
+    from rankfall.drawing.rank_curves import rank_curves
+
+    return rank_curves(
+        records,
+        panel=lambda record: f"{record['layers']} layer{'s' if record['layers'] > 1 else ''}",
+        line=lambda record: f"m = {record['multiplier']}",
+        width=lambda record: record.get("width", dim),
+    )
+
+
+REPRODUCTION = Figure1()

@@ -1,0 +1,111 @@
+"""The local engine: one stack after another in this process, side by side with whoever shares the store."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import ClassVar
+
+from rankfall.runs import Checkpoints, Claims, Store, identity
+from rankfall.training.cost import memory_budget
+from rankfall.training.engines.base import Engine
+from rankfall.training.options import Options, resolve_device
+from rankfall.training.plan import Group, Plan, forget_finished, halves, stack_name
+from rankfall.training.stack import Stack, stack_key
+from rankfall.training.work import Build, Ending, Watch, train
+
+POLL = 0.5
+"""Seconds between two looks at cells that another process works on."""
+
+
+class LocalEngine(Engine):
+    """Trains in this process."""
+
+    name: ClassVar[str] = "local"
+
+    def __init__(self, options: Options, build: Build = Stack) -> None:
+        super().__init__(options)
+        self._build = build
+
+    def memory(self) -> int:
+        return self.options.memory or memory_budget(self.device())
+
+    def device(self) -> str:
+        return resolve_device(self.options.device)
+
+    def workers(self) -> int:
+        return 1
+
+    def run(self, plan: Plan, store: Store, watch: Watch) -> bool:
+        queue = deque(plan.stacks)
+        elsewhere: list[Group] = []
+        widest: dict[object, int] = {}
+        with Claims(store.claims_folder) as claims:
+            store.tidy()
+            while queue or elsewhere:
+                if watch.stop():
+                    return False
+                if not queue:
+                    queue.extend(_next_of(elsewhere, store, claims, self.options.parts, watch))
+                    continue
+                group = queue.popleft()
+                key = stack_key(group[0])
+                if len(group) > widest.get(key, len(group)):
+                    queue.extendleft(reversed(halves(group)))
+                    continue
+                ending = work_on(group, store, claims, self.options, watch, self._build)
+                if ending is Ending.STOPPED:
+                    return False
+                if ending is Ending.BUSY:
+                    elsewhere.append(group)
+                if ending is Ending.OUT_OF_MEMORY:
+                    widest[key] = (len(group) + 1) // 2
+                    watch.note(f"out of memory with {len(group)} cells in one stack; going on with {widest[key]}")
+                    queue.extendleft(reversed(halves(group)))
+            forget_finished(store, claims)
+        return True
+
+
+def work_on(
+    group: Group, store: Store, claims: Claims, options: Options, watch: Watch, build: Build = Stack
+) -> Ending:
+    """Claim a stack and train it, or say that another process is at it."""
+    names = [identity(cell) for cell in group]
+    if not claims.take_all(names):
+        return Ending.BUSY
+    try:
+        checkpoints = Checkpoints(store.checkpoints_folder)
+        missing = tuple(store.missing(group, options.parts))
+        if not missing:
+            # finished by another process since the plan was made; a checkpoint here is what its death left behind
+            checkpoints.remove(stack_name(group))
+            return Ending.FINISHED
+        begun = checkpoints.find(stack_name(group)) is not None
+        return train(group if begun else missing, store, options, watch, build)
+    finally:
+        claims.release(names)
+
+
+def _next_of(elsewhere: list[Group], store: Store, claims: Claims, parts: Sequence[str], watch: Watch) -> list[Group]:
+    """Of the stacks that others work on: those to work on now, since their worker died or had only a part of them."""
+    ready: list[Group] = []
+    for group in tuple(elsewhere):
+        missing = tuple(store.missing(group, parts))
+        busy = tuple(cell for cell in missing if claims.holder(identity(cell)) not in (None, claims.owner.token))
+        if missing and busy == missing:
+            continue
+        elsewhere.remove(group)
+        if not missing:
+            watch.chunk(group, group[0].chunks, [])
+        elif not busy:
+            ready.append(group)
+        else:
+            ready.append(tuple(cell for cell in missing if cell not in busy))
+            elsewhere.append(busy)
+    if not ready and elsewhere:
+        time.sleep(POLL)
+    return ready
+
+
+ENGINE = LocalEngine

@@ -1,0 +1,92 @@
+"""How long a plan will take: from what this machine did before, else from a quick trial."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from rankfall.errors import RequestError
+from rankfall.provenance import hardware
+from rankfall.runs import Checkpoints, Store, rows_of
+from rankfall.training.cell import CHUNK, Cell
+from rankfall.training.cost import step_flops
+from rankfall.training.plan import Group, Plan, group_flops, stack_name
+from rankfall.training.stack import Stack, stack_key
+
+TRIAL_FLOPS = {"cpu": 2e10, "cuda": 2e13}
+"""A trial chunk of at most so much work takes a few seconds."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Seconds per stack of a plan, and what they rest on."""
+
+    seconds: tuple[float, ...]
+    source: str
+
+    @property
+    def total(self) -> float:
+        return sum(self.seconds)
+
+
+def estimate(plan: Plan, store: Store, device: str, *, workers: int = 1) -> Estimate:
+    """Seconds for each stack on `workers` of them at a time, from operations per second reached before.
+
+    Stacks of the same key are the best guide, then anything trained on this hardware, then a trial.
+    """
+    if not plan.stacks:
+        return Estimate((), "nothing to train")
+    known = _rates(store, device)
+    source = "runs in this store"
+    if not known:
+        known = {None: [_trial(plan, device)]}
+        source = "a trial of one chunk"
+    everything = [rate for rates in known.values() for rate in rates]
+    checkpoints = Checkpoints(store.checkpoints_folder)
+    seconds = []
+    for group in plan.stacks:
+        rates = known.get(stack_key(group[0]), everything)
+        begun = checkpoints.find(stack_name(group))
+        left = group_flops(group, begun.chunk if begun else 0)
+        seconds.append(left * len(rates) / sum(rates) / workers)
+    return Estimate(tuple(seconds), source)
+
+
+def _rates(store: Store, device: str) -> dict[Any, list[float]]:
+    """Operations per second of finished runs of this hardware and device, by stack key."""
+    rates: dict[Any, list[float]] = {}
+    rows, _ = rows_of(store)
+    for row in rows:
+        if row.get("hardware") == hardware() and row.get("device") == device and row.get("seconds"):
+            try:
+                cell = Cell(
+                    **{field.name: row[field.name] for field in dataclasses.fields(Cell) if field.name in row}
+                )
+            except RequestError:
+                continue
+            done = step_flops(cell) * row.get("steps_done", cell.steps)
+            rates.setdefault(stack_key(cell), []).append(done / row["seconds"])
+    return rates
+
+
+def _trial(plan: Plan, device: str) -> float:
+    """Operations per second of one chunk of the cheapest stack, or of something smaller like it."""
+    group: Group = min(plan.stacks, key=lambda group: sum(map(step_flops, group)))
+    while _chunk_flops(group) > TRIAL_FLOPS[device.partition(":")[0]]:
+        if len(group) > 1:
+            group = group[: len(group) // 2]
+        elif group[0].batch > 1:
+            group = (dataclasses.replace(group[0], batch=max(1, group[0].batch // 2)),)
+        else:
+            break
+    stack = Stack(group, device)
+    start = time.perf_counter()
+    stack.advance()
+    return _chunk_flops(group) / (time.perf_counter() - start)
+
+
+def _chunk_flops(group: Iterable[Cell]) -> float:
+    return CHUNK * sum(step_flops(cell) for cell in group)

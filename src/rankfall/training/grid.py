@@ -1,0 +1,154 @@
+"""A grid file: TOML in which scalars are fixed, lists are crossed, and `[[grid]]` tables are united.
+
+layers = 1                  # holds for every table below
+rank = [1, 2, 4]            # three cells
+[[grid]]
+multiplier = 1
+seed = [0, 1]               # times two
+[[grid]]
+multiplier = 8              # and three more
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import itertools
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import rankfall
+from rankfall.errors import RequestError, require
+from rankfall.training.cell import Cell
+
+TABLES = "grid"
+FIELDS = {field.name: str(field.type) for field in dataclasses.fields(Cell)}
+
+
+def read_grid(path: Path | str) -> list[Cell]:
+    """The cells of a grid file, or of a shipped grid by its name, in the order in which the file spells them."""
+    found = find_grid(path)
+    try:
+        document = tomllib.loads(found.read_text())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise RequestError(
+            required=f"TOML in {found}", got=str(error), remedy="lists are [1, 2], texts are quoted"
+        ) from None
+    return cells_of(document, str(found))
+
+
+def find_grid(path: Path | str) -> Path:
+    """The file itself, or the shipped grid of that name (`smoke` or `grids/smoke.toml`)."""
+    given = Path(path)
+    if given.is_file():
+        return given
+    shipped = {file.stem: file for file in shipped_grids()}
+    if given.stem in shipped and given.parent in (Path(), Path("grids")) and given.suffix in ("", ".toml"):
+        return shipped[given.stem]
+    raise RequestError(
+        required="a grid file",
+        got=f"{given}, which is not there",
+        remedy=f"write one, or name a shipped grid: {', '.join(shipped)}",
+    )
+
+
+def shipped_grids() -> list[Path]:
+    """Grids that come with rankfall: inside the installed package, or at the root of a checkout."""
+    package = Path(rankfall.__file__).parent
+    for folder in (package / "grids", package.parents[1] / "grids"):
+        if folder.is_dir():
+            return sorted(folder.glob("*.toml"))
+    return []
+
+
+def cells_of(document: Mapping[str, Any], file: str) -> list[Cell]:
+    """The cells of a parsed grid; `file` is named in every error."""
+    shared = {key: value for key, value in document.items() if key != TABLES}
+    tables = document.get(TABLES, [{}])
+    require(
+        isinstance(tables, list) and all(isinstance(table, dict) for table in tables),
+        required=f"[[{TABLES}]] tables in {file}",
+        got=f"{TABLES} as {type(tables).__name__}",
+        remedy="write [[grid]] with two brackets",
+    )
+    require(
+        bool(shared) or any(tables),
+        required=f"settings in {file}",
+        got="an empty grid",
+        remedy="name at least one, such as rank = [1, 2, 4]",
+    )
+    cells: list[Cell] = []
+    for number, table in enumerate(tables, start=1):
+        place = file if TABLES not in document else f"{file}, [[{TABLES}]] {number}"
+        cells += _crossed({**shared, **table}, place)
+    require(bool(cells), required=f"cells in {file}", got="an empty grid", remedy="add a [[grid]] table")
+    _require_distinct(cells, file)
+    return cells
+
+
+def _crossed(table: Mapping[str, Any], place: str) -> list[Cell]:
+    for key in table:
+        close = difflib.get_close_matches(key, FIELDS, n=1)
+        require(
+            key in FIELDS,
+            required=f"settings of a cell in {place}",
+            got=f"the key {key}",
+            remedy=f"did you mean {close[0]}?" if close else f"the keys are {', '.join(FIELDS)}",
+        )
+    axes = [[(key, choice) for choice in _choices(key, value, place)] for key, value in table.items()]
+    return [_cell(dict(choice), place) for choice in itertools.product(*axes)]
+
+
+def _choices(key: str, value: Any, place: str) -> list[Any]:
+    choices = value if isinstance(value, list) else [value]
+    require(
+        bool(choices),
+        required=f"at least one value of {key} in {place}",
+        got="an empty list",
+        remedy="fill or drop it",
+    )
+    return [_typed(key, choice, place) for choice in choices]
+
+
+def _typed(key: str, value: Any, place: str) -> Any:
+    """The value as the field wants it. TOML has no null, so the text "none" stands for it where a field allows it."""
+    kind = FIELDS[key]
+    if kind.endswith("| None") and value == "none":
+        return None
+    if kind == "float" and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    wanted = {"str": str, "int": int, "float": float, "bool": bool}[kind.removesuffix(" | None")]
+    require(
+        type(value) is wanted,
+        required=f"{key} in {place} to be {kind}",
+        got=repr(value),
+        remedy=f"the default is {getattr(Cell, key)!r}",
+    )
+    return value
+
+
+def _cell(settings: dict[str, Any], place: str) -> Cell:
+    try:
+        return Cell(**settings)
+    except RequestError as error:
+        raise RequestError(required=f"{error.required} ({place})", got=error.got, remedy=error.remedy) from None
+
+
+def _require_distinct(cells: Iterable[Cell], file: str) -> None:
+    seen: set[Cell] = set()
+    for cell in cells:
+        if cell in seen:
+            changed = {
+                field.name: getattr(cell, field.name)
+                for field in dataclasses.fields(cell)
+                if getattr(cell, field.name) != field.default
+            }
+            text = ", ".join(f"{key}={value}" for key, value in changed.items())
+            raise RequestError(
+                required=f"every cell of {file} once",
+                got=f"twice the cell with {text or 'all defaults'}",
+                remedy="take the doubled value or table out",
+            )
+        seen.add(cell)

@@ -1,0 +1,150 @@
+"""The plan of a sweep: which cells are missing, and which of them are trained together."""
+
+from __future__ import annotations
+
+import bisect
+import hashlib
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rankfall.errors import RequestError
+from rankfall.runs import Checkpoints, Claims, Store, identity
+from rankfall.runs.run import SUMMARY
+from rankfall.training.cell import CHUNK, Cell
+from rankfall.training.cost import step_flops
+from rankfall.training.stack import stack_bytes, stack_key
+
+CPU_STACK = 32
+"""Cells of a stack on a processor: beyond that, steps per second hardly grow, and results come later."""
+
+Group = tuple[Cell, ...]
+"""Cells trained together as one program."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a sweep asks for, what is finished, and the stacks that train the rest."""
+
+    cells: tuple[Cell, ...]
+    finished: tuple[Cell, ...]
+    stacks: tuple[Group, ...]
+
+    @property
+    def flops(self) -> float:
+        return sum(group_flops(group) for group in self.stacks)
+
+
+def make_plan(
+    cells: Sequence[Cell],
+    store: Store,
+    *,
+    memory: int,
+    device: str = "cpu",
+    max_stack: int | None = None,
+    at_least: int = 1,
+    parts: Sequence[str] = (SUMMARY,),
+) -> Plan:
+    """Plan the missing cells: unfinished stacks first and as they were begun, then new stacks that fit the memory.
+
+    A begun stack keeps its members, since a stack of others would give the same numbers only up to rounding.
+    `at_least` stacks are made where there are cells enough, so that as many workers have something to do.
+    """
+    missing = store.missing(cells, parts)
+    begun = _begun(store, missing)
+    taken = {cell for group in begun for cell in group}
+    fresh = [cell for cell in missing if cell not in taken]
+    stacks = [*begun, *group_cells(fresh, memory=memory, device=device, max_stack=max_stack)]
+    while len(stacks) < at_least:
+        widest = max(range(len(begun), len(stacks)), key=lambda i: (len(stacks[i]), -i), default=None)
+        if widest is None or len(stacks[widest]) == 1:
+            break
+        stacks[widest : widest + 1] = halves(stacks[widest])
+    still = set(missing)
+    return Plan(tuple(cells), tuple(cell for cell in cells if cell not in still), tuple(stacks))
+
+
+def group_cells(
+    cells: Sequence[Cell], *, memory: int, device: str = "cpu", max_stack: int | None = None
+) -> list[Group]:
+    """Cells of one key together, in stacks as even as possible of which each fits the memory."""
+    by_key: dict[tuple[object, ...], list[Cell]] = {}
+    for cell in cells:
+        by_key.setdefault(stack_key(cell), []).append(cell)
+    groups: list[Group] = []
+    for members in by_key.values():
+        # low ranks, which have most heads, first; equal ranks together, so that a stack has few distinct ones
+        members = sorted(members, key=lambda cell: (cell.rank, cell.value_width))
+        most = min(_fitting(members, memory, device), max_stack or (CPU_STACK if device == "cpu" else len(members)))
+        groups += _even_pieces(members, -(-len(members) // most))
+    return groups
+
+
+def halves(group: Group) -> list[Group]:
+    """A stack cut in two."""
+    middle = (len(group) + 1) // 2
+    return [group[:middle], group[middle:]]
+
+
+def stack_name(group: Sequence[Cell]) -> str:
+    """The name of a stack: a hash of its members in their order."""
+    return hashlib.sha256(" ".join(identity(cell) for cell in group).encode()).hexdigest()[:16]
+
+
+def group_flops(group: Sequence[Cell], chunks_done: int = 0) -> float:
+    """Floating-point operations that a stack still needs."""
+    return sum(step_flops(cell) * (cell.steps - chunks_done * CHUNK) for cell in group)
+
+
+def forget_finished(store: Store, claims: Claims) -> None:
+    """Remove checkpoints of stacks whose cells are all in the store: a death after the last write left them."""
+    checkpoints = Checkpoints(store.checkpoints_folder)
+    for name in checkpoints.names():
+        found = checkpoints.find(name)
+        ids = [identity(member) for member in found.members] if found else []
+        if ids and all(store.find(id) for id in ids) and claims.take_all(ids):
+            checkpoints.remove(name)
+            claims.release(ids)
+
+
+def _begun(store: Store, missing: Sequence[Cell]) -> list[Group]:
+    wanted = set(missing)
+    groups: list[Group] = []
+    checkpoints = Checkpoints(store.checkpoints_folder)
+    for name in checkpoints.names():
+        found = checkpoints.find(name)
+        if found is None:
+            continue
+        try:
+            group = tuple(Cell(**member) for member in found.members)
+        except (TypeError, RequestError):
+            continue  # written by a version that knows other settings: its cells are planned anew
+        if wanted & set(group):
+            groups.append(group)
+            wanted -= set(group)
+    return groups
+
+
+def _even_pieces(members: Sequence[Cell], pieces: int) -> list[Group]:
+    bounds = [len(members) * piece // pieces for piece in range(pieces + 1)]
+    return [tuple(members[low:high]) for low, high in itertools.pairwise(bounds)]
+
+
+def _fitting(members: Sequence[Cell], memory: int, device: str) -> int:
+    """The most members, largest first, that fit the memory together; not even one is an error."""
+    kind = device.partition(":")[0]
+    if stack_bytes(members[:1], kind) > memory:
+        raise too_large(members[0], stack_bytes(members[:1], kind), memory, device)
+    return bisect.bisect_right(
+        range(1, len(members) + 1), memory, key=lambda count: stack_bytes(members[:count], kind)
+    )
+
+
+def too_large(cell: Cell, needed: int, memory: int | None, device: str) -> RequestError:
+    """The error for a cell that no stack can hold."""
+    return RequestError(
+        required=f"about {needed / 2**30:.3g} GiB on {device} to train the cell with layers={cell.layers}, "
+        f"rank={cell.rank}, multiplier={cell.multiplier}, batch={cell.batch}",
+        got="less" if memory is None else f"{memory / 2**30:.3g} GiB",
+        remedy="lower batch, multiplier or layers, or use a device with more memory",
+    )

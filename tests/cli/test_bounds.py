@@ -1,0 +1,115 @@
+"""`rankfall bounds`: numbers, hypotheses, pictures, and one line for every wrong request."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rankfall.cli.main import run
+
+
+def call(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as stopped:
+        run(["bounds", *arguments])
+    captured = capsys.readouterr()
+    return int(stopped.value.code or 0), captured.out, captured.err
+
+
+def result(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    status, out, _ = call(capsys, *arguments, "--json")
+    assert status == 0
+    printed: dict[str, Any] = json.loads(out)
+    assert printed["schema"] == 1
+    return printed
+
+
+def test_floor_and_count(capsys) -> None:
+    printed = result(capsys, "--dim", "64", "--rank", "8", "--heads", "8", "--error", "0.05")
+    assert printed["mse_lower_bound"] == pytest.approx(0.1780, abs=5e-5)
+    assert f"{printed['heads_needed']:.3e}" == "2.355e+12"
+    assert printed["vacuous"] is False
+    assert any("rank at most 8" in line for line in printed["hypotheses"])
+    assert "A-thm2" in printed["statement"]
+
+
+def test_options_change_the_bound(capsys) -> None:
+    base = ("--dim", "64", "--rank", "16", "--heads", "2")
+    plain = result(capsys, *base)["mse_lower_bound"]
+    skip = result(capsys, *base, "--skip")["mse_lower_bound"]
+    wide = result(capsys, *base, "--generalised")["mse_lower_bound"]
+    scalar = result(capsys, *base, "--generalised", "--values", "scalar")["mse_lower_bound"]
+    many = result(capsys, *base, "--points", "16")["mse_lower_bound"]
+    assert skip < plain
+    assert wide < plain
+    assert scalar == plain
+    assert many > plain
+
+
+def test_vacuous_is_said(capsys) -> None:
+    assert result(capsys, "--dim", "8", "--rank", "8", "--heads", "1")["vacuous"] is True
+    status, out, _ = call(capsys, "--dim", "8", "--rank", "7", "--heads", "9")
+    assert status == 0
+    assert "vacuous here" in out
+
+
+def test_counts_too_long_to_print(capsys) -> None:
+    arguments = ("--dim", "4096", "--rank", "1", "--error", "0.001")
+    printed = result(capsys, *arguments)
+    assert printed["heads_needed"] is None
+    assert printed["log10_heads_needed"] > 4000
+    status, out, _ = call(capsys, *arguments)
+    assert status == 0
+    assert f"e{int(printed['log10_heads_needed'])}" in out
+
+
+def test_biased_target_and_norm(capsys) -> None:
+    arguments = ("--dim", "8", "--rank", "4", "--target", "biased", "--heads", "50", "--value-norm", "3")
+    printed = result(capsys, *arguments)
+    assert printed["full_rank_heads"] == 129
+    assert printed["mse_lower_bound"] > 0.4
+    assert "constants not given" in printed["norm_statement"]["reading"]
+    status, out, _ = call(capsys, *arguments, "--error", "0.1")
+    assert status == 0
+    assert "deciding constant" in out
+
+
+def test_every_rank_drawn(capsys, tmp_path: Path) -> None:
+    picture = tmp_path / "floors.svg"
+    printed = result(capsys, "--dim", "12", "--plot", str(picture))
+    assert [row["rank"] for row in printed["ranks"]] == list(range(1, 12))
+    assert picture.stat().st_size > 10_000
+    status, out, _ = call(capsys, "--dim", "12", "--rank", "3", "--heads", "4", "--plot", str(tmp_path / "one.png"))
+    assert status == 0
+    assert "error at least" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--dim 64 --rank 65 --heads 1", "required a rank r of at most the width d = 64; got 65"),
+        ("--dim 64 --rank 8 --error 0.7", "required an error in (0, 0.5]"),
+        ("--dim 64 --rank 8 --error 0", "required an error in (0, 0.5]"),
+        ("--dim 64 --rank 8 --error -1", "required an error in (0, 0.5]"),
+        ("--dim 64 --rank 8 --error nan", "required an error in (0, 0.5]"),
+        ("--dim 1 --rank 1 --heads 1", "required the width d to be a whole number of at least 2; got 1"),
+        ("--dim 8 --rank 2 --heads 0", "required the number of heads H to be a whole number of at least 1; got 0"),
+        ("--dim 8 --rank 2 --heads -3", "required the number of heads H to be a whole number of at least 1; got -3"),
+        ("--dim 64 --rank 8 --error 1e-9", "smaller ones need harmonics of degree above"),
+        ("--dim 8 --rank 2", "required --heads, --error or --plot beside --rank"),
+        ("--dim 8", "required --rank with --heads or --error"),
+        ("--dim 8 --rank 2 --heads 3 --target far", "required --target to be nearest or biased; got far"),
+        ("--dim 8 --rank 2 --heads 3 --value-norm 2", "required --target biased beside --value-norm"),
+        ("--dim 8 --rank 2 --heads 3 --values three", "required values to be one of matrix, scalar; got three"),
+        ("--dim 8 --rank 2 --heads 3 --points 9", "required at most d = 8 points"),
+        ("--dim 8 --rank 2 --heads 3 --plot here.txt", "a picture's name to end in one of"),
+    ],
+)
+def test_wrong_request_is_one_line(arguments: str, message: str, capsys) -> None:
+    status, out, err = call(capsys, *arguments.split())
+    assert status == 2
+    assert out == ""
+    assert message in err
+    assert err.count("\n") == 1

@@ -1,0 +1,110 @@
+"""What every construction owes: a file that is listed, a statement, weights of the foundation, clear refusals."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import math
+import pkgutil
+
+import pytest
+import torch
+
+import rankfall.constructions
+from rankfall.attention import Heads
+from rankfall.constructions import (
+    ALL_CONSTRUCTIONS,
+    Construction,
+    EqualAngles,
+    FullRankHead,
+    LinearRegime,
+    MajorityVote,
+    OscillatingSum,
+    PluralityVote,
+    QuantisedQuery,
+    simulate,
+)
+from rankfall.constructions.two_layers import frame_codes
+from rankfall.errors import RequestError
+
+STATEMENTS = {"A-fact", "A-thm2", "A-thm4", "A-thm7", "A-conj8"}
+SMALL: dict[type[Construction], Construction] = {
+    FullRankHead: FullRankHead(4),
+    MajorityVote: MajorityVote(4, 5),
+    LinearRegime: LinearRegime(4),
+    OscillatingSum: OscillatingSum(3),
+    PluralityVote: PluralityVote(4, 3, 5),
+    EqualAngles: EqualAngles(3),
+    QuantisedQuery: QuantisedQuery(4),
+}
+
+
+def test_every_construction_is_listed() -> None:
+    found = set()
+    for module in pkgutil.iter_modules(rankfall.constructions.__path__):
+        for _, member in inspect.getmembers(importlib.import_module(f"rankfall.constructions.{module.name}")):
+            if inspect.isclass(member) and issubclass(member, Construction) and not inspect.isabstract(member):
+                found.add(member)
+    assert found == set(ALL_CONSTRUCTIONS)
+    assert len({construction.name for construction in ALL_CONSTRUCTIONS}) == len(ALL_CONSTRUCTIONS)
+    assert {construction.statement for construction in ALL_CONSTRUCTIONS} == STATEMENTS
+
+
+@pytest.mark.parametrize("kind", ALL_CONSTRUCTIONS, ids=lambda kind: kind.name)
+def test_weights_are_the_foundations(kind: type[Construction]) -> None:
+    construction = SMALL[kind]
+    network = construction.build(torch.Generator().manual_seed(0), torch.float32)
+    assert all(isinstance(layer.heads, Heads) for layer in network.layers)
+    assert all(layer.heads.query.dtype == torch.float32 for layer in network.layers)
+    rng = torch.Generator().manual_seed(1)
+    points = torch.randn(5, construction.points, construction.dim, generator=rng)
+    queries = torch.randn(5, 3, construction.dim, generator=rng)
+    assert network(points, queries).shape == (5, 3, construction.dim)
+
+
+@pytest.mark.parametrize("kind", [MajorityVote, LinearRegime, EqualAngles, QuantisedQuery])
+def test_low_rank_ones_are_of_rank_one(kind: type[Construction]) -> None:
+    assert SMALL[kind].build(torch.Generator().manual_seed(0)).rank == 1
+
+
+def test_batches_cover_every_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = simulate(FullRankHead(4, inverse_temperature=5.0), samples=2_003, seed=0)
+    monkeypatch.setattr("rankfall.constructions.simulation.ENTRIES_AT_ONCE", 1_000)
+    parts = simulate(FullRankHead(4, inverse_temperature=5.0), samples=2_003, seed=1)
+    assert parts.samples == whole.samples == 2_003
+    assert abs(parts.mse - whole.mse) < 4 * math.hypot(parts.standard_error, whole.standard_error)
+
+
+def test_codes() -> None:
+    """One-hot and simplex codes keep scores apart; fewer coordinates are a tight frame of the right rank."""
+    assert torch.equal(frame_codes(5, 5), torch.eye(5, dtype=torch.float64))
+    simplex = frame_codes(5, 4)
+    assert torch.allclose(simplex @ simplex.mT, torch.eye(5, dtype=torch.float64) - 0.2, atol=1e-12)
+    frame = frame_codes(8, 3, torch.Generator().manual_seed(0))
+    assert torch.allclose(frame.mT @ frame, torch.eye(3, dtype=torch.float64), atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: FullRankHead(1), "dim to be a whole number of at least 2"),
+        (lambda: FullRankHead(4, inverse_temperature=0.0), "a positive inverse temperature"),
+        (lambda: MajorityVote(4, 4), "an odd number of heads"),
+        (lambda: MajorityVote(4, 5, points=3), "use PluralityVote"),
+        (lambda: LinearRegime(4, gain=0.0), "positive gains"),
+        (lambda: LinearRegime(4, gain=math.inf), "positive gains"),
+        (lambda: LinearRegime(4, points=3, code_rank=4), "a code_rank of at most the number of points 3"),
+        (lambda: LinearRegime(4, points=8, code_rank=2).predicted_error(), "codes of rank at least N - 1"),
+        (lambda: OscillatingSum(4, points=3), "two points and a positive inverse temperature"),
+        (lambda: PluralityVote(4, 1, 3), "points to be a whole number of at least 2"),
+        (lambda: EqualAngles(0), "heads to be a whole number of at least 1"),
+        (lambda: EqualAngles(3, dim=3), "the plane and two points"),
+        (lambda: QuantisedQuery(3), "an even number of heads"),
+        (lambda: SMALL[PluralityVote].build()(torch.zeros(2, 4), torch.zeros(1, 4)), "one for each positional code"),
+        (lambda: SMALL[PluralityVote].build()(torch.zeros(3, 5), torch.zeros(1, 5)), "points of dimension 4"),
+        (lambda: simulate(FullRankHead(4), samples=1, seed=0), "samples to be a whole number of at least 2"),
+    ],
+)
+def test_refusals(make: object, message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        make()  # type: ignore[operator]

@@ -1,0 +1,180 @@
+"""Every construction, run as real attention, has the error that its theory predicts.
+
+Tolerances are standard errors of the simulation: four of them, so that a right formula fails once in 16,000.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from rankfall.constructions import (
+    Construction,
+    EqualAngles,
+    FullRankHead,
+    LinearRegime,
+    MajorityVote,
+    OscillatingSum,
+    PluralityVote,
+    QuantisedQuery,
+    simulate,
+)
+from rankfall.theory.biased import breakpoints, soft_error_asymptotic
+from rankfall.theory.head_class import HeadClass
+from rankfall.theory.head_floor import mse_floor
+from rankfall.theory.targets import oscillating_breakpoints
+
+SIGMAS = 4
+
+
+@pytest.mark.parametrize(
+    "construction",
+    [
+        FullRankHead(3, inverse_temperature=5.0),
+        FullRankHead(16, inverse_temperature=40.0),
+        OscillatingSum(3, inverse_temperature=20.0),
+        OscillatingSum(4, inverse_temperature=400.0),
+        EqualAngles(1),
+        EqualAngles(4),
+        EqualAngles(7),
+        QuantisedQuery(2),
+        QuantisedQuery(10),
+        QuantisedQuery(32),
+        LinearRegime(16, gain=0.01, second_gain=16 * 10 / 0.01),
+        LinearRegime(8, gain=0.01, second_gain=8 * 30 / 0.01, code_rank=2),
+    ],
+    ids=repr,
+)
+def test_fixed_weights(construction: Construction) -> None:
+    found = simulate(construction, samples=20_000, seed=1)
+    assert abs(found.mse - construction.predicted_error().mse) < SIGMAS * found.standard_error
+
+
+@pytest.mark.parametrize("construction", [MajorityVote(3, 1), MajorityVote(8, 11), MajorityVote(32, 51)], ids=repr)
+def test_random_heads_average_to_the_integral(construction: Construction) -> None:
+    found = simulate(construction, samples=50, seed=2, networks=150)
+    assert abs(found.mse - construction.predicted_error().mse) < SIGMAS * found.standard_error
+
+
+@pytest.mark.parametrize(
+    "construction",
+    [
+        FullRankHead(8, points=64),
+        OscillatingSum(2),
+        OscillatingSum(5),
+        LinearRegime(8, gain=0.001),
+        LinearRegime(16, points=8, gain=0.01, mirrored=True),
+        LinearRegime(16, points=8, gain=0.01, mirrored=True, code_rank=7),
+    ],
+    ids=repr,
+)
+def test_exact_ones_never_err(construction: Construction) -> None:
+    law = "independent" if construction.points > construction.dim else "orthonormal"
+    assert construction.predicted_error().mse == 0.0
+    assert simulate(construction, samples=3_000, seed=3, law=law).mse < 1e-20
+
+
+@pytest.mark.parametrize(("law", "points"), [("orthonormal", 8), ("independent", 8), ("independent", 32)])
+def test_full_rank_head_at_any_context_length(law: str, points: int) -> None:
+    """The large-c formula at c = 100 sqrt(d): three-way ties add a term of order 1/c, allowed for by 5 percent."""
+    construction = FullRankHead(16, points=points, inverse_temperature=400.0, law=law)  # type: ignore[arg-type]
+    found = simulate(construction, samples=60_000, seed=4, law=law)  # type: ignore[arg-type]
+    predicted = construction.predicted_error().mse
+    assert abs(found.mse - predicted) < SIGMAS * found.standard_error + 0.05 * predicted
+
+
+@pytest.mark.parametrize(
+    "construction", [LinearRegime(4, points=4), LinearRegime(4, points=4, mirrored=True)], ids=repr
+)
+def test_declared_order_in_the_gain(construction: LinearRegime) -> None:
+    """The slope of log error against log gain is the declared order, within 0.35 (a few hundred errors per point)."""
+    gains = np.array([1.0, 2.0, 4.0]) if construction.mirrored else np.array([0.1, 0.3, 1.0])
+    wrong = [
+        simulate(
+            LinearRegime(4, points=4, gain=float(gain), mirrored=construction.mirrored), samples=40_000, seed=5
+        ).wrong
+        for gain in gains
+    ]
+    slope = np.polyfit(np.log(gains), np.log(wrong), 1)[0]
+    assert abs(slope - construction.order) < 0.35
+
+
+def test_plurality_meets_its_asymptotic_form() -> None:
+    """d=8, N=4, 2001 heads: the leading term, within 4 standard errors and 10 percent for the next one."""
+    construction = PluralityVote(8, points=4, heads=2001)
+    found = simulate(construction, samples=60, seed=6, networks=25)
+    predicted = construction.predicted_error().mse
+    assert abs(found.mse - predicted) < SIGMAS * found.standard_error + 0.1 * predicted
+
+
+def test_alternating_sum_needs_its_constant_head() -> None:
+    """Without head 0 the weights sum to zero and the sum of 2 d^2 heads is wrong on every sample."""
+    import torch
+
+    from rankfall.attention import Heads, attention
+    from rankfall.theory.targets import orthonormal_points, uniform_sphere
+
+    construction = OscillatingSum(3)
+    network = construction.build()
+    whole = network.layers[0].heads
+    assert whole.heads == 2 * 3**2 + 1
+    assert whole.query_bias is not None
+    without = Heads(whole.query[1:], whole.key[1:], whole.value[1:], query_bias=whole.query_bias[1:], scale=1.0)
+    rng = torch.Generator().manual_seed(7)
+    points, queries = orthonormal_points((500, 2, 3), rng), uniform_sphere((500, 1, 3), rng)
+    tokens = torch.nn.functional.pad(queries, (0, 1))
+    answer = attention(without, tokens, network.context_tokens(points), kind="hardmax")
+    error = (answer - construction.target(points, queries)).square().sum(dim=(-1, -2))
+    assert float(error.min()) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("temperature", [100.0, 1000.0])
+def test_soft_oscillation_meets_its_asymptotic_form(temperature: float) -> None:
+    """c * spacing = 8.6 and 86 at d=4: within 3 percent of the leading term."""
+    construction = OscillatingSum(4, inverse_temperature=temperature)
+    leading = soft_error_asymptotic(4, temperature)
+    assert leading == pytest.approx(construction.predicted_error().mse, rel=0.03)
+
+
+def test_theory_and_target_agree_on_the_breakpoints() -> None:
+    assert np.allclose(oscillating_breakpoints(5).numpy() / math.sqrt(2), breakpoints(5), atol=1e-15)
+
+
+def test_plane_limits() -> None:
+    assert EqualAngles(1).predicted_error().mse == pytest.approx(0.4375)
+    assert EqualAngles(10_000).predicted_error().mse == pytest.approx(5 / 32, rel=1e-6)
+    assert [QuantisedQuery(h).predicted_error().mse for h in (2, 4, 8)] == [0.5, 0.25, 0.125]
+
+
+@pytest.mark.parametrize(
+    "construction",
+    [EqualAngles(1), EqualAngles(6), QuantisedQuery(2), QuantisedQuery(16), FullRankHead(8), FullRankHead(3, 2, 4.0)],
+    ids=repr,
+)
+def test_one_layer_constructions_stay_above_the_lower_bound(construction: Construction) -> None:
+    network = construction.build()
+    assert len(network.layers) == 1
+    floor = mse_floor(HeadClass(construction.dim, network.rank), network.heads).mse
+    assert construction.predicted_error().mse >= floor
+    found = simulate(construction, samples=5_000, seed=8)
+    assert found.mse + SIGMAS * found.standard_error >= floor
+
+
+def test_two_layers_go_below_the_bound_of_one() -> None:
+    """A-thm7: depth escapes A-thm2. d + 1 rank-1 heads in two layers beat every d + 1 rank-1 heads in one."""
+    d = 16
+    floor = mse_floor(HeadClass(d, 1), d + 1).mse
+    construction = LinearRegime(d, gain=0.01)
+    network = construction.build()
+    assert (network.rank, network.heads) == (1, d + 1)
+    assert floor > 0.15
+    assert simulate(construction, samples=2_000, seed=9).mse < 0.01 * floor
+
+
+def test_infinite_temperature_prediction_is_a_limit() -> None:
+    soft = [FullRankHead(8, inverse_temperature=c).predicted_error().mse for c in (1.0, 10.0, 100.0, 1e4)]
+    assert soft == sorted(soft, reverse=True)
+    assert soft[-1] < 1e-4
+    assert FullRankHead(8, inverse_temperature=math.inf).predicted_error().mse == 0.0

@@ -1,0 +1,119 @@
+"""Every task: shapes, streams, what is asked, and each target against a search written out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import rankfall.tasks
+from rankfall.errors import RequestError
+from rankfall.tasks import (
+    ALL_TASKS,
+    TRAINING,
+    Biased,
+    Draws,
+    Farthest,
+    InContext,
+    Nearest,
+    Orthonormal,
+    Task,
+    parse_task,
+)
+
+SHARED = {"__init__", "base", "sphere", "streams"}
+
+
+def draw(task: Task, points: int, dim: int, batch: int = 6, seeds: tuple[int, ...] = (0, 4)) -> rankfall.tasks.Sample:
+    draws = Draws(torch.tensor(seeds), torch.tensor([0, 3]), TRAINING, torch.float64)
+    return task.sample(draws, batch, points, dim)
+
+
+def test_every_file_is_listed() -> None:
+    files = {path.stem for path in Path(rankfall.tasks.__file__).parent.glob("*.py")} - SHARED
+    assert files == {kind.name.replace("-", "_") for kind in ALL_TASKS}
+
+
+@pytest.mark.parametrize("kind", ALL_TASKS, ids=lambda kind: kind.name)
+def test_shapes_and_streams(kind: type[Task]) -> None:
+    task = kind()
+    task.check(2, 8)
+    sample = draw(task, 2, 8)
+    assert sample.inputs.shape == sample.targets.shape == (2, 2, 6, task.tokens(2), 8)
+    assert task.asked(2, 8).shape == (task.tokens(2), 8)
+    assert 0 < task.context(2) <= task.tokens(2)
+    alone = draw(task, 2, 8, seeds=(4,))
+    assert torch.equal(alone.inputs[0], sample.inputs[1])
+    assert torch.equal(alone.targets[0], sample.targets[1])
+
+
+def test_farthest_by_search() -> None:
+    sample = draw(Farthest(), 5, 3)
+    points, targets = sample.inputs.reshape(-1, 5, 3), sample.targets.reshape(-1, 5, 3)
+    torch.testing.assert_close(points.norm(dim=-1), torch.ones(24, 5, dtype=torch.float64))
+    for x, target in zip(points, targets, strict=True):
+        for i in range(5):
+            assert torch.equal(target[i], max(x, key=lambda other, at=x[i]: float((other - at).norm())))
+
+
+@pytest.mark.parametrize("task", [Nearest(), Orthonormal()], ids=["nearest", "orthonormal"])
+def test_nearest_by_search(task: Task) -> None:
+    sample = draw(task, 3, 4)
+    for tokens, targets in zip(sample.inputs.reshape(-1, 6, 4), sample.targets.reshape(-1, 6, 4), strict=True):
+        for query, target in zip(tokens[3:], targets[3:], strict=True):
+            assert torch.equal(target, min(tokens[:3], key=lambda x, y=query: float((x - y).norm())))
+    assert task.asked(3, 4).sum(dim=1).tolist() == [0, 0, 0, 4, 4, 4]
+
+
+def test_orthonormal_points() -> None:
+    points = draw(Orthonormal(), 4, 6).inputs[..., :4, :]
+    gram = points @ points.mT
+    torch.testing.assert_close(gram, torch.eye(4, dtype=gram.dtype).expand_as(gram), rtol=0, atol=1e-14)
+
+
+def test_biased_by_counting() -> None:
+    task = Biased(9)
+    breaks = task.breakpoints(4)
+    assert len(breaks) == 8
+    assert len(Biased().breakpoints(4)) == 2 * 4**2
+    answers = set()
+    sample = draw(task, 2, 4, batch=40)
+    for tokens, targets in zip(sample.inputs.reshape(-1, 4, 4), sample.targets.reshape(-1, 4, 4), strict=True):
+        for query, target in zip(tokens[2:], targets[2:], strict=True):
+            below = int((breaks < (tokens[0] - tokens[1]) @ query).sum())
+            assert torch.equal(target, tokens[below % 2])
+            answers.add(below)
+    assert len(answers) > 4
+
+
+def test_in_context_prompt_is_a_regression() -> None:
+    sample = draw(InContext(), 7, 6)
+    x, y = sample.inputs[..., 0::2, :3], sample.inputs[..., 1::2, 3]
+    # Seven pairs in three dimensions determine w: least squares must leave nothing.
+    fitted = torch.linalg.lstsq(x, y[..., None]).solution
+    torch.testing.assert_close((x @ fitted)[..., 0], y)
+    torch.testing.assert_close(sample.targets[..., 0::2, 3], y)
+    asked = InContext().asked(7, 6)
+    assert asked.sum() == 7
+    assert asked[0::2, 3].tolist() == [1.0] * 7
+    assert sample.inputs[..., 0::2, 3:].abs().max() == 0
+
+
+def test_in_context_answers_have_variance_one() -> None:
+    y = draw(InContext(), 2, 16, batch=4000).targets[..., 0::2, 8]
+    assert abs(float(y.square().mean()) - 1) < 0.05
+
+
+def test_wrong_requests() -> None:
+    with pytest.raises(RequestError, match=r"required a task among farthest, nearest.*got closest"):
+        parse_task("closest")
+    with pytest.raises(RequestError, match="got farthest:3"):
+        parse_task("farthest:3")
+    with pytest.raises(RequestError, match="at most as many orthonormal points"):
+        Orthonormal().check(5, 4)
+    with pytest.raises(RequestError, match="exactly two points; got points=3; set points=2"):
+        Biased().check(3, 4)
+    with pytest.raises(RequestError, match="even dim"):
+        InContext().check(3, 5)
+    assert parse_task("biased:9") == Biased(9)

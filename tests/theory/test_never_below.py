@@ -1,0 +1,103 @@
+"""No measurement below a lower bound: random heads, trained heads, exact head sets, one or many points."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.sampling import STANDARD_ERRORS, draw_problem, mean_and_error
+from torch import Tensor
+
+from rankfall.attention import Heads, attention
+from rankfall.theory.hardmax import best_weights
+from rankfall.theory.head_class import HeadClass
+from rankfall.theory.head_floor import mse_floor
+from rankfall.theory.random_features import ALL_DESIGNS, draw_heads
+
+
+def assert_above(squared: Tensor, floor: float) -> None:
+    mean, error = mean_and_error(squared)
+    assert mean >= floor - STANDARD_ERRORS * error, f"{mean} +- {error} lies below the bound {floor}"
+
+
+@given(
+    dim=st.integers(2, 8),
+    rank=st.integers(1, 8),
+    count=st.integers(1, 12),
+    points=st.integers(2, 4),
+    skip=st.booleans(),
+    kind=st.sampled_from(["softmax", "hardmax"]),
+    seed=st.integers(0, 2**31),
+)
+@settings(max_examples=30, deadline=None, derandomize=True)
+def test_random_heads_with_fitted_value_matrices(
+    dim: int, rank: int, count: int, points: int, skip: bool, kind: str, seed: int
+) -> None:
+    """Value matrices (and the skip connection's map) are least-squares optimal on one sample, measured on another."""
+    rank, points = min(rank, dim), min(points, dim)
+    generator = torch.Generator().manual_seed(seed)
+    shape = (count, dim, rank)
+    query_maps, key_maps = (3 * torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(2))
+    eye = torch.eye(dim, dtype=torch.float64)[None]
+
+    def features(batch: int, draw: int) -> tuple[Tensor, Tensor]:
+        frame, query, nearest = draw_problem(batch, dim, points, draw)
+        each = [
+            attention(Heads(q[None], k[None], eye), query, frame, kind=kind)[:, 0]  # type: ignore[arg-type]
+            for q, k in zip(query_maps, key_maps, strict=True)
+        ]
+        return torch.cat([*each, query[:, 0]] if skip else each, dim=-1), nearest[:, 0]
+
+    inputs, targets = features(4_000, seed % 1000)
+    gram = inputs.mT @ inputs + 1e-6 * torch.eye(inputs.shape[1], dtype=torch.float64)
+    solution = torch.linalg.solve(gram, inputs.mT @ targets)
+    fresh, wanted = features(6_000, 1000 + seed % 1000)
+    assert_above(
+        (fresh @ solution - wanted).square().sum(-1), mse_floor(HeadClass(dim, rank, points, skip), count).mse
+    )
+
+
+@pytest.mark.parametrize(("dim", "rank", "count", "points"), [(4, 1, 2, 2), (8, 1, 8, 2), (6, 3, 1, 2), (6, 2, 3, 4)])
+def test_trained_heads(dim: int, rank: int, count: int, points: int) -> None:
+    """Query, key and value maps trained by Adam on fresh data, then measured: close to the bound, never below it."""
+    generator = torch.Generator().manual_seed(dim + rank)
+
+    def leaf(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64).requires_grad_()
+
+    query, key, value = leaf(count, dim, rank), leaf(count, dim, rank), leaf(count, dim, dim)
+    optimizer = torch.optim.Adam([query, key, value], lr=0.03)
+
+    def squared(batch: int, seed: int) -> Tensor:
+        frame, asked, nearest = draw_problem(batch, dim, points, seed)
+        return (attention(Heads(query, key, value), asked, frame) - nearest).square().sum((-1, -2))
+
+    start = float(squared(2_000, 1).mean().detach())
+    for step in range(250):
+        loss = squared(256, 10 + step).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    with torch.no_grad():
+        measured = squared(20_000, 2)
+    floor = mse_floor(HeadClass(dim, rank, points), count).mse
+    assert_above(measured, floor)
+    assert float(measured.mean()) < min(start, 0.8)
+
+
+@pytest.mark.parametrize("design", ALL_DESIGNS)
+@pytest.mark.parametrize("dim", [2, 3, 8, 32])
+def test_exact_error_of_rank_one_heads(design: str, dim: int) -> None:
+    for heads in (1, 2, dim, 4 * dim, 200):
+        error = best_weights(*draw_heads(design, dim, heads, seed=heads)).error
+        assert error >= mse_floor(HeadClass(dim, 1), heads).mse - 1e-9
+
+
+def test_the_bound_is_nearly_reached_by_linear_heads() -> None:
+    from rankfall.reproduce.theory_gap import linear_heads_error
+
+    for dim in (4, 16):
+        mean, error = linear_heads_error(dim, 20_000)
+        floor = mse_floor(HeadClass(dim, 1), dim).mse
+        assert floor - 4 * error <= mean <= 1.12 * floor + 4 * error
