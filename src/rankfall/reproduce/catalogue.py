@@ -8,7 +8,11 @@ from rankfall.errors import RequestError
 from rankfall.reproduce.base import Reproduction
 
 # One line per figure: its id, and the module in this folder whose `REPRODUCTION` it is.
-ALL_REPRODUCTIONS: dict[str, str] = {}
+ALL_REPRODUCTIONS: dict[str, str] = {
+    "amsel/fig5": "amsel_fig5",
+    "amsel/random-features": "amsel_random_features",
+    "rankfall/theory-gap": "theory_gap",
+}
 
 
 def find(identity: str) -> Reproduction:

@@ -1,0 +1,128 @@
+"""`rankfall bounds`: what any heads of a given rank can reach, and how many an error needs."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from rankfall.cli.output import JsonFlag, PlotPath, cell, emit, notes, paper, table
+from rankfall.errors import require
+
+
+def bounds(
+    dim: Annotated[int, typer.Option("--dim", help="Width d of the tokens.")],
+    rank: Annotated[int | None, typer.Option("--rank", help="Rank r of queries and keys of each head.")] = None,
+    heads: Annotated[int | None, typer.Option("--heads", help="Number of heads H: print the error floor.")] = None,
+    error: Annotated[
+        float | None, typer.Option("--error", help="Mean squared error: print the heads needed.")
+    ] = None,
+    points: Annotated[int, typer.Option("--points", help="Number N of orthonormal points to choose from.")] = 2,
+    skip: Annotated[bool, typer.Option("--skip", help="The layer also adds a linear map of the query.")] = False,
+    generalised: Annotated[
+        bool, typer.Option("--generalised", help="Heads may be any map of (K^T X, y) to weights, not only softmax.")
+    ] = False,
+    values: Annotated[
+        str, typer.Option("--values", help="matrix: any value matrices; scalar: multiples of the identity.")
+    ] = "matrix",
+    target: Annotated[str, typer.Option("--target", help="nearest, or biased: the oscillating target.")] = "nearest",
+    value_norm: Annotated[
+        float | None, typer.Option("--value-norm", help="Largest ||V||, for what A-thm4 says (target biased).")
+    ] = None,
+    plot: PlotPath = None,
+    json: JsonFlag = False,
+) -> None:
+    """Lower bounds on the error of low-rank heads, as numbers, with their hypotheses.
+
+    Example: `rankfall bounds --dim 64 --rank 8 --error 0.05`, or `rankfall bounds --dim 64 --plot floors.png`
+    """
+    from rankfall.theory.head_class import HeadClass
+    from rankfall.theory.head_report import biased_report, nearest_report, rank_table
+
+    require(
+        target in ("nearest", "biased"),
+        required="--target to be nearest or biased",
+        got=target,
+        remedy="nearest is the paper's main target",
+    )
+    require(
+        rank is not None or plot is not None,
+        required="--rank with --heads or --error, or --plot for every rank",
+        got="neither --rank nor --plot",
+        remedy="for example --rank 8 --error 0.05",
+    )
+    require(
+        rank is None or plot is not None or heads is not None or error is not None,
+        required="--heads, --error or --plot beside --rank",
+        got="none of them",
+        remedy="--heads gives the error floor, --error the heads needed",
+    )
+    require(
+        value_norm is None or target == "biased",
+        required="--target biased beside --value-norm",
+        got=target,
+        remedy="the bound on the nearest neighbour holds whatever the norm of the values",
+    )
+    result: dict[str, Any]
+    if rank is None:
+        base = HeadClass(dim, 1, points, skip, generalised, values)  # type: ignore[arg-type]
+        result = {"dim": dim, "hypotheses": base.hypotheses, "statement": base.statement, "method": base.method}
+        if points == 2:
+            result["ranks"] = rank_table(dim, skip=skip, generalised=generalised, values=base.values)
+    elif target == "biased":
+        result = biased_report(dim, rank, heads, error, value_norm)
+    else:
+        result = nearest_report(HeadClass(dim, rank, points, skip, generalised, values), heads, error)  # type: ignore[arg-type]
+    if plot is not None:
+        from rankfall.drawing.canvas import save
+        from rankfall.drawing.floors import draw_floors
+
+        require(target == "nearest", required="--target nearest with --plot", got=target, remedy="leave out --plot")
+        figure = draw_floors(
+            dim,
+            ranks=None if rank is None else [rank],
+            points=points,
+            skip=skip,
+            generalised=generalised,
+            values=values,  # type: ignore[arg-type]
+        )
+        result["plot"] = str(save(figure, plot))
+        notes.print(f"wrote {plot}", markup=False)
+    emit(result, as_json=json, show=lambda: _show(result))
+
+
+def _show(result: dict[str, Any]) -> None:
+    if "ranks" in result:
+        table(
+            f"heads needed at d = {result['dim']}",
+            [{k: _whole(v) for k, v in row.items()} for row in result["ranks"]],
+        )
+    if "mse_lower_bound" in result:
+        floor = cell(result["mse_lower_bound"])
+        layer = f"{result['heads']} heads of rank {result['rank']}, d = {result['dim']}"
+        paper.print(f"{layer}: error at least [bold]{floor}[/bold]")
+    if "heads_needed" in result:
+        needed = _whole(result["heads_needed"])
+        asked = f"error {result['error']:g} with rank {result['rank']}, d = {result['dim']}"
+        paper.print(f"{asked}: at least [bold]{needed}[/bold] heads")
+    if result.get("vacuous"):
+        paper.print("vacuous here: the bound excludes nothing")
+    if "baseline" in result:
+        paper.print(f"error without any useful head: {cell(result['baseline'])}")
+    if "norm_statement" in result:
+        said = result["norm_statement"]
+        paper.print(
+            f"A-thm4: log(d H max||V||^2) = {cell(said['log_d_heads_norm_squared'])}; {said['reading']}", markup=False
+        )
+        paper.print(f"  deciding constant {cell(said['deciding_constant'])}", markup=False)
+    paper.print(f"makes concrete: {result['statement']}\nby: {result['method']}\nholds for:", markup=False)
+    for line in result["hypotheses"]:
+        paper.print(f"  - {line}", markup=False)
+
+
+def _whole(count: int) -> str:
+    """A head count: exact below ten million, four digits above."""
+    if count < 10**7:
+        return str(count)
+    digits = len(str(count)) - 1
+    return f"{count / 10**digits:.3f}e{digits}"

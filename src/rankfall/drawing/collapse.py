@@ -1,0 +1,71 @@
+"""mu against depth, one line per mask, with the tail that theory predicts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rankfall.drawing.canvas import COLOURS, canvas
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Deeper than this the cubic curve would squeeze all others into one line.
+DEEPEST_CUBIC = -400.0
+
+
+def draw_collapse(curves: Sequence[Mapping[str, Any]], title: str) -> Figure:
+    """Left: log10 mu to any depth. Right: the first layers, where ordinary floating point still follows.
+
+    A curve has `name`, `layers`, `log10_mu`, and may have `tail_rate`, `floor` (layer, log10 mu) and `effective_rank`.
+    """
+    figure, axes = canvas(1, 3, size=(5.0, 3.8))
+    deep, shallow, ranks = axes[0]
+    slow = [curve["log10_mu"][-1] for curve in curves if not curve.get("cubic")]
+    lowest = min([value for value in slow if value is not None] or [DEEPEST_CUBIC])
+    for curve, colour in zip(curves, COLOURS * len(curves), strict=False):
+        layers, values = curve["layers"], curve["log10_mu"]
+        for axis in (deep, shallow):
+            axis.plot(layers, values, color=colour, label=curve["name"])
+        _draw_tail(deep, curve, colour)
+        if curve.get("floor"):
+            for axis in (deep, shallow):
+                axis.plot(*curve["floor"], "o", color=colour, markersize=5)
+        if curve.get("effective_rank"):
+            ranks.plot(layers, curve["effective_rank"], color=colour, label=curve["name"])
+    deep.set_ylim(min(lowest * 1.05, -1.0), 2.0)
+    shallow.set_ylim(-18, 2)
+    shallow.axhspan(-18, -15.5, color="0.9")
+    shallow.text(
+        0.98, 0.03, "rounding noise of float64", ha="right", va="bottom", transform=shallow.transAxes, color="0.35"
+    )
+    first = min(max((curve["layers"][-1] for curve in curves), default=1), 120)
+    shallow.set_xlim(0, first)
+    ranks.set_xscale("symlog", linthresh=1)
+    deep.set_title("exact, to any depth")
+    shallow.set_title("dots: plain float64 goes wrong here")
+    ranks.set_title("directions in use")
+    ranks.set_ylabel("effective rank")
+    for axis in (deep, shallow):
+        axis.set_ylabel("log10 of mu")
+    for axis in (deep, shallow, ranks):
+        axis.set_xlabel("layer")
+    deep.legend(fontsize=8)
+    figure.suptitle(title)
+    return figure
+
+
+def _draw_tail(axis: Any, curve: Mapping[str, Any], colour: str) -> None:
+    """The line of the second eigenvalue through the end of the curve, dashed, over its last two thirds."""
+    import math
+
+    rate = curve.get("tail_rate")
+    if not rate or rate >= 1 or curve.get("cubic"):
+        return
+    last, value = curve["layers"][-1], curve["log10_mu"][-1]
+    if value is None:
+        return
+    start = last / 3
+    axis.plot(
+        [start, last], [value - (last - start) * math.log10(rate), value], ":", color="black", linewidth=1, zorder=5
+    )

@@ -1,0 +1,153 @@
+"""A whole experiment from names: masks and seeds through one program, theory and measured rate beside each mask."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from rankfall.attention.masks import MaskSchedule
+from rankfall.dynamics.certificate import certificate
+from rankfall.dynamics.rate import MeasuredRate, measured_rate
+from rankfall.dynamics.recorder import DEFAULT_MEASURES
+from rankfall.dynamics.rule import PURE_ATTENTION, Rule
+from rankfall.dynamics.simulate import Simulation, simulate
+from rankfall.dynamics.start import counterexample_tokens, random_tokens
+from rankfall.dynamics.weights import DrawnWeights, Recipe
+from rankfall.errors import require_count
+from rankfall.theory.collapse import CollapseTheorem, collapse_theorem
+from rankfall.theory.uniform_attention import tail_rate
+
+# Products of attention matrices cost n^3 a layer; a few hundred layers show their rate.
+CERTIFIED_TOKENS, CERTIFIED_LAYERS = 256, 200
+
+
+@final
+@dataclass(frozen=True)
+class Experiment:
+    """Every mask with every seed; weights and starting tokens of one seed are the same under all masks."""
+
+    masks: tuple[MaskSchedule, ...]
+    recipe: Recipe
+    tokens: int
+    layers: int
+    rule: Rule = PURE_ATTENTION
+    temperature: float = 1.0
+    seeds: tuple[int, ...] = (0,)
+    thin: int = 1
+    keep_tokens: bool = False
+    measures: tuple[str, ...] = DEFAULT_MEASURES
+    device: str = "cpu"
+
+
+@final
+@dataclass(frozen=True)
+class Report:
+    """What one mask did: its simulation's samples (one per seed), the theorem, the tail, the measured rates."""
+
+    mask: MaskSchedule
+    seeds: tuple[int, ...]
+    records: list[dict[str, Any]]
+    theorem: CollapseTheorem
+    tail_rate: float | None
+    tail_reason: str | None
+    rates: list[MeasuredRate | None]
+    floors: list[dict[str, Any]]
+    certificate: dict[str, Any] | None
+    bound_log_mu: Tensor | None
+    kept: Tensor | None = field(repr=False, default=None)
+
+
+def run(experiment: Experiment, progress: Callable[[int], None] | None = None) -> list[Report]:
+    """Simulate all masks and seeds as one batch, then set the theory beside each mask."""
+    require_count("the number of tokens", experiment.tokens)
+    start = counterexample_tokens if experiment.recipe.value == "counterexample" else random_tokens
+    own = start(experiment.seeds, experiment.tokens, experiment.recipe.width).to(experiment.device)
+    copies, seeds = len(experiment.masks), len(experiment.seeds)
+    weights = DrawnWeights(
+        experiment.recipe,
+        experiment.seeds * copies,
+        [experiment.temperature] * (seeds * copies),
+        experiment.device,
+    )
+    masks = [mask for mask in experiment.masks for _ in range(seeds)]
+    done = simulate(
+        own.repeat(copies, 1, 1),
+        weights,
+        masks if copies > 1 else masks[0],
+        experiment.layers,
+        experiment.rule,
+        measures=experiment.measures,
+        thin=experiment.thin,
+        keep_tokens=experiment.keep_tokens,
+        progress=progress,
+    )
+    return [_report(experiment, done, own, place) for place in range(copies)]
+
+
+def _report(experiment: Experiment, done: Simulation, own: Tensor, place: int) -> Report:
+    mask, seeds = experiment.masks[place], len(experiment.seeds)
+    samples = range(place * seeds, (place + 1) * seeds)
+    one = DrawnWeights(experiment.recipe, experiment.seeds[:1], [experiment.temperature])
+    first = own[:1].cpu()
+    depth = experiment.layers if experiment.recipe.per_layer else 1
+    theorem = collapse_theorem(
+        [one.at(layer) for layer in range(max(1, depth))],
+        mask,
+        first[0],
+        norm=experiment.rule.norm.name,
+        residual=experiment.rule.residual,
+    )
+    proved = None
+    if theorem.applies and experiment.tokens <= CERTIFIED_TOKENS and experiment.layers > 0:
+        proved = certificate(first, one, mask, min(experiment.layers, CERTIFIED_LAYERS), experiment.rule)
+    tail, reason = _tail(experiment, mask, one)
+    log_mu = done.log_mu
+    assert done.floors is not None
+    return Report(
+        mask=mask,
+        seeds=experiment.seeds,
+        records=_over_seeds(done, list(samples)),
+        theorem=theorem,
+        tail_rate=tail,
+        tail_reason=reason,
+        rates=[measured_rate(done.layers, log_mu[:, sample].tolist()) for sample in samples],
+        floors=[asdict(done.floors[sample]) for sample in samples],
+        certificate=asdict(proved) if proved is not None else None,
+        bound_log_mu=theorem.bound.log_mu(torch.tensor(done.layers), first[0]) if theorem.bound is not None else None,
+        kept=done.kept[:, list(samples)] if done.kept is not None else None,
+    )
+
+
+def _tail(experiment: Experiment, mask: MaskSchedule, weights: DrawnWeights) -> tuple[float | None, str | None]:
+    """The tail rate where linear theory gives it, or why not."""
+    recipe, rule = experiment.recipe, experiment.rule
+    orthogonal = recipe.value in ("identity", "orthogonal") and recipe.heads == 1
+    identity = recipe.value == "identity"
+    if (orthogonal or identity) and rule.residual == 0:
+        if rule.norm.name in ("none", "unit", "rms") and rule.placement == "post":
+            return tail_rate(mask, experiment.tokens), None
+        return None, "only known for no norm, unit norm and RMS norm after the layer"
+    if rule.norm.name != "none":
+        return None, "only known with orthogonal values and no residual once there is a norm"
+    if recipe.per_layer or mask.period > 1:
+        return None, "only known for the same weights and mask in every layer unless values are orthogonal"
+    # Scores vanish as tokens merge: all heads then average alike, and their value maps add up.
+    value = weights.at(0).value[0].sum(dim=0)
+    return tail_rate(mask, experiment.tokens, torch.linalg.eigvals(value).numpy(), rule.residual), None
+
+
+def _over_seeds(done: Simulation, samples: list[int]) -> list[dict[str, Any]]:
+    """One sample's records as they are; over several, medians, with the extremes of log10 mu beside."""
+    if len(samples) == 1:
+        return done.records(samples[0])
+    middle = {name: column[:, samples].median(dim=1).values.tolist() for name, column in done.columns.items()}
+    log10_mu = done.columns["log10_mu"][:, samples]
+    middle["log10_mu_least"], middle["log10_mu_most"] = log10_mu.amin(dim=1).tolist(), log10_mu.amax(dim=1).tolist()
+    return [
+        {"layer": layer, **{name: values[row] for name, values in middle.items()}}
+        for row, layer in enumerate(done.layers)
+    ]

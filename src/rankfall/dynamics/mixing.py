@@ -1,0 +1,141 @@
+"""Which samples attend under which mask in a layer, and plain averaging for when all scores have died away."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from rankfall.attention.masks import Mask, MaskSchedule
+from rankfall.errors import require
+
+# Masks with a smaller share of allowed pairs are averaged as sparse matrices.
+SPARSE_SHARE = 0.125
+
+Masks = Mask | MaskSchedule | Sequence[Mask | MaskSchedule]
+"""One mask or schedule for the whole batch, or one for each sample."""
+
+
+@final
+class Mixer:
+    """One mask at n tokens (or a stack of masks, one per sample): what attention needs, and uniform averaging."""
+
+    def __init__(self, masks: tuple[Mask, ...], n: int, device: torch.device) -> None:
+        self.n, self.device = n, device
+        self.masks = masks
+        for mask in masks:
+            mask.check(n)
+
+    @cached_property
+    def pattern(self) -> Mask | Tensor:
+        """What `attend` takes: the mask itself, or a boolean (b, 1, n, n)."""
+        if len(self.masks) == 1:
+            return self.masks[0]
+        return torch.stack([mask.dense(self.n, self.device) for mask in self.masks])[:, None]
+
+    @cached_property
+    def complete(self) -> bool:
+        """Every token sees every token: then collapse is cubic and needs its own route."""
+        return self.masks[0].band(self.n) is None and bool(self.masks[0].dense(self.n).all())
+
+    @cached_property
+    def _average(self) -> Tensor:
+        allowed = self.pattern.dense(self.n, self.device) if isinstance(self.pattern, Mask) else self.pattern[:, 0]
+        weights = allowed.double()
+        weights = weights / weights.sum(dim=-1, keepdim=True)
+        if weights.ndim == 2 and float(allowed.double().mean()) < SPARSE_SHARE:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # torch announces that CSR tensors are in beta
+                return weights.to_sparse_csr()
+        return weights
+
+    def average(self, values: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
+        """Uniform attention: every token becomes the mean of those it sees."""
+        if self._average.layout == torch.sparse_csr:
+            together = values.transpose(0, 1).reshape(self.n, -1)
+            mixed = self._average @ together
+            return mixed.reshape(self.n, *values.shape[::2]).transpose(0, 1)
+        return self._average @ values
+
+
+@final
+@dataclass(frozen=True)
+class Group:
+    """Samples that attend alike. `index` is None when that is all of them."""
+
+    mixer: Mixer
+    index: Tensor | None
+
+
+@final
+class MaskPlan:
+    """The groups of every layer, built once per distinct layer of the schedules' common period."""
+
+    def __init__(self, masks: Masks, batch: int, n: int, device: torch.device | str = "cpu") -> None:
+        given = [masks] if isinstance(masks, (Mask, MaskSchedule)) else list(masks)
+        require(
+            len(given) in (1, batch),
+            required=f"one mask, or one for each of the {batch} samples",
+            got=f"{len(given)} masks",
+            remedy="repeat each mask for the samples it is meant for",
+        )
+        self.schedules = [one if isinstance(one, MaskSchedule) else MaskSchedule((one,)) for one in given]
+        self.batch, self.n, self.device = batch, n, torch.device(device)
+        self.period = math.lcm(*(schedule.period for schedule in self.schedules))
+        self._groups: dict[int, list[Group]] = {}
+        self._mixers: dict[object, Mixer] = {}
+
+    def reference(self) -> Float[Tensor, "b n"]:
+        """Which token the others are told apart from: a root where not all tokens are roots, else the mean."""
+        weights = torch.full((len(self.schedules), self.n), 1 / self.n, dtype=torch.float64)
+        for row, schedule in zip(weights, self.schedules, strict=True):
+            roots = schedule.facts(self.n).roots
+            if 0 < len(roots) < self.n:
+                row.zero_()
+                row[roots[0]] = 1.0
+        return weights.expand(self.batch, self.n).to(self.device)
+
+    def at(self, layer: int) -> list[Group]:
+        """How the samples are grouped in that layer."""
+        place = layer % self.period
+        if place not in self._groups:
+            self._groups[place] = self._group([schedule.at(layer) for schedule in self.schedules])
+        return self._groups[place]
+
+    def _group(self, masks: list[Mask]) -> list[Group]:
+        if len(masks) == 1:
+            return [Group(self._mixer((masks[0],)), None)]
+        places: dict[object, list[int]] = {}
+        for sample, mask in enumerate(masks):
+            single = self._mixer((mask,))
+            alone = single.complete or mask.band(self.n) is not None
+            places.setdefault(_key(mask) if alone else "dense", []).append(sample)
+        groups = []
+        for key, samples in places.items():
+            chosen = tuple(masks[sample] for sample in samples)
+            alike = key != "dense" or len({_key(mask) for mask in chosen}) == 1
+            mixer = self._mixer(chosen[:1] if alike else chosen)
+            whole = len(samples) == self.batch
+            groups.append(Group(mixer, None if whole else torch.tensor(samples, device=self.device)))
+        return groups
+
+    def _mixer(self, masks: tuple[Mask, ...]) -> Mixer:
+        key = tuple(_key(mask) for mask in masks)
+        if key not in self._mixers:
+            self._mixers[key] = Mixer(masks, self.n, self.device)
+        return self._mixers[key]
+
+
+def _key(mask: Mask) -> object:
+    try:
+        hash(mask)
+    except TypeError:
+        return id(mask)
+    return mask

@@ -1,0 +1,130 @@
+"""Tokens as a common part plus a residual with its own logarithmic scale: exact far below machine epsilon.
+
+X = e^K (1 m^T + e^l R). Subtracting a mean from tokens that agree to sixteen digits leaves rounding noise; here the
+difference is carried on its own, so that log mu(X) = K + l + log ||R||_F is right at 10^-300 and beyond.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from rankfall.attention.checks import check_finite, check_tokens
+
+
+@final
+@dataclass(frozen=True)
+class Split:
+    """A batch of token matrices, split. Always in normal form:
+
+    common (b, d)       m, the reference token, with max |m| <= 1
+    residual (b, n, d)  R, what each token has beyond the reference, max |R| = 1 (all zero where tokens agree exactly)
+    log_size (b,)       K, so that max(max |m|, e^l) = 1
+    log_ratio (b,)      l <= 0; -inf where the residual is zero
+    reference (b, n)    weights of the tokens in the reference token m, so that reference R = 0
+
+    The mean token is a good reference when all tokens see each other in the long run. When only some tokens are
+    roots, one of them must be the reference: chains of one-way masks amplify the rounding of a subtracted mean
+    exponentially, while differences from the root never mix with larger ones behind them.
+    """
+
+    common: Tensor
+    residual: Tensor
+    log_size: Tensor
+    log_ratio: Tensor
+    reference: Tensor
+
+    @property
+    def batch(self) -> int:
+        """How many token matrices."""
+        return self.residual.shape[0]
+
+    @property
+    def count(self) -> int:
+        """Tokens, n."""
+        return self.residual.shape[-2]
+
+    def tokens(self) -> Float[Tensor, "b n d"]:
+        """The tokens as ordinary float64 numbers."""
+        return self.log_size.exp()[:, None, None] * self.scaled_tokens()
+
+    def scaled_tokens(self) -> Float[Tensor, "b n d"]:
+        """The tokens divided by e^K: nothing over- or underflows."""
+        return self.common[:, None, :] + self.log_ratio.exp()[:, None, None] * self.residual
+
+    def centred(self) -> Float[Tensor, "b n d"]:
+        """The residual about the mean token."""
+        return self.residual - self.residual.mean(dim=-2, keepdim=True)
+
+    def log_mu(self) -> Float[Tensor, b]:
+        """log ||X - 1 1^T X / N||_F; -inf where all tokens are exactly equal."""
+        return self.log_size + self.log_ratio + _log_norm(self.centred())
+
+    def log_relative_mu(self) -> Float[Tensor, b]:
+        """log(mu(X) / ||X||_F); -inf where the tokens are equal or zero."""
+        mean = self.common + self.log_ratio.exp()[:, None] * self.residual.mean(dim=-2)
+        spread = self.log_ratio + _log_norm(self.centred())
+        total = mean.square().sum(dim=-1) * self.count + (2 * spread).exp()
+        return torch.where(total > 0, spread - 0.5 * total.clamp_min(torch.finfo(total.dtype).tiny).log(), -torch.inf)
+
+    def take(self, index: Tensor) -> Split:
+        """The samples at these places."""
+        return Split(*(getattr(self, field.name)[index] for field in fields(self)))
+
+
+def split(tokens: Float[Tensor, "b n d"], reference: Float[Tensor, "b n"] | None = None) -> Split:
+    """Ordinary tokens, split; they are taken as exact float64 numbers. The default reference is the mean token."""
+    check_tokens(tokens)
+    check_finite(tokens)
+    wide = tokens.double()
+    largest = wide.abs().amax(dim=(-2, -1))
+    largest = largest.where(largest > 0, 1.0)
+    if reference is None:
+        reference = torch.full_like(wide[..., 0], 1 / wide.shape[-2])
+    common = torch.zeros_like(wide[:, 0, :])
+    zero = torch.zeros_like(largest)
+    return normal_form(common, wide / largest[:, None, None], largest.log(), zero, reference)
+
+
+def normal_form(common: Tensor, residual: Tensor, log_size: Tensor, log_ratio: Tensor, reference: Tensor) -> Split:
+    """The same tokens with the residual's reference moved into the common part and both parts scaled."""
+    moved = reference[:, None, :] @ residual
+    residual = residual - moved
+    top = residual.abs().amax(dim=(-2, -1))
+    common = common + log_ratio.exp()[:, None] * moved[:, 0, :]
+    log_ratio = torch.where(top > 0, log_ratio + top.log(), -torch.inf)
+    residual = residual / top.where(top > 0, 1.0)[:, None, None]
+    size = torch.maximum(common.abs().amax(dim=-1), log_ratio.exp())
+    size = size.where(size > 0, 1.0)
+    return Split(common / size[:, None], residual, log_size + size.log(), log_ratio - size.log(), reference)
+
+
+def add(one: Split, other: Split, weight: float = 1.0) -> Split:
+    """weight * one + other, without losing the smaller residual's digits unless the sum itself cancels."""
+    log_size = torch.maximum(one.log_size, other.log_size)
+    common = (
+        weight * (one.log_size - log_size).exp()[:, None] * one.common
+        + (other.log_size - log_size).exp()[:, None] * other.common
+    )
+    first, second = one.log_size + one.log_ratio, other.log_size + other.log_ratio
+    scale = torch.maximum(first, second)
+    scale = scale.where(scale > -torch.inf, log_size)
+    residual = (
+        weight * (first - scale).exp()[:, None, None] * one.residual
+        + (second - scale).exp()[:, None, None] * other.residual
+    )
+    return normal_form(common, residual, log_size, scale - log_size, one.reference)
+
+
+def merge(parts: list[Split], places: list[Tensor]) -> Split:
+    """Put samples that were taken apart back into their places."""
+    order = torch.cat(places).argsort()
+    return Split(*(torch.cat([getattr(part, field.name) for part in parts])[order] for field in fields(Split)))
+
+
+def _log_norm(residual: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(residual, dim=(-2, -1)).log()

@@ -1,0 +1,125 @@
+"use strict";
+(() => {
+  const root = document.documentElement;
+  const plots = JSON.parse(document.getElementById("plots").textContent);
+  const drawn = [];
+
+  const dark = () => root.dataset.theme === "dark";
+  const ink = () => getComputedStyle(root).getPropertyValue("--fore").trim();
+  const line = () => getComputedStyle(root).getPropertyValue("--line").trim();
+
+  function themed(layout) {
+    const out = { ...layout, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: ink() }, modebar: { bgcolor: "rgba(0,0,0,0)", color: line() } };
+    for (const key of Object.keys(out)) {
+      if (/^[xy]axis/.test(key)) out[key] = { ...out[key], gridcolor: line(), linecolor: line(), zeroline: false, automargin: true, exponentformat: "power" };
+    }
+    return out;
+  }
+
+  function visible(data) {
+    // Black is the last of the colours; on a dark page it must turn light.
+    if (!dark()) return data;
+    const swap = (colour) => (colour === "#000000" ? "#f0f0f0" : colour);
+    return data.map((trace) => ({
+      ...trace,
+      ...(trace.line && { line: { ...trace.line, color: swap(trace.line.color) } }),
+      ...(trace.marker && { marker: { ...trace.marker, color: Array.isArray(trace.marker.color) ? trace.marker.color.map(swap) : swap(trace.marker.color) } }),
+    }));
+  }
+
+  // On a phone the panels of one figure stand below each other.
+  function stacked(layout) {
+    const suffixes = Object.keys(layout).filter((key) => key.startsWith("xaxis")).map((key) => key.slice(5));
+    const out = { ...layout };
+    suffixes.forEach((suffix, row) => {
+      const bottom = (suffixes.length - 1 - row) / suffixes.length;
+      out[`xaxis${suffix}`] = { ...layout[`xaxis${suffix}`], domain: [0, 1] };
+      out[`yaxis${suffix}`] = { ...layout[`yaxis${suffix}`], domain: [bottom + 0.24 / suffixes.length, bottom + 0.88 / suffixes.length] };
+    });
+    return [out, suffixes.length];
+  }
+
+  function draw(place) {
+    const plot = plots[place.dataset.name];
+    const narrow = window.innerWidth < 640;
+    const [panels, rows] = narrow ? stacked(plot.layout) : [plot.layout, 1];
+    const layout = themed({
+      ...panels, height: narrow ? 320 * rows : Number(place.dataset.height), margin: { l: 60, r: 20, t: 30, b: 50 }, hovermode: "closest",
+      legend: { orientation: "h", y: -0.18, yanchor: "top", font: { size: narrow ? 10 : 12 } },
+    });
+    return Plotly.react(place, visible(plot.data), layout, { displaylogo: false, responsive: true, modeBarButtonsToRemove: ["select2d", "lasso2d"] })
+      .then(() => { place.dataset.drawn = "yes"; });
+  }
+
+  function flip(place, axis) {
+    const layout = plots[place.dataset.name].layout;
+    for (const key of Object.keys(layout)) {
+      if (!key.startsWith(`${axis}axis`)) continue;
+      const next = layout[key].type === "log" ? "linear" : "log";
+      layout[key] = { ...layout[key], type: next, autorange: true };
+      delete layout[key].range;
+    }
+    draw(place);
+  }
+
+  function sort(head) {
+    const row = head.parentElement;
+    const body = row.closest("table").tBodies[0];
+    const column = [...row.children].indexOf(head);
+    const down = head.getAttribute("aria-sort") === "ascending";
+    for (const other of row.children) other.removeAttribute("aria-sort");
+    head.setAttribute("aria-sort", down ? "descending" : "ascending");
+    const value = (line) => line.children[column].dataset.value;
+    const compare = (a, b) => {
+      const x = value(a), y = value(b);
+      const order = x !== "" && y !== "" && !isNaN(x) && !isNaN(y) ? Number(x) - Number(y) : x.localeCompare(y);
+      return down ? -order : order;
+    };
+    body.append(...[...body.rows].sort(compare));
+  }
+
+  function define(button) {
+    const box = document.getElementById("definition");
+    const again = !box.hidden && box.textContent === button.dataset.text;
+    box.hidden = again;
+    if (again) return;
+    box.textContent = button.dataset.text;
+    const at = button.getBoundingClientRect();
+    box.style.top = `${at.bottom + window.scrollY + 4}px`;
+    box.style.left = `${Math.max(8, Math.min(at.left + window.scrollX, document.body.clientWidth - box.offsetWidth - 8))}px`;
+  }
+
+  root.dataset.theme = window.matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+  document.getElementById("theme").addEventListener("click", () => {
+    root.dataset.theme = dark() ? "light" : "dark";
+    drawn.forEach(draw);
+  });
+  document.addEventListener("click", (event) => {
+    const target = event.target;
+    if (target.matches(".define")) { event.stopPropagation(); define(target); return; }
+    document.getElementById("definition").hidden = true;
+    if (target.matches(".scale")) flip(target.closest(".picture").querySelector(".plot"), target.dataset.axis);
+    else if (target.matches("th")) sort(target);
+  });
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && event.target.matches("th")) sort(event.target);
+  });
+
+  // Plots are drawn as they come near the screen, so that a long report opens at once; printing draws all.
+  const near = new IntersectionObserver((entries) => {
+    for (const entry of entries) {
+      if (!entry.isIntersecting) continue;
+      near.unobserve(entry.target);
+      drawn.push(entry.target);
+      draw(entry.target);
+    }
+  }, { rootMargin: "400px" });
+  document.querySelectorAll(".plot").forEach((place) => {
+    place.style.minHeight = `${place.dataset.height}px`;
+    near.observe(place);
+  });
+  window.addEventListener("beforeprint", () => {
+    root.dataset.theme = "light";
+    document.querySelectorAll(".plot").forEach(draw);
+  });
+})();

@@ -1,0 +1,90 @@
+"""One self-contained HTML file: styles, scripts, data and pictures inside, nothing fetched."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from importlib import resources
+from typing import Any
+
+from rankfall.drawing.canvas import FORMATS
+from rankfall.report.document import Document, Grid
+from rankfall.report.interactive import interactive
+
+MARKS = {"good": "✓", "warn": "!", "bad": "✗", "unknown": "?"}
+
+# More rows than anybody scrolls through; the files beside the report have all of them.
+ROWS_SHOWN = 400
+
+PIXELS_PER_INCH = 100
+
+
+def render(document: Document) -> str:
+    """The report as HTML. Every word from outside is escaped; embedded data cannot end its script element."""
+    from jinja2 import Environment, StrictUndefined
+    from markupsafe import Markup
+    from plotly.offline import get_plotlyjs
+
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    template = environment.from_string(_asset("page.html.j2"))
+    plots = {}
+    heights = {}
+    for picture in document.pictures():
+        # Constrained layout settles the panels' places only when the figure is drawn.
+        picture.figure.canvas.draw()
+        plots[picture.name] = interactive(picture.figure)
+        heights[picture.name] = max(320, round(float(picture.figure.get_figheight()) * PIXELS_PER_INCH))
+    return template.render(
+        document=document,
+        style=Markup(_asset("page.css")),
+        script=Markup(_asset("page.js")),
+        plotly=Markup(get_plotlyjs()),
+        plots=Markup(embedded(plots)),
+        heights=heights,
+        grids={grid.name: cells(grid) for grid in document.grids()},
+        marks=MARKS,
+        endings=FORMATS,
+        provenance=list(flat(document.provenance)),
+    )
+
+
+def embedded(value: Any) -> str:
+    """JSON that is safe inside a script element: no character in it can close the element or open another."""
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def cells(grid: Grid) -> dict[str, Any]:
+    """A table as text for people and values for sorting."""
+    table = grid.table.head(ROWS_SHOWN)
+    columns = [
+        {"label": str(column).replace("_", " "), "definition": grid.definitions.get(str(column), "")}
+        for column in table.columns
+    ]
+    rows = [[_cell(value) for value in row] for row in table.itertuples(index=False)]
+    return {"columns": columns, "rows": rows, "hidden": len(grid.table) - len(table)}
+
+
+def flat(record: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    """Nested facts as lines of a list."""
+    lines: list[tuple[str, str]] = []
+    for key, value in record.items():
+        if isinstance(value, Mapping):
+            lines += flat(value, f"{prefix}{key} ")
+        else:
+            lines.append((f"{prefix}{key}", str(value)))
+    return lines
+
+
+def _cell(value: Any) -> dict[str, str]:
+    if value is None or value != value:  # NaN is the only value that differs from itself
+        return {"text": "–", "value": ""}
+    if isinstance(value, bool):
+        return {"text": "yes" if value else "no", "value": str(int(value))}
+    if isinstance(value, float):
+        return {"text": f"{value:.5g}", "value": repr(float(value))}
+    return {"text": str(value), "value": str(value)}
+
+
+def _asset(name: str) -> str:
+    return resources.files("rankfall.report").joinpath("assets", name).read_text(encoding="utf-8")

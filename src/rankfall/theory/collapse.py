@@ -1,0 +1,124 @@
+"""B-thm1 on given weights: its hypotheses one by one, and its numbers where all of them hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from rankfall.attention import Heads, value_forms
+from rankfall.attention.masks import Mask, MaskFacts, MaskSchedule
+from rankfall.theory.attention_floor import least_weight, score_strength
+from rankfall.theory.collapse_bound import ContractionBound
+
+# Singular values of a value matrix that exceed 1 by rounding only do not make tokens grow.
+ROUNDING = 1e-9
+
+
+@final
+@dataclass(frozen=True)
+class Hypothesis:
+    """One condition of a theorem, whether it holds on the given input, and the number or fact that decided."""
+
+    hypothesis: str
+    holds: bool
+    evidence: str
+
+
+@final
+@dataclass(frozen=True)
+class CollapseTheorem:
+    """B-thm1 on the given input. `bound` is None, and `reason` says why, when a hypothesis fails."""
+
+    hypotheses: tuple[Hypothesis, ...]
+    bound: ContractionBound | None
+    facts: MaskFacts
+
+    @property
+    def applies(self) -> bool:
+        """Whether every hypothesis holds."""
+        return all(one.holds for one in self.hypotheses)
+
+    @property
+    def reason(self) -> str | None:
+        """The hypotheses that fail, in words; None when the theorem applies."""
+        failed = [f"{one.hypothesis}: {one.evidence}" for one in self.hypotheses if not one.holds]
+        return "; ".join(failed) or None
+
+
+def collapse_theorem(
+    layers: Sequence[Heads],
+    masks: Mask | MaskSchedule,
+    tokens: Tensor,
+    *,
+    norm: str = "none",
+    residual: float = 0.0,
+) -> CollapseTheorem:
+    """Check B-thm1 for (n, d) tokens under the distinct `layers` of weights (one, when all layers share it).
+
+    eps comes from the weights: s from the strongest layer, R = max |x_i| and D = max |x_i - x_j| at the start; both
+    cannot grow while ||W_V||_2 <= 1, since attention averages.
+    """
+    schedule = masks if isinstance(masks, MaskSchedule) else MaskSchedule((masks,))
+    n = tokens.shape[-2]
+    facts = schedule.facts(n)
+    strength = max(score_strength(heads) for heads in layers)
+    value_norm = max(_value_norm(heads) for heads in layers)
+    uniform = strength == 0 and all(heads.query_bias is None for heads in layers)
+    hypotheses = (
+        _rooted(facts, schedule),
+        Hypothesis("every token attends to itself", True, "masks are built with self-loops"),
+        Hypothesis(
+            "no norm between layers", norm == "none", f"norm: {norm}" + ("" if norm == "none" else "; see B-thm2")
+        ),
+        Hypothesis("no residual connection", residual == 0, f"residual weight {residual:g}"),
+        _one_value_map(layers),
+        Hypothesis(
+            "tokens stay bounded: ||W_V||_2 <= 1",
+            uniform or value_norm <= 1 + ROUNDING,
+            f"largest ||W_V||_2 = {value_norm:.6g}" + (", but scores are zero" if uniform and value_norm > 1 else ""),
+        ),
+        Hypothesis(
+            "scores depend on tokens only through bounded weights",
+            all(heads.query_bias is None for heads in layers),
+            f"||W_Q W_K^T||_2 / sqrt(d_QK) = {strength:.6g}, query biases "
+            + ("absent" if all(heads.query_bias is None for heads in layers) else "present"),
+        ),
+    )
+    if not all(one.holds for one in hypotheses):
+        return CollapseTheorem(hypotheses, None, facts)
+    degree = max(int(schedule.at(layer).dense(n).sum(dim=-1).max()) for layer in range(schedule.period))
+    reach = float(torch.linalg.vector_norm(tokens, dim=-1).max())
+    diameter = float(torch.cdist(tokens, tokens).max())
+    assert facts.radius is not None
+    bound = ContractionBound(
+        least_weight(degree, strength, reach, diameter), facts.radius * schedule.period, n, min(1.0, value_norm)
+    )
+    if uniform:
+        bound = ContractionBound(1 / degree, facts.radius * schedule.period, n, value_norm)
+    return CollapseTheorem(hypotheses, bound, facts)
+
+
+def _rooted(facts: MaskFacts, schedule: MaskSchedule) -> Hypothesis:
+    graph = "the mask" if schedule.period == 1 else f"the union over a period of {schedule.period}"
+    if facts.quasi_strongly_connected:
+        evidence = f"{graph} has {len(facts.roots)} roots, radius {facts.radius}"
+    else:
+        evidence = f"{graph} has no token that reaches all others"
+    return Hypothesis("the mask has a root (quasi-strongly connected)", facts.quasi_strongly_connected, evidence)
+
+
+def _one_value_map(layers: Sequence[Heads]) -> Hypothesis:
+    for heads in layers:
+        forms = value_forms(heads)
+        if float((forms - forms[..., :1, :, :]).abs().max()) > 0:
+            return Hypothesis("one value map for all heads", False, f"{heads.heads} heads with different value maps")
+    return Hypothesis("one value map for all heads", True, f"{layers[0].heads} head(s), one value map")
+
+
+def _value_norm(heads: Heads) -> float:
+    """||sum over heads of V_h||_2: with one value map for all heads, that of the layer."""
+    return float(torch.linalg.matrix_norm(value_forms(heads).sum(dim=-3), ord=2).max())

@@ -1,0 +1,95 @@
+"""The kernel matrix of many hardmax heads as tiles of its lower triangle: stored while they fit, made anew
+otherwise.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+
+import torch
+from torch import Tensor
+
+from rankfall.theory.hardmax import require_unit
+
+TILE = 1024
+GIB = 2**30
+
+
+def default_cache_bytes(device: torch.device) -> int:
+    """At most 9.5 GiB (2^16 heads need 8.1), and no more than 60 % of the memory that is free now."""
+    if device.type == "cuda":
+        free = torch.cuda.mem_get_info(device)[0]
+    else:
+        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return int(min(9.5 * GIB, 0.6 * free))
+
+
+class VoteKernel:
+    """G = (4/pi^2) asin(Q Q^T) * asin(K K^T) elementwise, so that C = (1 1^T + G)/2; unit diagonal.
+
+    `times(x)` multiplies by the leading block of G that fits x, so one kernel serves every smaller set of heads.
+    Stored tiles are float32 with float64 sums across tiles; `times(x, exact=True)` makes every tile in float64.
+    """
+
+    def __init__(self, queries: Tensor, keys: Tensor, cache_bytes: int | None = None) -> None:
+        require_unit(queries, "queries")
+        require_unit(keys, "keys")
+        self.queries = queries.double()
+        self.keys = keys.double()
+        self._narrow = (self.queries.float(), self.keys.float())
+        self._room = default_cache_bytes(queries.device) if cache_bytes is None else cache_bytes
+        self._tiles: dict[tuple[int, int], Tensor] = {}
+
+    def __len__(self) -> int:
+        return int(self.queries.shape[0])
+
+    @property
+    def stored_bytes(self) -> int:
+        return sum(tile.numel() * tile.element_size() for tile in self._tiles.values())
+
+    def times(self, x: Tensor, *, exact: bool = False) -> Tensor:
+        """G x for x of shape (n,), n <= H: float64 in and out, every off-diagonal tile used for both its halves."""
+        n = x.shape[0]
+        result = torch.zeros_like(x)
+        narrow = x if exact else x.float()
+        for start in range(0, n, TILE):
+            rows = slice(start, min(start + TILE, n))
+            for other in range(0, start + 1, TILE):
+                columns = slice(other, min(other + TILE, n))
+                tile = self._tile(rows, columns, exact)
+                result[rows] += (tile @ narrow[columns]).double()
+                if other != start:
+                    result[columns] += (tile.mT @ narrow[rows]).double()
+        return result
+
+    def dense(self, n: int) -> Tensor:
+        """The leading n x n block in float64."""
+        return self._make(slice(0, n), slice(0, n), exact=True)
+
+    def _tile(self, rows: slice, columns: slice, exact: bool) -> Tensor:
+        whole = rows.stop - rows.start == TILE
+        if exact or not whole:
+            return self._make(rows, columns, exact)
+        place = (rows.start, columns.start)
+        if place not in self._tiles:
+            tile = self._make(rows, columns, exact=False)
+            if self.stored_bytes_left >= tile.numel() * tile.element_size():
+                self._room -= tile.numel() * tile.element_size()
+                self._tiles[place] = tile
+            return tile
+        return self._tiles[place]
+
+    @property
+    def stored_bytes_left(self) -> int:
+        return self._room
+
+    def _make(self, rows: slice, columns: slice, exact: bool) -> Tensor:
+        queries, keys = (self.queries, self.keys) if exact else self._narrow
+        tile = (queries[rows] @ queries[columns].mT).clamp_(-1, 1).asin_()
+        tile *= (keys[rows] @ keys[columns].mT).clamp_(-1, 1).asin_()
+        tile *= 4 / math.pi**2
+        if rows.start == columns.start:
+            # asin loses half its digits next to one; a head agrees with itself exactly.
+            tile.diagonal().fill_(1.0)
+        return tile

@@ -1,0 +1,96 @@
+"""Uniform attention U = mask / row sums: what every attention layer tends to as tokens merge, and its spectrum.
+
+Its second eigenvalue is the true tail rate of collapse (B-thm1's bound is far above it): scores flatten as the tokens
+approach each other, so the attention matrices tend to U.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from scipy.sparse import csr_array, diags_array
+from scipy.sparse.csgraph import connected_components
+from scipy.sparse.linalg import eigsh
+
+from rankfall.attention.masks import Mask, MaskSchedule
+
+# Larger components are symmetric ones by sparse shift-and-invert, or none at all.
+DENSE_LIMIT = 2048
+
+
+def uniform_attention(mask: Mask, n: int) -> np.ndarray:
+    """The (n, n) matrix in which every token takes the mean of those it sees."""
+    allowed = mask.dense(n).cpu().numpy().astype(float)
+    return allowed / allowed.sum(axis=1, keepdims=True)
+
+
+def other_eigenvalues(mask: Mask, n: int) -> np.ndarray:
+    """All eigenvalues of U but the one eigenvalue 1 that every averaging matrix has, largest modulus first.
+
+    Taken component by component: U is block triangular over the strongly connected components of the mask, so its
+    eigenvalues are theirs. A token that is a component of its own contributes 1 / (tokens it sees) exactly, which
+    makes causal masks exact although their U has long Jordan chains that no eigenvalue routine survives.
+    For components beyond 2048 tokens only the two largest eigenvalues are found.
+    """
+    allowed = mask.dense(n).cpu().numpy()
+    degrees = allowed.sum(axis=1)
+    count, component = connected_components(csr_array(allowed), directed=True, connection="strong")
+    sizes = np.bincount(component, minlength=count)
+    alone = sizes[component] == 1
+    found = [1.0 / degrees[alone].astype(complex)]
+    for large in np.flatnonzero(sizes > 1):
+        members = np.flatnonzero(component == large)
+        found.append(_block_eigenvalues(allowed[np.ix_(members, members)], degrees[members]))
+    values = np.concatenate(found)
+    values = np.delete(values, np.abs(values - 1).argmin())
+    return values[np.argsort(-np.abs(values))]
+
+
+def tail_rate(
+    masks: MaskSchedule | Mask, n: int, value_eigenvalues: np.ndarray | None = None, residual: float = 0
+) -> float:
+    """The factor per layer by which mu falls in the end without norm: max |residual + lambda_k(U) lambda_j(W_V)|.
+
+    k runs over all but the leading eigenvalue of U; `value_eigenvalues` are those of the value matrix (default: all
+    of modulus one, as for orthogonal ones, which is exact when residual is 0). Over a schedule it is the period's
+    product, per layer, and neither value eigenvalues nor a residual enter. 0 for the complete mask: there the
+    collapse is cubic.
+    """
+    schedule = masks if isinstance(masks, MaskSchedule) else MaskSchedule((masks,))
+    if schedule.period > 1:
+        product = np.eye(n)
+        for layer in range(schedule.period):
+            product = uniform_attention(schedule.at(layer), n) @ product
+        values = np.linalg.eigvals(product)
+        others = np.delete(values, np.abs(values - 1).argmin())
+        second = float(np.abs(others).max(initial=0.0))
+        # Rounding leaves a nilpotent part of about its square root.
+        return second ** (1 / schedule.period) if second > 1e-7 else 0.0
+    others = other_eigenvalues(schedule.at(0), n)
+    if len(others) == 0:
+        return 0.0
+    if value_eigenvalues is None:
+        return float(np.abs(others[0]))
+    return float(np.abs(residual + others[:, None] * value_eigenvalues[None, :]).max())
+
+
+def ring_second_eigenvalue(width: int, n: int) -> float:
+    """Closed form for the ring: max over k of |1 + 2 sum_{j<=w} cos(2 pi k j / n)| / (2w + 1), for 2w + 1 <= n."""
+    modes = np.arange(1, n)[:, None] * np.arange(1, width + 1)[None, :]
+    return float(np.abs(1 + 2 * np.cos(2 * math.pi * modes / n).sum(axis=1)).max() / (2 * width + 1))
+
+
+def _block_eigenvalues(allowed: np.ndarray, degrees: np.ndarray) -> np.ndarray:
+    """Eigenvalues of one strongly connected block, through the symmetric similar matrix where there is one."""
+    if allowed.all() and (degrees == len(degrees)).all():
+        return np.concatenate([np.ones(1), np.zeros(len(degrees) - 1)]).astype(complex)
+    if not (allowed == allowed.T).all():
+        return np.linalg.eigvals(allowed / degrees[:, None])
+    root = np.sqrt(degrees.astype(float))
+    if len(degrees) <= DENSE_LIMIT:
+        return np.linalg.eigvalsh(allowed / np.outer(root, root)).astype(complex)
+    scale = diags_array(1 / root)
+    symmetric = scale @ csr_array(allowed.astype(float)) @ scale
+    # Shift and invert just above 1: Lanczos alone cannot part the eigenvalues of a long path.
+    return eigsh(symmetric.tocsc(), k=2, sigma=1 + 1e-6, return_eigenvectors=False).astype(complex)

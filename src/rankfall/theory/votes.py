@@ -1,0 +1,74 @@
+"""A-thm7: majority votes of rank-1 hardmax heads with q = k drawn uniformly, and plurality votes among N points."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from scipy.special import betainc, gammaln
+
+from rankfall.errors import require, require_count
+from rankfall.theory.harmonics import Floats, gegenbauer, require_dim, sign_spectrum
+from rankfall.theory.sphere import average, density_at_zero, expected_largest_coordinate, expected_maximum
+
+
+def head_success(overlap: Floats) -> Floats:
+    """P(head right | t) = 1/2 + asin|t|/pi for a head with q = k uniform and t = <w, y>; it does not depend on d."""
+    return np.asarray(0.5 + np.arcsin(np.abs(overlap)) / math.pi)
+
+
+def tilted_head_success(dim: int, overlap: Floats, alignment: float, top: int = 501) -> Floats:
+    """The same for heads with <q,k> = rho fixed: 1/2 + (sgn t / 2) sum_l eta_l^2 P_l(rho) P_l(t); 1/2 at rho = 0.
+
+    Cut at degree `top`: what is left out is at most half of the energy above it times |P_l(rho) P_l(t)|.
+    """
+    require_dim(dim)
+    t = np.asarray(overlap, dtype=np.float64)
+    energies = sign_spectrum(dim, top).energies
+    total = np.zeros_like(t)
+    pairs = zip(gegenbauer(dim, top, np.float64(alignment)), gegenbauer(dim, top, t), strict=True)
+    for degree, (at_rho, at_t) in enumerate(pairs):
+        if degree % 2:
+            total = total + energies[degree // 2] * at_rho * at_t
+    return np.asarray(0.5 + 0.5 * np.sign(t) * total)
+
+
+def _require_odd(heads: int) -> None:
+    require_count("the number of heads H", heads)
+    require(
+        heads % 2 == 1,
+        required="an odd number of heads, so that no vote ties",
+        got=heads,
+        remedy=f"use {heads + 1}",
+    )
+
+
+def majority_error(dim: int, heads: int) -> float:
+    """P_err = int f_d(t) P(Bin(H, p(t)) <= (H-1)/2) dt for odd H; the mean squared error of the vote is 2 P_err."""
+    require_dim(dim)
+    _require_odd(heads)
+    half = (heads + 1) / 2
+    return average(lambda t: betainc(half, half, 1 - head_success(t)), dim, width=1 / math.sqrt(heads))
+
+
+def majority_error_asymptotic(dim: int, heads: int) -> float:
+    """Large H: P_err ~ f_d(0) sqrt(pi/(2H)) ~ sqrt(d/H)/2, so that H ~ d/(4 P_err^2) heads are needed."""
+    return density_at_zero(dim) * math.sqrt(math.pi / (2 * heads))
+
+
+def single_plurality_success(dim: int, points: int) -> float:
+    """One head's accuracy among N orthonormal points: about 1/N + sqrt(2/pi) (m_N/(N-1)) E max_i y_i (A-conj8)."""
+    slope = math.sqrt(2 / math.pi) * expected_maximum(points) / (points - 1)
+    return 1 / points + slope * expected_largest_coordinate(dim, points)
+
+
+def plurality_error_asymptotic(dim: int, points: int, heads: int) -> float:
+    """Large H, orthonormal points: P_err ~ [Gamma(d/2)/Gamma((d-1)/2)] (N-1)/sqrt(N H).
+
+    So H ~ d (N-1)^2 / (2 N P_err^2): linear in d and in N. For independent points with N >= 3 the vote is NOT
+    consistent (close points split it), and no such formula exists.
+    """
+    require_dim(dim)
+    require_count("the number of heads H", heads)
+    require_count("the number of points N", points, least=2)
+    return math.exp(gammaln(dim / 2) - gammaln((dim - 1) / 2)) * (points - 1) / math.sqrt(points * heads)

@@ -1,0 +1,155 @@
+"""One training run as plain values: what is trained, on what, for how long. Its identity is these values."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from rankfall.attention.masks import parse_mask
+from rankfall.attention.norms import PLACEMENTS, parse_norm
+from rankfall.errors import RequestError, require, require_count
+from rankfall.tasks import Task, parse_task
+
+CHUNK = 100
+"""Steps between metric rows; the published schedule steps, and its data stream starts again, this often."""
+
+POSITIONS = ("none", "additive", "concatenated")
+DATA = ("published", "fresh")
+RECIPES = ("published", "stable")
+DTYPES = ("float32", "float64")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The published protocol of paper A is the default; every field is one thing that users vary.
+
+    Symbols of the paper: N = points, d = dim, L = layers, r = rank, H = heads, m = multiplier.
+    """
+
+    task: str = "farthest"
+    points: int = 16
+    dim: int = 64
+    layers: int = 1
+    rank: int = 64
+    """Query/key rank of a head; divides the width."""
+    multiplier: int = 1
+    """Copies of a standard attention of width/rank heads, averaged: 1, 8, 64 is d^2, d^2.5, d^3 at d = 64."""
+    value_rank: int | None = None
+    """Rank of a head's value and output maps; None for the same as `rank`."""
+    norm: str = "unit"
+    placement: str = "post"
+    mask: str = "complete"
+    positions: str = "none"
+    position_width: int = 64
+    """Learned coordinates that `concatenated` positions add to each token."""
+    feed_forward: int = 2048
+    batch: int = 256
+    learning_rate: float = 0.01
+    steps: int = 100_000
+    data: str = "published"
+    """`published`: the same 100 batches again and again; `fresh`: new ones every step."""
+    recipe: str = "published"
+    seed: int = 0
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        for name in ("points", "dim", "layers", "rank", "multiplier", "feed_forward", "batch", "steps"):
+            require_count(name, getattr(self, name))
+        require_count("position_width", self.position_width)
+        require_count("seed", self.seed, least=0)
+        if self.value_rank is not None:
+            require_count("value_rank", self.value_rank)
+        parse_norm(self.norm)
+        _one_of("placement", self.placement, PLACEMENTS)
+        _one_of("positions", self.positions, POSITIONS)
+        _one_of("data", self.data, DATA)
+        _one_of("recipe", self.recipe, RECIPES)
+        _one_of("dtype", self.dtype, DTYPES)
+        require(
+            isinstance(self.learning_rate, (int, float))
+            and math.isfinite(self.learning_rate)
+            and self.learning_rate > 0,
+            required="learning_rate to be a positive number",
+            got=self.learning_rate,
+            remedy="the published runs use 0.01",
+        )
+        require(
+            self.width % self.rank == 0,
+            required=f"a rank that divides the width {self.width}",
+            got=f"rank={self.rank}",
+            remedy=f"choose among {', '.join(str(r) for r in range(1, self.width + 1) if self.width % r == 0)}",
+        )
+        require(
+            self.steps % CHUNK == 0,
+            required=f"steps in multiples of {CHUNK}, after which metrics are taken and the schedule steps",
+            got=f"steps={self.steps}",
+            remedy=f"for example {max(1, round(self.steps / CHUNK)) * CHUNK}",
+        )
+        require(
+            self.seed < 2**63,
+            required="a seed below 2^63",
+            got=self.seed,
+            remedy="seeds such as 0, 1, 2 are independent streams",
+        )
+        self.task_object.check(self.points, self.dim)
+        self._check_mask()
+
+    def _check_mask(self) -> None:
+        require(
+            not self.task_object.causal or self.mask.startswith("causal"),
+            required=f"a causal mask for the task {self.task}, whose tokens hold later answers",
+            got=f"mask={self.mask}",
+            remedy="set mask=causal",
+        )
+        if self.mask != "complete":
+            allowed = parse_mask(self.mask).dense(self.tokens)[:, : self.task_object.context(self.points)]
+            require(
+                bool(allowed.any(dim=1).all()),
+                required=f"a mask under which every token of the task {self.task} may attend to a point",
+                got=f"mask={self.mask}",
+                remedy="use complete, or a wider window",
+            )
+
+    @property
+    def task_object(self) -> Task:
+        """The task itself."""
+        return parse_task(self.task)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of one sequence."""
+        return self.task_object.tokens(self.points)
+
+    @property
+    def width(self) -> int:
+        """Width of the residual stream: d, and the coordinates of concatenated positions."""
+        return self.dim + (self.position_width if self.positions == "concatenated" else 0)
+
+    @property
+    def heads(self) -> int:
+        """H = m * width / r."""
+        return self.multiplier * (self.width // self.rank)
+
+    @property
+    def value_width(self) -> int:
+        """Value rank of one head."""
+        return self.rank if self.value_rank is None else self.value_rank
+
+    @property
+    def chunks(self) -> int:
+        """Chunks of `CHUNK` steps in the whole run."""
+        return self.steps // CHUNK
+
+    @property
+    def parameters(self) -> int:
+        """Trained numbers of the whole model."""
+        from rankfall.training.parameters import layout
+
+        return layout(self).size
+
+
+def _one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise RequestError(
+            required=f"{name} among {', '.join(choices)}", got=value, remedy=f"for example {choices[0]}"
+        )

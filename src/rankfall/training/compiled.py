@@ -1,0 +1,78 @@
+"""How a step runs: as it is, through PyTorch's compiler, and on a GPU as one captured graph.
+
+A captured step costs one launch, whatever the number of kernels; nothing in it looks at a value, so that the
+processor only replays it and reads losses once a chunk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from rankfall.training.stack import Stack
+
+WARM_UP = 3
+"""Steps before capture, in which libraries choose kernels and allocate what they keep."""
+
+
+class Program:
+    """Runs steps of a stack."""
+
+    def __init__(self, stack: Stack, *, compile: bool, tf32: bool) -> None:
+        self._stack = stack
+        self._tf32 = tf32
+        if compile:
+            # All stacks share one code object, and the compiler gives up on a code object after eight versions of it.
+            torch.compiler.reset()  # type: ignore[no-untyped-call]
+        self._loss: Any = torch.compile(stack.loss, dynamic=False) if compile else stack.loss
+        self._adam: Any = torch.compile(stack.adam, dynamic=False) if compile else stack.adam
+        self._position = torch.zeros(1, dtype=torch.int64, device=stack.device)
+        self._graph: torch.cuda.CUDAGraph | None = None
+
+    def run(self, steps: int) -> None:
+        """Take steps on the batches 0 .. steps-1 of the current window."""
+        with matmul_precision(self._tf32):
+            if self._stack.device.type == "cuda" and self._graph is None:
+                self._graph = self._capture()
+            self._position.zero_()
+            for _ in range(steps):
+                if self._graph is None:
+                    self.step()
+                else:
+                    self._graph.replay()
+
+    def step(self) -> None:
+        """One step as it is or compiled, never captured."""
+        self._stack.step_(self._position, self._loss, self._adam)
+
+    def _capture(self) -> torch.cuda.CUDAGraph:
+        """Warm up on a side stream and capture; then undo what the warm-up trained."""
+        before = self._stack.snapshot()
+        side = torch.cuda.Stream(self._stack.device)
+        side.wait_stream(torch.cuda.current_stream(self._stack.device))
+        with torch.cuda.stream(side):
+            for _ in range(WARM_UP):
+                self._position.zero_()
+                self.step()
+        torch.cuda.current_stream(self._stack.device).wait_stream(side)
+        self._position.zero_()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self.step()
+        self._stack.rewind(before)
+        return graph
+
+
+@contextlib.contextmanager
+def matmul_precision(tf32: bool) -> Iterator[None]:
+    """Matrix products in TF32 or in full float32 while inside; what was set before holds again afterwards."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if tf32 else "highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)

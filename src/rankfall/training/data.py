@@ -1,0 +1,82 @@
+"""Batches of a stack, drawn on the device: one stream for each distinct (seed, data), whichever models share it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from rankfall.tasks import EVALUATION, TRAINING, Draws, Sample
+from rankfall.training.cell import CHUNK, Cell
+
+WINDOW_BYTES = {"cpu": 1 << 25, "cuda": 1 << 33}
+"""Drawn ahead at most: a whole chunk where it fits, so that a step only has to look its batch up."""
+
+
+class Batches:
+    """The batches of the current window of steps, inputs and targets (stream, window, B, n, d)."""
+
+    def __init__(self, cells: Sequence[Cell], device: torch.device) -> None:
+        self.cell = cells[0]
+        self.task = self.cell.task_object
+        self.dtype = getattr(torch, self.cell.dtype)
+        streams = sorted({(cell.seed, cell.data) for cell in cells})
+        chosen = [streams.index((cell.seed, cell.data)) for cell in cells]
+        self.identical = chosen == list(range(len(streams)))
+        self.chosen = torch.tensor(chosen, device=device)
+        self.seeds = torch.tensor([seed for seed, _ in streams], device=device)
+        self.repeats = torch.tensor([data == "published" for _, data in streams], device=device)
+        self.all_repeat = all(cell.data == "published" for cell in cells)
+        self.device = device
+        self.window = window_length(self.cell, len(streams), device.type)
+        # Filled in place: a captured graph goes on reading these very tensors.
+        empty = (len(streams), self.window, self.cell.batch, self.cell.tokens, self.cell.dim)
+        self.inputs = torch.zeros(empty, dtype=self.dtype, device=device)
+        self.targets = torch.zeros_like(self.inputs)
+        self.filled: int | None = None
+
+    def fill(self, step: int) -> None:
+        """Draw the window that begins at this step, unless it is there already."""
+        start = step % CHUNK if self.all_repeat else step
+        if self.filled == start:
+            return
+        for stream in range(len(self.seeds)):
+            first = torch.where(self.repeats[stream], step % CHUNK, step)
+            steps = first + torch.arange(self.window, device=self.device)
+            sample = self._draw(self.seeds[stream : stream + 1], steps, TRAINING)
+            self.inputs[stream].copy_(sample.inputs[0])
+            self.targets[stream].copy_(sample.targets[0])
+        self.filled = start
+
+    def at(self, position: Tensor) -> tuple[Tensor, Tensor]:
+        """Inputs and targets (M, B, n, d) at a position (1,) of the window; a tensor, so that a graph can hold it."""
+        inputs, targets = (x.index_select(1, position)[:, 0] for x in (self.inputs, self.targets))
+        if self.identical:
+            return inputs, targets
+        return inputs.index_select(0, self.chosen), targets.index_select(0, self.chosen)
+
+    def evaluation(self, index: int) -> tuple[Tensor, Tensor]:
+        """A batch that is never trained on."""
+        sample = self._draw(self.seeds, torch.tensor([index], device=self.device), EVALUATION)
+        return sample.inputs[:, 0].index_select(0, self.chosen), sample.targets[:, 0].index_select(0, self.chosen)
+
+    def _draw(self, seeds: Tensor, steps: Tensor, purpose: int) -> Sample:
+        draws = Draws(seeds, steps, purpose, self.dtype)
+        return self.task.sample(draws, self.cell.batch, self.cell.points, self.cell.dim)
+
+
+def window_length(cell: Cell, streams: int, device: str) -> int:
+    """The largest divisor of a chunk whose batches fit."""
+    allowed = max(1, WINDOW_BYTES[device] // _step_bytes(cell, streams))
+    return max(size for size in range(1, CHUNK + 1) if CHUNK % size == 0 and size <= allowed)
+
+
+def window_bytes(cell: Cell, streams: int, device: str) -> int:
+    """What the batches drawn ahead take, with what drawing one stream takes in passing."""
+    length = window_length(cell, streams, device)
+    return length * (_step_bytes(cell, streams) + 8 * _step_bytes(cell, 1))
+
+
+def _step_bytes(cell: Cell, streams: int) -> int:
+    return 2 * streams * cell.batch * cell.tokens * cell.dim * (8 if cell.dtype == "float64" else 4)

@@ -1,0 +1,129 @@
+"""The encoder of paper A's experiments with a leading model axis everywhere, as a pure function of its weights.
+
+Axes: M models, B sequences, n tokens, T = B n, w width of the residual stream, H heads of rank r.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rankfall.attention.norms import Norm, parse_norm
+from rankfall.training.attention_seam import attend
+from rankfall.training.cell import Cell
+
+
+@dataclass(frozen=True)
+class RankGroup:
+    """Models next to each other on the model axis whose heads have the same shape."""
+
+    models: int
+    heads: int
+    rank: int
+    value_rank: int
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """What the weights do not say: shared by all models of a stack, except for the shape of their heads."""
+
+    layers: int
+    dim: int
+    multiplier: int
+    norm: Norm
+    placement: str
+    positions: str
+    context: int
+    groups: tuple[RankGroup, ...]
+
+    def __call__(self, weights: Mapping[str, Tensor], inputs: Tensor, mask: Tensor | None) -> Tensor:
+        """(M, B, n, d) -> (M, B, n, d). `mask` (n, context), True where attention is allowed."""
+        x = self._place(weights, inputs)
+        shape = x.shape
+        x = x.flatten(1, 2)
+        for layer in range(self.layers):
+            for branch, name in ((self._attention, "attention_norm"), (self._feed_forward, "feed_forward_norm")):
+                if self.placement == "post":
+                    x = self._norm(weights, f"{layer}.{name}", x + branch(weights, layer, x, shape, mask))
+                else:
+                    x = x + branch(weights, layer, self._norm(weights, f"{layer}.{name}", x), shape, mask)
+        if self.placement == "pre":
+            x = self._norm(weights, "final_norm", x)
+        return x.view(shape)[..., : self.dim]
+
+    def _place(self, weights: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
+        if self.positions == "none":
+            return inputs
+        codes = weights["positions"][:, None]
+        if self.positions == "additive":
+            return inputs + codes
+        return torch.cat([inputs, codes.expand(-1, inputs.shape[1], -1, -1)], dim=-1)
+
+    def _norm(self, weights: Mapping[str, Tensor], name: str, x: Tensor) -> Tensor:
+        gain, bias = (weights.get(f"{name}_{part}") for part in ("gain", "bias"))
+        return self.norm(x, None if gain is None else gain[:, None], None if bias is None else bias[:, None])
+
+    def _attention(
+        self, weights: Mapping[str, Tensor], layer: int, x: Tensor, shape: torch.Size, mask: Tensor | None
+    ) -> Tensor:
+        """The mean over the m copies of a standard attention, all their heads side by side."""
+        models, batch, tokens, width = shape
+        seen = x
+        if self.context < tokens:
+            seen = x.view(shape)[:, :, : self.context].reshape(models, -1, width)
+        q = _linear(weights, f"{layer}.query", x).view(models, batch, tokens, -1)
+        k = _linear(weights, f"{layer}.key", seen).view(models, batch, self.context, -1)
+        v = _linear(weights, f"{layer}.value", seen).view(models, batch, self.context, -1)
+        mixed = self._heads(q, k, v, mask).flatten(1, 2)
+        bias = weights[f"{layer}.output_bias"].mean(dim=1, keepdim=True)
+        return mixed @ weights[f"{layer}.output"] / self.multiplier + bias
+
+    def _heads(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        # Splitting and joining costs one copy, and the gradient another; stacks of one rank need neither.
+        sizes = [group.models for group in self.groups]
+        if len(sizes) == 1:
+            return _group_heads(self.groups[0], q, k, v, mask)
+        parts = zip(self.groups, q.split(sizes), k.split(sizes), v.split(sizes), strict=True)
+        return torch.cat([_group_heads(group, q, k, v, mask) for group, q, k, v in parts])
+
+    def _feed_forward(
+        self, weights: Mapping[str, Tensor], layer: int, x: Tensor, shape: torch.Size, mask: Tensor | None
+    ) -> Tensor:
+        return _linear(weights, f"{layer}.fall", _linear(weights, f"{layer}.rise", x).relu())
+
+
+def encoder_for(cells: Sequence[Cell]) -> Encoder:
+    """The encoder of cells that share a layout, those of equal head shape next to each other."""
+    groups: list[RankGroup] = []
+    for cell in cells:
+        shape = (cell.heads, cell.rank, cell.value_width)
+        if groups and (groups[-1].heads, groups[-1].rank, groups[-1].value_rank) == shape:
+            groups[-1] = RankGroup(groups[-1].models + 1, *shape)
+        else:
+            groups.append(RankGroup(1, *shape))
+    first = cells[0]
+    return Encoder(
+        layers=first.layers,
+        dim=first.dim,
+        multiplier=first.multiplier,
+        norm=parse_norm(first.norm),
+        placement=first.placement,
+        positions=first.positions,
+        context=first.task_object.context(first.points),
+        groups=tuple(groups),
+    )
+
+
+def _linear(weights: Mapping[str, Tensor], name: str, x: Tensor) -> Tensor:
+    # Not baddbmm: it would first write the bias to memory; a separate sum is left to the compiler to fuse.
+    return x @ weights[name] + weights[f"{name}_bias"][:, None]
+
+
+def _group_heads(group: RankGroup, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+    q, k = (x.unflatten(-1, (group.heads, group.rank)) for x in (q, k))
+    out = attend(q, k, v.unflatten(-1, (group.heads, group.value_rank)), mask, 1.0 / math.sqrt(group.rank))
+    return out.flatten(-2)

@@ -1,0 +1,133 @@
+"""Where each weight lies in a model's flat row of parameters, and how it starts.
+
+All parameters of a stack live in one (models, size) tensor: the optimizer is then a handful of operations on it,
+whatever the number of models, layers and heads, and each weight is a view with a leading model axis.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rankfall.training.cell import Cell
+from rankfall.training.recipe import ALL_RECIPES, Recipe
+
+Start = Callable[[torch.Generator, tuple[int, ...]], Tensor]
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One weight: its shape without the model axis, its place in the row, how it starts."""
+
+    name: str
+    shape: tuple[int, ...]
+    offset: int
+    start: Start
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def kind(self) -> str:
+        """The name without the layer number: what learning rates per group go by."""
+        return self.name.rpartition(".")[2]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """All slots of a model, in order."""
+
+    slots: tuple[Slot, ...]
+
+    @property
+    def size(self) -> int:
+        return sum(slot.size for slot in self.slots)
+
+    def views(self, rows: Tensor) -> dict[str, Tensor]:
+        """Each weight as a view (models, *shape) of the rows."""
+        return {s.name: rows[:, s.offset : s.offset + s.size].view(-1, *s.shape) for s in self.slots}
+
+    def initial(self, seed: int) -> Tensor:
+        """(size,) float64 starting values; the same for a model alone and in any stack, on any device."""
+        generator = torch.Generator().manual_seed(seed)
+        return torch.cat([slot.start(generator, slot.shape).flatten() for slot in self.slots])
+
+    def rates(self, recipe: Recipe) -> Tensor:
+        """(size,) learning rates relative to the model's own."""
+        return torch.cat([torch.full((s.size,), recipe.rates.get(s.kind, 1.0)) for s in self.slots])
+
+
+def layout(cell: Cell) -> Layout:
+    """The layout of a cell's model. Ranks with equal heads * rank share it.
+
+    Initialisation is that of PyTorch's own modules, so that a copy starts as `nn.MultiheadAttention` does: query, key
+    and value uniform to Xavier's bound of the packed (3 width, width) map, sqrt(6 / (4 width)), biases zero; output
+    and feed-forward uniform within 1/sqrt(inputs), the output's bias zero, the feed-forward's in the same bounds.
+    Position codes are normal with expected length one, that of the points.
+    """
+    recipe = ALL_RECIPES[cell.recipe]
+    width, copies = cell.width, cell.multiplier
+    score, value = cell.heads * cell.rank, cell.heads * cell.value_width
+    branch = recipe.branch_scale / (math.sqrt(2 * cell.layers) if recipe.by_depth else 1.0)
+    packed = math.sqrt(6.0 / (4.0 * width))
+    inward = 1.0 / math.sqrt(width)
+    hidden = 1.0 / math.sqrt(cell.feed_forward)
+    wanted: list[tuple[str, tuple[int, ...], Start]] = []
+    if cell.positions == "additive":
+        wanted.append(("positions", (cell.tokens, cell.dim), _normal(1.0 / math.sqrt(cell.dim))))
+    if cell.positions == "concatenated":
+        coordinates = (cell.tokens, cell.position_width)
+        wanted.append(("positions", coordinates, _normal(1.0 / math.sqrt(cell.position_width))))
+    for layer in range(cell.layers):
+        wanted += [
+            (f"{layer}.query", (width, score), _uniform(packed)),
+            (f"{layer}.query_bias", (score,), _constant(0.0)),
+            (f"{layer}.key", (width, score), _uniform(packed)),
+            (f"{layer}.key_bias", (score,), _constant(0.0)),
+            (f"{layer}.value", (width, value), _uniform(packed)),
+            (f"{layer}.value_bias", (value,), _constant(0.0)),
+            (f"{layer}.output", (value, width), _uniform(branch / math.sqrt(value / copies))),
+            (f"{layer}.output_bias", (copies, width), _constant(0.0)),
+            (f"{layer}.rise", (width, cell.feed_forward), _uniform(inward)),
+            (f"{layer}.rise_bias", (cell.feed_forward,), _uniform(inward)),
+            (f"{layer}.fall", (cell.feed_forward, width), _uniform(branch * hidden)),
+            (f"{layer}.fall_bias", (width,), _uniform(branch * hidden)),
+            *_norm_slots(cell, f"{layer}.attention_norm"),
+            *_norm_slots(cell, f"{layer}.feed_forward_norm"),
+        ]
+    if cell.placement == "pre":
+        wanted += _norm_slots(cell, "final_norm")
+    slots: list[Slot] = []
+    offset = 0
+    for name, shape, start in wanted:
+        slots.append(Slot(name, shape, offset, start))
+        offset += slots[-1].size
+    return Layout(tuple(slots))
+
+
+def _norm_slots(cell: Cell, name: str) -> list[tuple[str, tuple[int, ...], Start]]:
+    """The published norm has one learned scalar; layer norm a gain and a bias per coordinate, RMS norm a gain."""
+    if cell.norm == "none":
+        return []
+    shape = (1,) if cell.norm == "unit" else (cell.width,)
+    slots: list[tuple[str, tuple[int, ...], Start]] = [(f"{name}_gain", shape, _constant(1.0))]
+    if cell.norm == "layer":
+        slots.append((f"{name}_bias", shape, _constant(0.0)))
+    return slots
+
+
+def _uniform(bound: float) -> Start:
+    return lambda generator, shape: (2.0 * torch.rand(shape, generator=generator, dtype=torch.float64) - 1.0) * bound
+
+
+def _normal(deviation: float) -> Start:
+    return lambda generator, shape: torch.randn(shape, generator=generator, dtype=torch.float64) * deviation
+
+
+def _constant(value: float) -> Start:
+    return lambda generator, shape: torch.full(shape, value, dtype=torch.float64)

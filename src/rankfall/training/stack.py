@@ -1,0 +1,262 @@
+"""Many models trained as one program: weights, batches and losses have a leading model axis."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rankfall.attention.masks import parse_mask
+from rankfall.errors import require
+from rankfall.training.cell import CHUNK, Cell
+from rankfall.training.compiled import Program
+from rankfall.training.data import Batches
+from rankfall.training.encoder import encoder_for
+from rankfall.training.heads import head_statistics
+from rankfall.training.memory import stack_bytes
+from rankfall.training.optimizer import adam_, clipped
+from rankfall.training.parameters import layout
+from rankfall.training.recipe import ALL_RECIPES
+from rankfall.training.schedule import schedule
+
+GLANCE, VERDICT = 4, 64
+"""Batches of fresh data for a look on the way, and for the summary."""
+GLANCES = 20
+"""Looks at fresh data in a run."""
+
+__all__ = ["Stack", "stack_bytes", "stack_key"]
+
+
+def stack_key(cell: Cell) -> tuple[Any, ...]:
+    """Cells with equal keys train as one program: they may differ in seed, learning rate, data and rank."""
+    return (
+        cell.task, cell.points, cell.dim, cell.layers, cell.multiplier, cell.heads * cell.value_width,
+        cell.norm, cell.placement, cell.mask, cell.positions, cell.width, cell.feed_forward, cell.batch, cell.steps,
+        cell.recipe, cell.dtype,
+    )  # fmt: skip
+
+
+class Stack:
+    """Cells of one key, in training. Whatever the order on the model axis, results come in the order of `cells`."""
+
+    def __init__(
+        self, cells: Sequence[Cell], device: str | torch.device = "cpu", compile: bool = False, tf32: bool = False
+    ) -> None:
+        require(len(cells) > 0, required="at least one cell to train", got="none", remedy="give some cells")
+        require(
+            len({stack_key(cell) for cell in cells}) == 1,
+            required="cells of one stack key",
+            got=f"{len({stack_key(cell) for cell in cells})} keys",
+            remedy="group them by stack_key first",
+        )
+        self.cells = tuple(cells)
+        self.device = torch.device(device)
+        # Models of one rank next to each other: attention is called once per distinct rank.
+        self._order = sorted(range(len(cells)), key=lambda i: (cells[i].rank, cells[i].value_width))
+        ordered = [self.cells[i] for i in self._order]
+        self._rank_of = torch.tensor(self._order).argsort()
+        first = ordered[0]
+        self.recipe = ALL_RECIPES[first.recipe]
+        self._dtype: torch.dtype = getattr(torch, first.dtype)
+        self.layout = layout(first)
+        self.encoder = encoder_for(ordered)
+        self.batches = Batches(ordered, self.device)
+        task = first.task_object
+        asked = task.asked(first.points, first.dim)
+        # Dividing by the number of tokens asked makes the loss a mean over points and a sum over coordinates.
+        self._asked = (asked / asked.any(dim=1).sum()).to(self.device, self._dtype)
+        self._mask = _mask(first).to(self.device) if first.mask != "complete" else None
+        rows = torch.stack([self.layout.initial(cell.seed) for cell in ordered])
+        base = torch.tensor([[cell.learning_rate] for cell in ordered], dtype=torch.float64)
+        if self.recipe.rates:
+            base = base * self.layout.rates(self.recipe)[None]
+        self._base_rates = base.to(self.device, self._dtype)
+        models = len(ordered)
+        self._tensors: dict[str, Tensor] = {
+            "rows": rows.to(self.device, self._dtype),
+            "first": torch.zeros(models, self.layout.size, dtype=self._dtype, device=self.device),
+            "second": torch.zeros(models, self.layout.size, dtype=self._dtype, device=self.device),
+            "step": torch.zeros((), dtype=torch.int64, device=self.device),
+            "alive": torch.ones(models, dtype=torch.bool, device=self.device),
+            "best": torch.full((models,), torch.inf, dtype=torch.float64, device=self.device),
+            "best_chunk": torch.full((models,), -1, dtype=torch.int64, device=self.device),
+            "last": torch.full((models,), torch.nan, dtype=torch.float64, device=self.device),
+        }
+        self._rates = torch.zeros_like(self._base_rates)
+        self._loss_sum = torch.zeros(models, dtype=torch.float64, device=self.device)
+        self._weights = {
+            name: view.detach().requires_grad_() for name, view in self.layout.views(self._tensors["rows"]).items()
+        }
+        self._chunks_done = 0
+        self._program = Program(self, compile=compile, tf32=tf32)
+
+    # ---- progress
+
+    @property
+    def chunks_done(self) -> int:
+        return self._chunks_done
+
+    @property
+    def chunks_total(self) -> int:
+        return self.cells[0].chunks
+
+    def advance(self) -> list[dict[str, Any]]:
+        """Train one chunk of `CHUNK` steps; one metric row per cell."""
+        require(
+            self._chunks_done < self.chunks_total,
+            required=f"a stack with chunks left of its {self.chunks_total}",
+            got=f"{self._chunks_done} done",
+            remedy="ask for summaries() instead",
+        )
+        chunk = self._chunks_done
+        factor = schedule(chunk, self.chunks_total, self.recipe.warm_up)
+        self.set_rates(factor)
+        self._loss_sum.zero_()
+        for start in range(0, CHUNK, self.batches.window):
+            self.batches.fill(chunk * CHUNK + start)
+            self._program.run(self.batches.window)
+        self._chunks_done += 1
+        alive, losses = self._record(chunk)
+        every = max(1, self.chunks_total // GLANCES)
+        look = self._chunks_done % every == 0 or self._chunks_done == self.chunks_total
+        fresh = self._fresh(GLANCE)[0] if look else None
+        return [
+            {
+                "chunk": chunk,
+                "step": (chunk + 1) * CHUNK,
+                "loss": losses[place],
+                "fresh": None if fresh is None else fresh[place],
+                "learning_rate": cell.learning_rate * factor,
+                "diverged": not alive[place],
+            }
+            for cell, place in zip(self.cells, self._rank_of.tolist(), strict=True)
+        ]
+
+    def _record(self, chunk: int) -> tuple[list[bool], list[float]]:
+        tensors = self._tensors
+        mean = self._loss_sum / CHUNK
+        better = tensors["alive"] & (mean < tensors["best"])
+        tensors["best"].copy_(torch.where(better, mean, tensors["best"]))
+        tensors["best_chunk"].copy_(torch.where(better, chunk, tensors["best_chunk"]))
+        tensors["last"].copy_(mean)
+        return tensors["alive"].tolist(), mean.tolist()
+
+    def prepare(self) -> None:
+        """Compile and capture what there is to compile and capture, leaving the models as they are."""
+        before = self.snapshot()
+        self.run_steps(1)
+        self.rewind(before)
+
+    def set_rates(self, factor: float) -> None:
+        """Learning rates from now on: the schedule's factor times each model's own."""
+        self._rates.copy_(self._base_rates * factor)
+
+    def step_plainly(self) -> None:
+        """One step on the current window without a graph: for looking into it."""
+        self._program.step()
+
+    def run_steps(self, steps: int) -> None:
+        """Bare steps on the current window, outside the schedule and the record: for warming up and measuring."""
+        self.batches.fill(self._chunks_done * CHUNK)
+        self._program.run(steps)
+
+    # ---- one step, as tensor operations only
+
+    def loss(self, weights: Mapping[str, Tensor], inputs: Tensor, targets: Tensor) -> Tensor:
+        """(M,) squared distance, summed over coordinates, averaged over points and sequences."""
+        error = (self.encoder(weights, inputs, self._mask) - targets).square() * self._asked
+        return error.sum(dim=(2, 3)).mean(dim=1)
+
+    def step_(self, position: Tensor, loss_function: Any, adam: Any) -> None:
+        """One training step at a position (1,) of the window, in place and without looking at any value."""
+        inputs, targets = self.batches.at(position)
+        losses = loss_function(self._weights, inputs, targets)
+        grads = torch.autograd.grad(losses.sum(), list(self._weights.values()))
+        with torch.no_grad():
+            tensors = self._tensors
+            tensors["alive"].logical_and_(losses.isfinite())
+            tensors["step"].add_(1)
+            flat = torch.cat([grad.flatten(1) for grad in grads], dim=1)
+            if self.recipe.clip is not None:
+                flat = clipped(flat, self.recipe.clip)
+            adam(
+                tensors["rows"], flat, tensors["first"], tensors["second"], tensors["step"], self._rates,
+                tensors["alive"], self.recipe,
+            )  # fmt: skip
+            self._loss_sum.add_(losses.detach())
+            position.add_(1)
+
+    adam = staticmethod(adam_)
+
+    # ---- on data never trained on
+
+    @torch.no_grad()
+    def _fresh(self, batches: int) -> tuple[list[float], list[float]]:
+        """Mean loss of each model on fresh data and its standard error."""
+        means = torch.stack(
+            [self.loss(self._weights, *self.batches.evaluation(index)).double() for index in range(batches)]
+        )
+        return means.mean(dim=0).tolist(), (means.std(dim=0) / batches**0.5).tolist()
+
+    def summaries(self) -> list[dict[str, Any]]:
+        """Per cell: what the paper plots, the lowest chunk mean of the training loss, and what it does not."""
+        fresh, errors = self._fresh(VERDICT)
+        best, best_chunk, last, alive = (self._tensors[n].tolist() for n in ("best", "best_chunk", "last", "alive"))
+        finished = self._chunks_done == self.chunks_total
+        return [
+            {
+                "status": "diverged" if not alive[place] else "done" if finished else "unfinished",
+                "mse_best": best[place],
+                "best_step": (best_chunk[place] + 1) * CHUNK,
+                "mse_final": last[place],
+                "mse_fresh": fresh[place],
+                "mse_fresh_error": errors[place],
+                "steps_done": self._chunks_done * CHUNK,
+                "heads": cell.heads,
+                "parameters": self.layout.size,
+                **head_statistics(cell, self.weights(index)),
+            }
+            for index, (cell, place) in enumerate(zip(self.cells, self._rank_of.tolist(), strict=True))
+        ]
+
+    # ---- going on later
+
+    def weights(self, index: int) -> dict[str, Tensor]:
+        """One cell's weights on the CPU, by name, without the model axis."""
+        place = int(self._rank_of[index])
+        return {name: view[place].detach().cpu().clone() for name, view in self._weights.items()}
+
+    def state(self) -> dict[str, Tensor]:
+        """Everything needed to go on bit for bit. Streams are counted, so that they need no state."""
+        kept = {name: tensor.detach().cpu().clone() for name, tensor in self._tensors.items()}
+        return {**kept, "chunks_done": torch.tensor(self._chunks_done)}
+
+    def snapshot(self) -> dict[str, Tensor]:
+        """What a step changes, on the device."""
+        return {name: tensor.clone() for name, tensor in {**self._tensors, "loss_sum": self._loss_sum}.items()}
+
+    def rewind(self, snapshot: Mapping[str, Tensor]) -> None:
+        """Undo the steps since a `snapshot()`."""
+        for name, tensor in {**self._tensors, "loss_sum": self._loss_sum}.items():
+            tensor.copy_(snapshot[name])
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from a `state()` of a stack of the same cells."""
+        for name, tensor in self._tensors.items():
+            found = state.get(name)
+            require(
+                found is not None and found.shape == tensor.shape and found.dtype == tensor.dtype,
+                required=f"a state whose {name} has shape {tuple(tensor.shape)}, {tensor.dtype}",
+                got="nothing of that name" if found is None else f"{tuple(found.shape)}, {found.dtype}",
+                remedy="restore a state taken from a stack of the same cells",
+            )
+            assert found is not None
+            tensor.copy_(found)
+        self._chunks_done = int(state["chunks_done"])
+
+
+def _mask(cell: Cell) -> Tensor:
+    allowed = parse_mask(cell.mask).dense(cell.tokens)
+    return allowed[:, : cell.task_object.context(cell.points)].contiguous()

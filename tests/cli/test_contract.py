@@ -1,0 +1,95 @@
+"""The command line's contract: one JSON object, one line for a wrong request, an example in every help text."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import rankfall
+from rankfall.cli.main import ALL_VERBS, run
+from rankfall.cli.output import cell, emit, plain
+
+
+def call(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as stopped:
+        run(list(arguments))
+    captured = capsys.readouterr()
+    return int(stopped.value.code or 0), captured.out, captured.err
+
+
+def test_version(capsys) -> None:
+    status, out, _ = call(capsys, "--version")
+    assert (status, out.strip()) == (0, f"rankfall {rankfall.__version__}")
+
+
+def test_without_a_verb_shows_the_verbs(capsys) -> None:
+    status, out, _ = call(capsys)
+    assert status == 0
+    assert all(verb in out for verb in ALL_VERBS)
+
+
+@pytest.mark.parametrize("verb", ALL_VERBS)
+def test_help_has_an_example(verb: str, capsys) -> None:
+    status, out, _ = call(capsys, verb, "--help")
+    assert status == 0
+    assert f"rankfall {verb}" in out.split("Example", 1)[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nothing"], "No such command 'nothing'; see `rankfall --help`"),
+        (["--nothing"], "No such option: --nothing"),
+        (["reproduce", "--scale", "huge", "wu/fig1"], "--scale to be one of smoke, quick, paper; got huge"),
+        (["reproduce"], "figures to reproduce, or --all; got neither"),
+        (["reproduce", "wu/fig99"], "got wu/fig99"),
+    ],
+)
+def test_wrong_request_is_one_line_and_status_2(arguments, message, capsys) -> None:
+    status, out, err = call(capsys, *arguments)
+    assert status == 2
+    assert out == ""
+    assert message in err
+    assert err.count("\n") == 1
+    assert "Traceback" not in err
+
+
+def test_module_and_shell_completion() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "rankfall", "--show-completion", "bash"], capture_output=True, text=True
+    )
+    assert done.returncode == 0
+    assert "_RANKFALL_COMPLETE" in done.stdout
+
+
+def test_json_is_one_object_of_plain_values(capsys) -> None:
+    emit(
+        {"values": torch.tensor([1.0, math.nan]), "text": "x", "nested": [{"inf": math.inf, 3: (1, True, None)}]},
+        as_json=True,
+        show=lambda: pytest.fail("shown as well"),
+    )
+    printed = capsys.readouterr().out
+    assert printed.count("\n") == 1
+    assert json.loads(printed) == {
+        "schema": 1,
+        "values": [1.0, None],
+        "text": "x",
+        "nested": [{"inf": None, "3": [1, True, None]}],
+    }
+
+
+def test_cells_are_readable() -> None:
+    assert [cell(value) for value in (None, True, False, 0.123456789, 12, "x")] == [
+        "-",
+        "yes",
+        "no",
+        "0.123457",
+        "12",
+        "x",
+    ]
+    assert plain({1, 2}) in ([1, 2], [2, 1])
