@@ -13,7 +13,7 @@ from rankfall.cli.output import notes
 from rankfall.errors import RequestError
 
 # One line per verb: the module of that name in this folder holds a function of that name.
-ALL_VERBS: tuple[str, ...] = ("audit", "simulate", "bounds", "reproduce")
+ALL_VERBS: tuple[str, ...] = ("audit", "coverage", "simulate", "bounds", "reproduce")
 
 # Typer carries its own copy of Click in newer versions; the base of its public exception is right in all.
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]

@@ -11,6 +11,8 @@ from rankfall.reproduce.base import Reproduction
 ALL_REPRODUCTIONS: dict[str, str] = {
     "amsel/fig5": "amsel_fig5",
     "amsel/random-features": "amsel_random_features",
+    "wu/fig2-pretrained": "wu_fig2_pretrained",
+    "wu/fig4": "wu_fig4",
     "rankfall/theory-gap": "theory_gap",
 }
 
