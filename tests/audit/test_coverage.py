@@ -53,5 +53,7 @@ def test_command_lists_and_checks() -> None:
 
 
 def test_unknown_types_are_refused() -> None:
-    with pytest.raises(ValueError, match="required a model type of the installed library; got bertt; near it are bert"):
+    with pytest.raises(
+        ValueError, match="required a model type of the installed library; got bertt; near it are bert"
+    ):
         known_type("bertt")

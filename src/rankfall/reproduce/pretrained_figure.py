@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -33,8 +34,11 @@ def draw_ablations(blocks: pd.DataFrame, variations: pd.DataFrame) -> Figure:
             axis.set_yscale("log")
             axis.set_xlabel("layer")
         axes[row, 0].set_ylabel(r"relative $\mu$")
-    for axis in axes[0]:
-        axis.legend(fontsize=7)
+    # In the second row, where curves leave room; the colours are the same everywhere.
+    for axis, title in zip(
+        axes[min(1, len(subjects) - 1)], ("dotted: scale-matched", "mask", "temperature"), strict=True
+    ):
+        axis.legend(fontsize=7, title=title, title_fontsize=7, loc="center right")
     found: Figure = figure
     return found
 
@@ -46,8 +50,8 @@ def _parts(axis: Any, rows: pd.DataFrame) -> None:
         for scaling, line in LINES.items():
             curve = rows[(rows["variant"] == variant) & (rows["scaling"] == scaling)].sort_values("layer")
             if len(curve):
-                label = variant if scaling == "raw" else f"{variant}, scale-matched"
                 values = curve["relative_mu"].clip(lower=FLOOR)
+                label = variant if scaling == "raw" else None
                 axis.plot(curve["layer"], values, line, color=COLOURS[number], label=label)
 
 
@@ -56,5 +60,5 @@ def _lines(axis: Any, rows: pd.DataFrame, column: str) -> None:
 
     for number, (value, curve) in enumerate(rows.groupby(column)):
         curve = curve.sort_values("layer")
-        label = f"{value:g}" if isinstance(value, float) else str(value)
+        label = str(Fraction(value)) if isinstance(value, float) else str(value)
         axis.plot(curve["layer"], curve["relative_mu"].clip(lower=FLOOR), color=COLOURS[number], label=label)

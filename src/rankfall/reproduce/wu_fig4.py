@@ -149,7 +149,9 @@ def _draw(table: pd.DataFrame) -> Figure:
             axis.set_xlabel("layer")
             if "singular" in name:
                 axis.set_yscale("log")
-                axis.set_ylim(bottom=max(float(rows[name].iloc[1:].min()) / 10, 1e-12))
+                # Rounding at layer 0, where equal words are equal vectors, would squeeze everything else.
+                after = table[(table["model"] == model) & (table["layer"] > 0)][name]
+                axis.set_ylim(float(after.min()) / 3, float(after.max()) * 3)
             else:
                 axis.set_ylim(-0.03, 1.05)
         axes[row, 0].legend()
