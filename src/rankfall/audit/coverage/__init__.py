@@ -1,7 +1,7 @@
 """Which architectures of the installed library can be audited, and how far."""
 
 from rankfall.audit.coverage.check import Checked, check_architecture
-from rankfall.audit.coverage.library import Architecture, installed_architectures
+from rankfall.audit.coverage.library import Architecture, installed_architectures, known_type
 from rankfall.audit.coverage.table import committed_table, coverage_table
 
 __all__ = [
@@ -11,4 +11,5 @@ __all__ = [
     "committed_table",
     "coverage_table",
     "installed_architectures",
+    "known_type",
 ]

@@ -14,7 +14,16 @@ from rankfall.audit.coverage.small import small_models
 from rankfall.audit.interface import recorded
 from rankfall.errors import RequestError
 
-Outcome = Literal["exact", "exact, weights only", "exact, partial", "differs", "no attention", "not built", "not run"]
+Outcome = Literal[
+    "exact",
+    "exact, weights only",
+    "exact, partial",
+    "exact, unseen",
+    "differs",
+    "no attention",
+    "not built",
+    "not run",
+]
 
 
 @final
@@ -64,8 +73,10 @@ def _compare(model_type: str, model: Any, inputs: dict[str, Tensor], plain: list
         outcome = "no attention"
     elif coverage.complete:
         outcome = "exact"
+    elif coverage.state == "weights only":
+        outcome = "exact, weights only"
     else:
-        outcome = "exact, weights only" if coverage.state == "weights only" else "exact, partial"
+        outcome = "exact, partial" if calls else "exact, unseen"
     note = "" if outcome == "exact" and not coverage.not_run else coverage.reason
     return Checked(model_type, outcome, coverage.expected, calls, _one_line(note))
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, final
 
 from rankfall.audit.interface.modules import INTERFACE_NAMES
+from rankfall.errors import require
 
 Reach = Literal["interface", "bypasses", "no attention of its own"]
 
@@ -33,6 +35,20 @@ def installed_architectures() -> list[Architecture]:
         Architecture(model_type, _reach(root / model_type_to_module_name(model_type)))
         for model_type in sorted(CONFIG_MAPPING_NAMES)
     ]
+
+
+def known_type(name: str) -> str:
+    """The name, if the installed library has such a model type."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+    near = difflib.get_close_matches(name, CONFIG_MAPPING_NAMES, n=3)
+    require(
+        name in CONFIG_MAPPING_NAMES,
+        required="a model type of the installed library",
+        got=name,
+        remedy=f"near it are {', '.join(near)}" if near else "rankfall coverage lists them all",
+    )
+    return name
 
 
 def _reach(folder: Path) -> Reach:

@@ -76,6 +76,9 @@ EXPERTS = ["num_experts", "num_local_experts", "n_routed_experts", "moe_num_expe
 VOCABULARIES = ["vocab_size", "decoder_vocab_size", "text_vocab_size", "vocab_size_per_layer_input"]
 LATENT = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8}
 
+# Sizes that some configurations leave unset although their model needs them.
+UNSET = [*HEAD_WIDTHS, *KEY_HEADS, *VOCABULARIES, *EXPERTS]
+
 VOCABULARY = 120
 
 # Tried in order: tiny; with heads of ordinary width (rotary sections expect it); only depth and vocabulary reduced.
@@ -116,16 +119,18 @@ def _shrunk(kind: type, recipe: Mapping[str, int] | None) -> Any:
 
 def _small_arguments(config: Any, recipe: Mapping[str, int] | None) -> dict[str, Any]:
     wanted: dict[str, int] = dict.fromkeys(DEPTHS, 2) | dict.fromkeys(VOCABULARIES, VOCABULARY)
-    wanted |= dict.fromkeys(EXPERTS, 4) | {"num_experts_per_tok": 2}
+    wanted |= dict.fromkeys(EXPERTS, 8) | {"num_experts_per_tok": 2}
     if recipe is not None:
         wanted |= dict.fromkeys(WIDTHS, recipe["width"]) | dict.fromkeys(HEADS, recipe["heads"])
         wanted |= dict.fromkeys(HEAD_WIDTHS, recipe["head"]) | dict.fromkeys(INNER, recipe["inner"])
         wanted |= dict.fromkeys(KEY_HEADS, recipe["key_heads"]) | LATENT
-    arguments: dict[str, Any] = {}
+    arguments: dict[str, Any] = {"use_cache": False} if hasattr(config, "use_cache") else {}
     plain = config.to_dict()
     for name, value in plain.items():
         if name in wanted and isinstance(value, int) and not isinstance(value, bool):
             arguments[name] = min(wanted[name], value) if name in DEPTHS + EXPERTS else wanted[name]
+        elif name in wanted and value is None and name in UNSET:
+            arguments[name] = wanted[name]
         elif name.endswith("_token_id") and isinstance(value, int) and value >= VOCABULARY:
             arguments[name] = 3
         elif name.endswith("_token_id") and isinstance(value, list):

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 from functools import cache
+
+from rankfall.theory.head_class import HeadClass
+from rankfall.theory.head_floor import mse_floor
 
 
 @cache
-def head_bound(width: int, rank: int, heads: int) -> float | None:
+def head_bound(width: int, rank: int, heads: int) -> float:
     """The least mean squared error with which `heads` heads of this rank find the nearer of two orthonormal points.
 
     A real block adds its input to what attention gives, so the bound is the one with a skip connection. It speaks of
-    the layer's shape alone: no layer of this shape can do better, whatever its weights. None when the room of
-    theory has no such bound.
+    the layer's shape alone: no layer of this shape can do better, whatever its weights.
     """
-    try:
-        floor = importlib.import_module("rankfall.theory.head_floor")
-        classes = importlib.import_module("rankfall.theory.head_class")
-    except ModuleNotFoundError:
-        return None
-    return float(floor.mse_floor(classes.HeadClass(dim=width, rank=min(rank, width), skip=True), heads).mse)
+    return mse_floor(HeadClass(dim=width, rank=min(rank, width), skip=True), heads).mse
