@@ -10,7 +10,7 @@ from rankfall.reproduce.statements import ALL_STATEMENTS, PAPERS, Statement
 HEAD = """# Statements, and where they are made concrete
 
 Each statement of the two papers in our own words, the code that computes it, the tests that could refute it, and the
-figures that show it. This page is written by `python -m rankfall.reproduce.claims`; a test fails when it is out of date.
+figures that show it. `python -m rankfall.reproduce.claims` writes this page; a test fails when it is out of date.
 """
 
 
