@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,22 @@ def test_a_stack_that_only_began_has_members_and_no_state(tmp_path: Path) -> Non
     kept = checkpoints.find("s")
     assert kept is not None
     assert kept.chunk == 3
+
+
+def test_a_death_while_forgetting_leaves_only_litter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    save(checkpoints, 1)
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", lambda *_, **__: None)
+        checkpoints.remove("s")
+    (tmp_path / "never-begun").mkdir()
+    assert checkpoints.names() == []
+    assert len(list(tmp_path.iterdir())) == 2
+    save(checkpoints, 1)
+    checkpoints.tidy()
+    assert {path.name for path in tmp_path.iterdir()} == {"s", "never-begun"}, "one may be about to begin"
+    checkpoints.tidy(older_than=0)
+    assert {path.name for path in tmp_path.iterdir()} == {"s"}
 
 
 @pytest.mark.parametrize("pattern", ["state-*", "history-*"])

@@ -7,9 +7,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import secrets
 import shutil
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,7 +67,7 @@ class Checkpoints:
 
     def names(self) -> list[str]:
         """Every stack that was begun and is not finished."""
-        return sorted(path.parent.name for path in self.folder.glob(f"*/{INDEX}"))
+        return sorted(path.parent.name for path in self.folder.glob(f"[!.]*/{INDEX}"))
 
     def find(self, name: str) -> Checkpoint | None:
         """The checkpoint of a stack. One of another version of the engine does not count."""
@@ -110,10 +113,20 @@ class Checkpoints:
             self._tidy(name)
 
     def remove(self, name: str) -> None:
-        """Forget a stack that is finished."""
-        # the index goes first: without it the rest is litter, never half a checkpoint
-        (self.folder / name / INDEX).unlink(missing_ok=True)
-        shutil.rmtree(self.folder / name, ignore_errors=True)
+        """Forget a stack that is finished: out of sight in one step, so that a death leaves litter, never a half."""
+        gone = self.folder / f".{name}.{secrets.token_hex(4)}"
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(self.folder / name, gone)
+        shutil.rmtree(gone, ignore_errors=True)
+
+    def tidy(self, older_than: float = 600.0) -> None:
+        """Remove what a death left: stacks being forgotten, and folders of that age in which none was ever begun."""
+        now = time.time()
+        for folder in self.folder.glob("*"):
+            with contextlib.suppress(FileNotFoundError):
+                unused = not (folder / INDEX).exists() and now - folder.stat().st_mtime >= older_than
+                if folder.name.startswith(".") or unused:
+                    shutil.rmtree(folder, ignore_errors=True)
 
     def _index(
         self, name: str, members: Sequence[Mapping[str, Any]], *, chunk: int, seconds: float, files: Mapping[str, str]

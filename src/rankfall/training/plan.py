@@ -107,6 +107,7 @@ def tidy(store: Store, claims: Claims) -> None:
         if ids and all(store.find(id) for id in ids) and claims.take_all(ids):
             checkpoints.remove(name)
             claims.release(ids)
+    checkpoints.tidy()
 
 
 def _begun(store: Store, missing: Sequence[Cell]) -> list[Group]:
