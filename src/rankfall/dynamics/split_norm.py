@@ -38,7 +38,8 @@ def split_norm(state: Split, norm: Norm) -> Split:
             got=norm.name,
             remedy="run the plain step with other norms",
         )
-    shrunk = epsilon * (-2 * state.log_size).exp()
+    # In units of e^2K; written so that no epsilon stays none even where e^-2K overflows.
+    shrunk = epsilon * (-2 * state.log_size).exp() if epsilon > 0 else torch.zeros_like(state.log_size)
     longest = torch.linalg.vector_norm(state.residual, dim=-1).amax(dim=-1) * state.log_ratio.exp()
     length = torch.linalg.vector_norm(state.common, dim=-1)
     near = (length > 0) & (longest <= NEAR * length)
