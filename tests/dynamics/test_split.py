@@ -19,10 +19,11 @@ from rankfall.measures import measure
 def test_tokens_come_back_and_mu_is_mu() -> None:
     tokens = 1e-200 * random_tokens([0, 1], 5, 3) + torch.tensor([1e-199, 0.0, 3e-200])
     state = split(tokens)
-    torch.testing.assert_close(state.tokens(), tokens, rtol=1e-14, atol=0)
+    # e^K carries the rounding of K, about 460 here.
+    torch.testing.assert_close(state.tokens(), tokens, rtol=1e-12, atol=0)
     found = measure(tokens, ["mu", "relative_mu"])
-    torch.testing.assert_close(state.log_mu().exp(), found["mu"], rtol=1e-13, atol=0)
-    torch.testing.assert_close(state.log_relative_mu().exp(), found["relative_mu"], rtol=1e-13, atol=0)
+    torch.testing.assert_close(state.log_mu().exp(), found["mu"], rtol=1e-12, atol=0)
+    torch.testing.assert_close(state.log_relative_mu().exp(), found["relative_mu"], rtol=1e-12, atol=0)
 
 
 def test_equal_and_zero_tokens_have_no_residual() -> None:

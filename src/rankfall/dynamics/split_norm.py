@@ -38,9 +38,11 @@ def split_norm(state: Split, norm: Norm) -> Split:
             got=norm.name,
             remedy="run the plain step with other norms",
         )
-    shrunk = epsilon * (-2 * state.log_size).exp()
+    # In units of e^2K; written so that no epsilon stays none even where e^-2K overflows.
+    shrunk = epsilon * (-2 * state.log_size).exp() if epsilon > 0 else torch.zeros_like(state.log_size)
     longest = torch.linalg.vector_norm(state.residual, dim=-1).amax(dim=-1) * state.log_ratio.exp()
-    near = longest <= NEAR * torch.linalg.vector_norm(state.common, dim=-1)
+    length = torch.linalg.vector_norm(state.common, dim=-1)
+    near = (length > 0) & (longest <= NEAR * length)
     if bool(near.all()):
         done = _near(state, shrunk)
     elif bool((~near).all()):
@@ -54,7 +56,7 @@ def _near(state: Split, epsilon: Tensor) -> Split:
     a, s = state.common, state.residual
     small = state.log_ratio.exp()[:, None]
     n = torch.linalg.vector_norm(a, dim=-1, keepdim=True)
-    v = (a / n.where(n > 0, 1.0))[:, None, :]
+    v = (a / n.where(n > 0, 1.0))[:, None, :]  # zero only in samples that the other route serves
     along = (s * v).sum(dim=-1)
     across = s - along[..., None] * v
     again = (across * v).sum(dim=-1)  # the second projection removes what the first one's rounding left
