@@ -46,7 +46,7 @@ def test_shards_with_an_index(folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps(table))
     assert same_as_saved(folder)
     (folder / "model-00002-of-00002.safetensors").unlink()
-    with pytest.raises(RequestError, match="the file model-00002-of-00002.safetensors; got nothing there"):
+    with pytest.raises(RequestError, match=r"the file model-00002-of-00002.safetensors; got nothing there"):
         open_model(folder)
 
 
@@ -67,13 +67,13 @@ def test_without_a_tokenizer(folder: Path) -> None:
 
 
 def test_a_folder_without_a_model(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="config.json in"):
+    with pytest.raises(RequestError, match=r"config\.json in"):
         open_model(tmp_path)
 
 
 def test_a_file_of_another_kind(tmp_path: Path) -> None:
     (tmp_path / "model.onnx").write_bytes(b"x")
-    with pytest.raises(RequestError, match="a model folder or a .gguf file"):
+    with pytest.raises(RequestError, match=r"a model folder or a \.gguf file"):
         open_model(tmp_path / "model.onnx")
 
 
