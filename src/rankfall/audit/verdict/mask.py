@@ -22,11 +22,13 @@ def mask_reason(rows: Sequence[DepthRow], masks: Sequence[ObservedMask]) -> Reas
     ours = measured_rate(rows)
     text = f"attention saw {listed}"
     if rates:
-        text += f"; in the long run pure attention would multiply differences by {_factor(rates)} a layer"
+        text += f"; in the long run pure attention would {' or '.join(_effect(rate) for rate in rates)}"
     if ours is not None:
-        text += f", the whole model multiplies them by {ours:.3f}"
+        text += f"; the whole model multiplies them by {ours:.3f} a layer"
     return Reason("mask", text, {"masks": dict(kinds), "predicted_rates": rates, "measured_rate": ours})
 
 
-def _factor(rates: Sequence[float]) -> str:
-    return " or ".join("less than any factor" if rate == 0 else f"{rate:.3f}" for rate in rates)
+def _effect(rate: float) -> str:
+    if rate == 0:
+        return "make differences between tokens vanish faster than exponentially"
+    return f"multiply differences between tokens by {rate:.3f} a layer"
