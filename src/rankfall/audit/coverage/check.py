@@ -82,8 +82,12 @@ def _compare(model_type: str, model: Any, inputs: dict[str, Tensor], plain: list
 
 
 def _eager(model: Any) -> Any:
-    if model._can_set_attn_implementation():
-        model.set_attn_implementation("eager")
+    """Eager attention in every submodel that can switch; one of another type may, inside a model that cannot."""
+    from transformers import PreTrainedModel
+
+    for part in model.modules():
+        if isinstance(part, PreTrainedModel) and part._can_set_attn_implementation():
+            part.set_attn_implementation("eager")
     return model
 
 
