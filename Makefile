@@ -28,8 +28,7 @@ $(HAVE_BROWSER): scripts/browser.sh | $(READY)
 	touch $@
 
 demo: setup models
-	$(BIN)/rankfall simulate --plot demo.png
-	@echo "The picture is in demo.png"
+	$(BIN)/rankfall audit --out report
 
 test: setup models $(HAVE_BROWSER)
 	$(BIN)/python -m pytest -n 2

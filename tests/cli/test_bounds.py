@@ -55,6 +55,16 @@ def test_vacuous_is_said(capsys) -> None:
     assert "vacuous here" in out
 
 
+def test_counts_too_long_to_print(capsys) -> None:
+    arguments = ("--dim", "4096", "--rank", "1", "--error", "0.001")
+    printed = result(capsys, *arguments)
+    assert printed["heads_needed"] is None
+    assert printed["log10_heads_needed"] > 4000
+    status, out, _ = call(capsys, *arguments)
+    assert status == 0
+    assert f"e{int(printed['log10_heads_needed'])}" in out
+
+
 def test_biased_target_and_norm(capsys) -> None:
     arguments = ("--dim", "8", "--rank", "4", "--target", "biased", "--heads", "50", "--value-norm", "3")
     printed = result(capsys, *arguments)

@@ -45,9 +45,10 @@ def test_the_claim_of_a_killed_process_is_taken_at_once(tmp_path: Path) -> None:
         signal.pause()
     os.read(reader, 1)
     with Claims(tmp_path) as ours:
-        assert not ours.take("a")
+        taken_while_alive = ours.take("a")
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
+        assert not taken_while_alive
         assert ours.take("a")
         assert ours.holder("a") == ours.owner.token
 
@@ -75,6 +76,17 @@ def test_a_retried_task_goes_on_under_its_own_name(tmp_path: Path) -> None:
     with Claims(tmp_path, token="far-1") as again:
         assert again.take("a")
     assert not (tmp_path / "a").exists()
+
+
+def test_the_dead_are_cleared_away_and_the_living_left(tmp_path: Path) -> None:
+    elsewhere(tmp_path, silent_for=1e6)
+    with Claims(tmp_path) as ours, Claims(tmp_path) as theirs:
+        assert theirs.take("b")
+        (tmp_path / "owners" / ".half.tmp").touch()
+        ours.tidy(older_than=0)
+        assert theirs.holder("b") == theirs.owner.token
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["b", "owners"]
+        assert {path.name for path in (tmp_path / "owners").iterdir()} == {ours.owner.token, theirs.owner.token}
 
 
 def test_a_claim_lost_to_a_rival_is_not_removed(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from rankfall.training.sweep import sweep
 BASE: dict[str, Any] = {"dim": 4, "points": 3, "feed_forward": 4, "batch": 4, "rank": 2}
 CELLS = [
     Cell(**BASE, layers=layers, seed=seed, steps=steps)
-    for layers, steps in ((1, 700), (2, 600), (1, 800))
+    for layers, steps in ((1, 500), (2, 400), (1, 600))
     for seed in (0, 1)
 ]
 OPTIONS = Options(device="cpu", threads=1, checkpoint_seconds=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -103,3 +104,14 @@ def test_published_grids_hold_every_published_point() -> None:
         assert (int(row["layers"]), row["positional_encoding"], int(row["rank"])) in third
     for row in published("amsel_fig4"):
         assert (int(row["num_points"]), int(row["rank"])) in fourth
+
+
+def test_the_guide_lists_every_shipped_grid_with_its_number_of_cells() -> None:
+    guide = Path(__file__).parents[2] / "docs" / "guide" / "sweep.md"
+    listed: dict[str, int] = {}
+    for line in guide.read_text().splitlines():
+        row = re.match(r"\| (`[a-z0-9-]+`(?:, `[a-z0-9-]+`)*) \| (\d+(?:, \d+)*) \|", line)
+        if row is not None:
+            names = row[1].replace("`", "").split(", ")
+            listed |= dict(zip(names, map(int, row[2].split(", ")), strict=True))
+    assert listed == {path.stem: len(read_grid(path)) for path in shipped_grids()}

@@ -47,4 +47,5 @@ def test_killed_twenty_times_the_table_is_the_same(shared: tuple[Store, dict[str
     killed = Store(tmp_path / "store", create=False)
     assert contents(killed) == contents(shared[0])
     assert list(killed.checkpoints_folder.iterdir()) == []
+    assert [path for path in killed.claims_folder.rglob("[!.]*") if path.is_file()] == []
     assert killed.damaged() == {}

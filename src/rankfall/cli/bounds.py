@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any
 
 import typer
@@ -64,29 +65,31 @@ def bounds(
         remedy="the bound on the nearest neighbour holds whatever the norm of the values",
     )
     result: dict[str, Any]
-    if rank is None:
-        base = HeadClass(dim, 1, points, skip, generalised, values)  # type: ignore[arg-type]
-        result = {"dim": dim, "hypotheses": base.hypotheses, "statement": base.statement, "method": base.method}
-        if points == 2:
-            result["ranks"] = rank_table(dim, skip=skip, generalised=generalised, values=base.values)
-    elif target == "biased":
-        result = biased_report(dim, rank, heads, error, value_norm)
-    else:
-        result = nearest_report(HeadClass(dim, rank, points, skip, generalised, values), heads, error)  # type: ignore[arg-type]
+    with notes.status(f"bounds at d = {dim}"):
+        if rank is None:
+            base = HeadClass(dim, 1, points, skip, generalised, values)  # type: ignore[arg-type]
+            result = {"dim": dim, "hypotheses": base.hypotheses, "statement": base.statement, "method": base.method}
+            if points == 2:
+                result["ranks"] = rank_table(dim, skip=skip, generalised=generalised, values=base.values)
+        elif target == "biased":
+            result = biased_report(dim, rank, heads, error, value_norm)
+        else:
+            result = nearest_report(HeadClass(dim, rank, points, skip, generalised, values), heads, error)  # type: ignore[arg-type]
     if plot is not None:
         from rankfall.drawing.canvas import save
         from rankfall.drawing.floors import draw_floors
 
         require(target == "nearest", required="--target nearest with --plot", got=target, remedy="leave out --plot")
-        figure = draw_floors(
-            dim,
-            ranks=None if rank is None else [rank],
-            points=points,
-            skip=skip,
-            generalised=generalised,
-            values=values,  # type: ignore[arg-type]
-        )
-        result["plot"] = str(save(figure, plot))
+        with notes.status("drawing"):
+            figure = draw_floors(
+                dim,
+                ranks=None if rank is None else [rank],
+                points=points,
+                skip=skip,
+                generalised=generalised,
+                values=values,  # type: ignore[arg-type]
+            )
+            result["plot"] = str(save(figure, plot))
         notes.print(f"wrote {plot}", markup=False)
     emit(result, as_json=json, show=lambda: _show(result))
 
@@ -99,10 +102,11 @@ def _show(result: dict[str, Any]) -> None:
         )
     if "mse_lower_bound" in result:
         floor = cell(result["mse_lower_bound"])
-        layer = f"{result['heads']} heads of rank {result['rank']}, d = {result['dim']}"
-        paper.print(f"{layer}: error at least [bold]{floor}[/bold]")
+        count = "1 head" if result["heads"] == 1 else f"{result['heads']} heads"
+        paper.print(f"{count} of rank {result['rank']}, d = {result['dim']}: error at least [bold]{floor}[/bold]")
     if "heads_needed" in result:
-        needed = _whole(result["heads_needed"])
+        exact = result["heads_needed"]
+        needed = _scientific(result["log10_heads_needed"]) if exact is None else _whole(exact)
         asked = f"error {result['error']:g} with rank {result['rank']}, d = {result['dim']}"
         paper.print(f"{asked}: at least [bold]{needed}[/bold] heads")
     if result.get("vacuous"):
@@ -122,7 +126,9 @@ def _show(result: dict[str, Any]) -> None:
 
 def _whole(count: int) -> str:
     """A head count: exact below ten million, four digits above."""
-    if count < 10**7:
-        return str(count)
-    digits = len(str(count)) - 1
-    return f"{count / 10**digits:.3f}e{digits}"
+    return str(count) if count < 10**7 else _scientific(math.log10(count))
+
+
+def _scientific(log10: float) -> str:
+    digits = math.floor(log10)
+    return f"{10 ** (log10 - digits):.3f}e{digits}"

@@ -36,7 +36,7 @@ def sweep(
     memory: Annotated[float | None, typer.Option(help="GiB that one stack may take; all that is free.")] = None,
     threads: Annotated[int | None, typer.Option(help="Processor threads of a training process.")] = None,
     compile: Annotated[bool | None, typer.Option(help="Compile the step; on GPUs if not given.")] = None,
-    tf32: Annotated[bool, typer.Option("--tf32", help="Matrix products in TF32 on GPUs: faster, coarser.")] = False,
+    tf32: Annotated[bool, typer.Option(help="Matrix products in TF32 on GPUs: faster, coarser.")] = True,
     checkpoint_seconds: Annotated[float, typer.Option(help="Training time between two checkpoints.")] = 60.0,
     results: Annotated[Path | None, typer.Option(help="Go on from these committed results.")] = None,
     weights: Annotated[bool, typer.Option("--weights", help="Train also cells imported without weights.")] = False,
@@ -62,7 +62,7 @@ def sweep(
         threads=threads,
         checkpoint_seconds=checkpoint_seconds,
         weights=weights,
-        tensorboard=None if tensorboard is None else str(tensorboard),
+        tensorboard=None if tensorboard is None else str(tensorboard.resolve()),
         address=address,
     )
     cells = read_grid(grid)
@@ -149,6 +149,8 @@ def _plan(cells: list[Cell], store: Store, engine: Engine, as_json: bool) -> Non
 
 
 def _duration(seconds: float) -> str:
+    if seconds != seconds:
+        return "an unknown time"
     if seconds < 120:
         return f"{seconds:.0f} seconds"
     if seconds < 7200:

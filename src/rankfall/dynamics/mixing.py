@@ -49,14 +49,21 @@ class Mixer:
 
     @cached_property
     def _average(self) -> Tensor:
-        allowed = self.pattern.dense(self.n, self.device) if isinstance(self.pattern, Mask) else self.pattern[:, 0]
-        weights = allowed.double()
-        weights = weights / weights.sum(dim=-1, keepdim=True)
-        if weights.ndim == 2 and float(allowed.double().mean()) < SPARSE_SHARE:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # torch announces that CSR tensors are in beta
-                return weights.to_sparse_csr()
-        return weights
+        """Uniform attention as a matrix: sparse where few pairs are allowed, never n^2 in memory under a band."""
+        pattern = self.pattern
+        if isinstance(pattern, Tensor):
+            weights = pattern[:, 0].double()
+            return weights / weights.sum(dim=-1, keepdim=True)
+        rows, columns = allowed_pairs(pattern, self.n)
+        degrees = torch.bincount(rows, minlength=self.n)
+        values = (1 / degrees.double())[rows]
+        indices = torch.stack([rows, columns])
+        size = (self.n, self.n)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch announces that CSR tensors are in beta
+            weights = torch.sparse_coo_tensor(indices, values, size, check_invariants=False).to_sparse_csr()
+        sparse = len(rows) < SPARSE_SHARE * self.n**2
+        return (weights if sparse else weights.to_dense()).to(self.device)
 
     def average(self, values: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
         """Uniform attention: every token becomes the mean of those it sees."""
@@ -65,6 +72,19 @@ class Mixer:
             mixed = self._average @ together
             return mixed.reshape(self.n, *values.shape[::2]).transpose(0, 1)
         return self._average @ values
+
+
+def allowed_pairs(mask: Mask, n: int) -> tuple[Tensor, Tensor]:
+    """Rows and columns of all allowed pairs, row by row, looking no further than the mask's band."""
+    band = mask.band(n)
+    if band is None:
+        rows, columns = mask.dense(n).nonzero(as_tuple=True)
+        return rows, columns
+    i = torch.arange(n)[:, None]
+    j = i + band.step * torch.arange(-band.lower, band.upper + 1)
+    inside = (j >= 0) & (j < n)
+    allowed = inside & mask.allows(i, j.clamp(0, n - 1), n)
+    return i.expand_as(j)[allowed], j[allowed]
 
 
 @final

@@ -69,9 +69,11 @@ class Recorder:
         }
         if self.names:
             tokens, size = states.scaled_tokens(), states.log_size.exp()
-            # Rows that agree to the last digit need no decomposition: one row tells everything.
-            agree = bool((states.log_ratio < FLOAT64_SHARE).all())
-            measured = _of_equal_tokens(tokens, self.names) if agree else measure(tokens, self.names)
+            # Tokens that agree to the last digit need no decomposition: one of them tells everything.
+            measured, apart = _of_equal_tokens(tokens, self.names), states.log_ratio >= FLOAT64_SHARE
+            if bool(apart.any()):
+                for name, values in measure(tokens[apart], self.names).items():
+                    measured[name][apart] = values
             found |= {name: measured[name] * size ** find(name).degree for name in self.names}
             found["residual_effective_rank"] = measure(states.centred(), ["effective_rank"])["effective_rank"]
         for name, column in found.items():
@@ -90,4 +92,4 @@ def _of_equal_tokens(tokens: Tensor, names: tuple[str, ...]) -> dict[str, Tensor
         "rank_one_residual": 0 * one,
         "largest_token_share": one / n,
     }
-    return {name: known.get(name, one) for name in names}
+    return {name: known.get(name, one).clone() for name in names}

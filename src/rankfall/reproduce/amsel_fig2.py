@@ -24,7 +24,7 @@ GRID = "amsel-fig1-one-layer"
 TOLERANCE = {"angle": 1.5, "norm": 0.10}
 """Degrees for the angle, a share for the norm."""
 LEAST_NORM: dict[Scale, float] = {"smoke": 10.0, "quick": 20.0, "paper": 1000.0}
-"""At the start the norm is about 1/2, entries of both factors being uniform within sqrt(6/4w). Published: above 1000."""
+"""At the start the norm is about 1/2: entries of both factors are uniform in sqrt(6/4w). Published: above 1000."""
 SMALL: dict[Scale, dict[str, Any]] = {
     "smoke": {"dim": 8, "points": 4, "feed_forward": 32, "batch": 64, "steps": 600},
     "quick": {"dim": 16, "points": 8, "feed_forward": 64, "batch": 64, "steps": 3000},

@@ -17,11 +17,15 @@ ALL_REPRODUCTIONS: dict[str, str] = {
     "amsel/fig5": "amsel_fig5",
     "amsel/random-features": "amsel_random_features",
     "amsel/in-context": "amsel_in_context",
+    "wu/fig1": "wu_fig1",
     "wu/fig2": "wu_fig2",
+    "wu/fig2-pretrained": "wu_fig2_pretrained",
     "wu/fig3": "wu_fig3",
+    "wu/fig4": "wu_fig4",
+    "rankfall/equilibria": "rankfall_equilibria",
+    "rankfall/rate-vs-radius": "rate_vs_radius",
     "rankfall/theory-gap": "theory_gap",
     "rankfall/vote-quality": "vote_quality",
-    "rankfall/rate-vs-radius": "rate_vs_radius",
 }
 
 

@@ -65,9 +65,9 @@ class WuFig2(Reproduction):
             draw=lambda: _draw(curves, masks),
             notes=(
                 f"{size['tokens']} tokens of dimension {size['dim']}, medians over {size['seeds']} seeds; "
-                "Gaussian query/key and value weights of variance 1/d, new in every layer.",
+                "weights new in every layer, Gaussian of variance 1/d; orthogonal values for pure attention.",
                 _told(
-                    "The full model with random weights, mu over its start after all layers",
+                    "The full model, mu over its start after all layers",
                     curves,
                     "full model",
                     masks,
@@ -88,9 +88,10 @@ def _exact(masks: list[str], size: dict[str, int], variant: str) -> list[Tensor]
     }[variant]
     seeds = list(range(size["seeds"]))
     start = random_tokens(seeds, size["tokens"], size["dim"]) * size["dim"] ** 0.5
+    value = "orthogonal" if variant == "pure attention" else "gaussian"
     done = simulate(
         start.repeat(len(masks), 1, 1),
-        DrawnWeights(Recipe(size["dim"], value="gaussian", per_layer=True), seeds * len(masks)),
+        DrawnWeights(Recipe(size["dim"], value=value, per_layer=True), seeds * len(masks)),
         [parse_mask(mask) for mask in masks for _ in seeds],
         size["layers"],
         rule,

@@ -104,7 +104,7 @@ def _claims(curves: dict[tuple[str, float], Tensor], masks: list[str]) -> list[C
             ", ".join(f"{mask} {float(gap[mask][-1]):.3g}" for mask in masks),
         ),
         Claim(
-            "the effect is larger for global masks than for local ones: complete over window, causal over its window",
+            "the effect is larger for global masks than local ones: complete above window, causal above its window",
             early[everyone] > early[window] and early[causal] > early[causal_window],
             f"gap in log10 mu after {EARLY} layers: {told}",
         ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -73,6 +74,20 @@ class Claims:
         """The token of the living owner of a name, or None."""
         token = self._read(name)
         return token if token and self.owner.is_alive(token) else None
+
+    def tidy(self, older_than: float = 600.0) -> None:
+        """Remove what dead processes left: claims, signs of life, and files of that age that were never renamed."""
+        for path in self.folder.glob("[!.]*"):
+            if path.is_file() and self.holder(path.name) is None:
+                self._clear(path.name)
+        for path in self.owner.folder.glob("[!.]*"):
+            if not self.owner.is_alive(path.name):
+                path.unlink(missing_ok=True)
+        now = time.time()
+        for path in self.folder.rglob(".*"):
+            with contextlib.suppress(FileNotFoundError):
+                if now - path.stat().st_mtime >= older_than:
+                    path.unlink()
 
     def _read(self, name: str) -> str | None:
         try:

@@ -12,6 +12,7 @@ from rankfall.theory.head_floor import mse_floor
 from rankfall.theory.heads_needed import heads_needed
 
 Target = Literal["nearest", "biased"]
+MOST_DIGITS = 4000
 TABLE_ERRORS = (0.1, 0.05, 0.01)
 
 
@@ -35,8 +36,7 @@ def nearest_report(heads_class: HeadClass, heads: int | None, error: float | Non
         floor = mse_floor(heads_class, heads)
         record |= {"heads": heads, "mse_lower_bound": floor.mse, "vacuous": floor.vacuous}
     if error is not None:
-        needed = heads_needed(heads_class, error)
-        record |= {"error": error, "heads_needed": needed, "vacuous": record["vacuous"] or needed == 1}
+        record |= _needed(heads_needed(heads_class, error), error, record["vacuous"])
     return record
 
 
@@ -63,8 +63,7 @@ def biased_report(
         floor = biased_floor(dim, rank, heads)
         record |= {"heads": heads, "mse_lower_bound": floor, "vacuous": floor <= 0.0}
     if error is not None:
-        needed = biased_heads_needed(dim, rank, error)
-        record |= {"error": error, "heads_needed": needed, "vacuous": record["vacuous"] or needed == 1}
+        record |= _needed(biased_heads_needed(dim, rank, error), error, record["vacuous"])
     if value_norm is not None:
         require(
             heads is not None,
@@ -80,6 +79,13 @@ def biased_report(
             "reading": "error stays above 1/40 if the statement's c exceeds deciding_constant; constants not given",
         }
     return record
+
+
+def _needed(count: int, error: float, vacuous: bool) -> dict[str, Any]:
+    """A count has thousands of digits at large widths; beyond what Python will print, its logarithm stands alone."""
+    log10 = math.log10(count)
+    exact = count if log10 < MOST_DIGITS else None
+    return {"error": error, "heads_needed": exact, "log10_heads_needed": log10, "vacuous": vacuous or count == 1}
 
 
 def ranks_to_show(dim: int, most: int = 128) -> list[int]:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rankfall.errors import RequestError
+import torch
+
 from rankfall.provenance import hardware
 from rankfall.runs import Checkpoints, Store, rows_of
 from rankfall.training.cell import CHUNK, Cell
 from rankfall.training.cost import step_flops
+from rankfall.training.grid import FIELDS
 from rankfall.training.plan import Group, Plan, group_flops, stack_name
 from rankfall.training.stack import Stack, stack_key
 
@@ -35,15 +38,21 @@ class Estimate:
 def estimate(plan: Plan, store: Store, device: str, *, workers: int = 1) -> Estimate:
     """Seconds for each stack on `workers` of them at a time, from operations per second reached before.
 
-    Stacks of the same key are the best guide, then anything trained on this hardware, then a trial.
+    Stacks of the same key are the best guide, then anything trained on this hardware, on another, then a trial.
     """
     if not plan.stacks:
         return Estimate((), "nothing to train")
-    known = _rates(store, device)
-    source = "runs in this store"
-    if not known:
-        known = {None: [_trial(plan, device)]}
-        source = "a trial of one chunk"
+    rows, _ = rows_of(store)
+    rows = [row for row in rows if row.get("device") == device and row.get("seconds")]
+    here = [row for row in rows if row.get("hardware") == hardware()]
+    if here:
+        known, source = _rates(here), "runs in this store"
+    elif rows:
+        known, source = _rates(rows), "runs in this store on other hardware"
+    elif device == "cpu" or torch.cuda.is_available():
+        known, source = {None: [_trial(plan, device)]}, "a trial of one chunk"
+    else:
+        return Estimate((math.nan,) * len(plan.stacks), "no GPU here to try it on")
     everything = [rate for rates in known.values() for rate in rates]
     checkpoints = Checkpoints(store.checkpoints_folder)
     seconds = []
@@ -55,20 +64,13 @@ def estimate(plan: Plan, store: Store, device: str, *, workers: int = 1) -> Esti
     return Estimate(tuple(seconds), source)
 
 
-def _rates(store: Store, device: str) -> dict[Any, list[float]]:
-    """Operations per second of finished runs of this hardware and device, by stack key."""
+def _rates(rows: Iterable[Mapping[str, Any]]) -> dict[Any, list[float]]:
+    """Operations per second of finished runs, by stack key."""
     rates: dict[Any, list[float]] = {}
-    rows, _ = rows_of(store)
     for row in rows:
-        if row.get("hardware") == hardware() and row.get("device") == device and row.get("seconds"):
-            try:
-                cell = Cell(
-                    **{field.name: row[field.name] for field in dataclasses.fields(Cell) if field.name in row}
-                )
-            except RequestError:
-                continue
-            done = step_flops(cell) * row.get("steps_done", cell.steps)
-            rates.setdefault(stack_key(cell), []).append(done / row["seconds"])
+        cell = Cell(**{key: value for key, value in row.items() if key in FIELDS})
+        done = step_flops(cell) * row.get("steps_done", cell.steps)
+        rates.setdefault(stack_key(cell), []).append(done / row["seconds"])
     return rates
 
 

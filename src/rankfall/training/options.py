@@ -22,8 +22,8 @@ class Options:
     """Bytes that a stack may take; None for what is free."""
     compile: bool | None = None
     """None: on GPUs, where compiling pays."""
-    tf32: bool = False
-    """Matrix products in TF32 on GPUs that have it: faster, with 10 bits of mantissa."""
+    tf32: bool = True
+    """Matrix products in TF32 on GPUs that have it: faster, with 10 bits of mantissa. Processors do not know it."""
     threads: int | None = None
     """Processor threads of one training process; None for PyTorch's choice."""
     checkpoint_seconds: float = 60.0
@@ -36,7 +36,7 @@ class Options:
     """Address of a running Ray cluster."""
 
     def __post_init__(self) -> None:
-        for name in ("max_stack", "threads"):
+        for name in ("max_stack", "threads", "memory"):
             if getattr(self, name) is not None:
                 require_count(name.replace("_", "-"), getattr(self, name))
         require(

@@ -96,8 +96,10 @@ def group_flops(group: Sequence[Cell], chunks_done: int = 0) -> float:
     return sum(step_flops(cell) * (cell.steps - chunks_done * CHUNK) for cell in group)
 
 
-def forget_finished(store: Store, claims: Claims) -> None:
-    """Remove checkpoints of stacks whose cells are all in the store: a death after the last write left them."""
+def tidy(store: Store, claims: Claims) -> None:
+    """Remove what killed sweeps left: partial runs, dead claims, and checkpoints whose cells are all in the store."""
+    store.tidy()
+    claims.tidy()
     checkpoints = Checkpoints(store.checkpoints_folder)
     for name in checkpoints.names():
         found = checkpoints.find(name)

@@ -53,20 +53,22 @@ def sweep(
         progress(tally.chunk(group, chunks, rows))
 
     complete = True
-    if plan.stacks:
-        with stop_on_signals(lambda: note("stopping after this chunk; Ctrl-C again to stop at once")) as stop:
-            complete = chosen.run(plan, store, Watch(stop, chunk, note))
-    if chosen is not engine:
-        chosen.close()
+    try:
+        if plan.stacks:
+            with stop_on_signals(lambda: note("stopping after this chunk; Ctrl-C again to stop at once")) as stop:
+                complete = chosen.run(plan, store, Watch(stop, chunk, note))
+    finally:
+        if chosen is not engine:
+            chosen.close()
     rows = tuple(row_of(cell, store) for cell in cells)
-    trained = sum(row["status"] in ("done", "diverged") for row in rows) - len(plan.finished)
+    trained = len(plan.cells) - len(plan.finished) - len(store.missing(plan.cells, chosen.options.parts))
     return Outcome(rows, trained, complete)
 
 
 def plan_for(cells: Sequence[Cell], store: Store, engine: Engine) -> Plan:
     """The plan of a sweep on an engine."""
     return make_plan(
-        cells,
+        tuple(dict.fromkeys(cells)),
         store,
         memory=engine.memory(),
         device=engine.device(),

@@ -11,7 +11,7 @@ from rankfall.runs import Checkpoints, Claims, Store, identity
 from rankfall.training.cost import memory_budget
 from rankfall.training.engines.base import Engine
 from rankfall.training.options import Options, resolve_device
-from rankfall.training.plan import Group, Plan, forget_finished, halves, stack_name
+from rankfall.training.plan import Group, Plan, halves, stack_name, tidy
 from rankfall.training.stack import Stack, stack_key
 from rankfall.training.work import Build, Ending, Watch, train
 
@@ -42,7 +42,6 @@ class LocalEngine(Engine):
         elsewhere: list[Group] = []
         widest: dict[object, int] = {}
         with Claims(store.claims_folder) as claims:
-            store.tidy()
             while queue or elsewhere:
                 if watch.stop():
                     return False
@@ -63,7 +62,7 @@ class LocalEngine(Engine):
                     widest[key] = (len(group) + 1) // 2
                     watch.note(f"out of memory with {len(group)} cells in one stack; going on with {widest[key]}")
                     queue.extendleft(reversed(halves(group)))
-            forget_finished(store, claims)
+            tidy(store, claims)
         return True
 
 

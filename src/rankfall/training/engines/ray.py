@@ -21,7 +21,7 @@ from rankfall.training.cost import memory_budget
 from rankfall.training.engines.base import Engine
 from rankfall.training.engines.local import work_on
 from rankfall.training.options import Options
-from rankfall.training.plan import Group, Plan, forget_finished, halves, stack_name
+from rankfall.training.plan import Group, Plan, halves, stack_name, tidy
 from rankfall.training.work import Ending, Watch
 
 RETRIES = 10
@@ -109,8 +109,7 @@ class RayEngine(Engine):
         finally:
             stop_file.unlink(missing_ok=True)
         with Claims(store.claims_folder) as claims:
-            store.tidy()
-            forget_finished(store, claims)
+            tidy(store, claims)
         return True
 
     def close(self) -> None:

@@ -1,0 +1,134 @@
+"""What exact token statistics add to a plain forward pass: time at 512 tokens, memory at 2048.
+
+    python -m benchmarks audit                      two cores, SmolLM2
+    python -m benchmarks.audit --device cuda        the same on a GPU, where transformers and the weights are
+    python -m benchmarks.audit --random-weights     a random model of SmolLM2's shape, where the weights are not
+
+Plain and measured passes alternate within one run, so that their ratio survives a busy machine. `cpu` is processor
+time of all threads together: on few cores the ratio of wall times cannot be better than that of processor times for
+long. Measured at every block boundary: all measures of the raw, unit and centred view; the last column adds the
+same again without the sinks, which SmolLM2 has in most of its layers and which an audit does by default.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from benchmarks._harness import report
+from rankfall.audit.depth import measure_depth
+from rankfall.audit.texts import Batch, encode, from_ids, shipped_text
+
+SHAPE = {
+    "vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30,
+    "num_attention_heads": 9, "num_key_value_heads": 3, "max_position_embeddings": 8192,
+}  # fmt: skip
+
+
+def main(arguments: list[str] | None = None) -> None:
+    options = _options(arguments or [])
+    torch.set_num_threads(options.threads)
+    network, tokenizer = _model(options.random_weights, options.device)
+    rows = [_timed(network, _batch(tokenizer, tokens), options) for tokens in options.tokens]
+    if options.device == "cpu":
+        rows.append(_peak(network, _batch(tokenizer, 2048)))
+    report("audit", [{key: row.get(key) for key in rows[0] | rows[-1]} for row in rows])
+
+
+def _options(arguments: list[str]) -> Any:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--tokens", type=int, nargs="+", default=[512])
+    parser.add_argument("--random-weights", action="store_true")
+    return parser.parse_args(arguments)
+
+
+def _model(random_weights: bool, device: str) -> tuple[nn.Module, Any]:
+    if not random_weights:
+        from rankfall.audit.load import open_model
+
+        loaded = open_model("smollm2", device=device)
+        return loaded.network, loaded.tokenizer
+    from transformers import AutoModel, LlamaConfig
+
+    torch.manual_seed(0)
+    return AutoModel.from_config(LlamaConfig(**SHAPE)).to(device).eval(), None
+
+
+def _batch(tokenizer: Any, tokens: int) -> Batch:
+    if tokenizer is None:
+        return from_ids([torch.randint(SHAPE["vocab_size"], (tokens,)).tolist()])
+    return encode(tokenizer, [shipped_text() * 4], tokens=tokens)
+
+
+def _timed(network: nn.Module, batch: Batch, options: Any) -> dict[str, Any]:
+    inputs = batch.inputs(network)
+
+    def plain() -> None:
+        with torch.inference_mode():
+            network(**inputs)
+
+    def measured() -> None:
+        measure_depth(network, inputs, real=batch.kept(), names=batch.names, without_sinks=False)
+
+    def repeated() -> None:
+        measure_depth(network, inputs, real=batch.kept(), names=batch.names)
+
+    works = {"plain": plain, "measured": measured, "repeated": repeated}
+    wall: dict[str, list[float]] = {name: [] for name in works}
+    cpu: dict[str, list[float]] = {name: [] for name in works}
+    for attempt in range(options.repeats + 1):
+        for name, work in works.items():
+            _wait(options.device)
+            start, start_cpu = time.perf_counter(), time.process_time()
+            work()
+            _wait(options.device)
+            if attempt > 0:
+                wall[name].append(time.perf_counter() - start)
+                cpu[name].append(time.process_time() - start_cpu)
+    middle = {name: statistics.median(times) for name, times in wall.items()}
+    middle_cpu = {name: statistics.median(times) for name, times in cpu.items()}
+    return {
+        "tokens": batch.ids.shape[1],
+        "device": options.device,
+        "threads": options.threads,
+        "plain_seconds": middle["plain"],
+        "measured_seconds": middle["measured"],
+        "added": middle["measured"] / middle["plain"] - 1,
+        "added_cpu": middle_cpu["measured"] / middle_cpu["plain"] - 1,
+        "added_with_sinks_left_out_too": middle["repeated"] / middle["plain"] - 1,
+    }
+
+
+def _peak(network: nn.Module, batch: Batch) -> dict[str, Any]:
+    """Most memory above the loaded model while measuring."""
+    Path("/proc/self/clear_refs").write_text("5")
+    before = _status("VmRSS")
+    measure_depth(network, batch.inputs(network), real=batch.kept(), names=batch.names)
+    return {"tokens": batch.ids.shape[1], "device": "cpu", "peak_mb_above_model": (_status("VmHWM") - before) / 1024}
+
+
+def _status(key: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(key):
+            return int(line.split()[1])
+    raise OSError(f"{key} is not in /proc/self/status")
+
+
+def _wait(device: str) -> None:
+    if device.startswith("cuda"):
+        torch.cuda.synchronize()
+
+
+if __name__ == "__main__":
+    import sys
+
+    main(sys.argv[1:])

@@ -1,0 +1,158 @@
+"""The simulator against a straightforward dense PyTorch loop that does the same work: the same layers, mu after each.
+
+python -m benchmarks.dynamics                      two cores: ratios, then scaling with N, T and batch
+python -m benchmarks.dynamics --device cuda --out DIR   the same on a GPU, with the share of memory bandwidth reached
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks._harness import seconds
+from rankfall.attention import Heads
+from rankfall.attention.masks import Mask, parse_mask
+from rankfall.dynamics import DrawnWeights, Recipe, random_tokens, simulate
+from rankfall.provenance import provenance
+
+DIM = 32
+# Bytes per second that the named GPU's memory can move, from its data sheet.
+BANDWIDTH = {"H200": 4.8e12, "H100": 3.35e12, "A100": 2.0e12}
+
+
+def dense_loop(tokens: Tensor, heads: Heads, mask: Mask, layers: int) -> Tensor:
+    """What one writes without thinking of bands: all pairs scored, masked, softmaxed; mu after every layer."""
+    allowed = mask.dense(tokens.shape[-2], tokens.device)
+    scale = heads.rank**-0.5
+    found = []
+    for _ in range(layers):
+        score = (tokens @ heads.query[:, 0]) @ (tokens @ heads.key[:, 0]).mT * scale
+        weights = torch.softmax(score.masked_fill(~allowed, -torch.inf), dim=-1)
+        tokens = weights @ tokens @ heads.value[:, 0]
+        found.append(torch.linalg.vector_norm(tokens - tokens.mean(dim=-2, keepdim=True), dim=(-2, -1)))
+    return torch.stack(found)
+
+
+def compare(name: str, tokens: int, batch: int, layers: int, device: str) -> dict[str, Any]:
+    """Both routes on the same input in one run, and how far their mu agree while the dense one still can."""
+    mask = parse_mask(name)
+    start = random_tokens(range(batch), tokens, DIM).to(device)
+    weights = DrawnWeights(Recipe(DIM), range(batch), device=device)
+    heads = weights.at(0)
+    ours = simulate(start, weights, mask, layers, measures=(), ordinary=False).columns["mu"][1:]
+    theirs = dense_loop(start, heads, mask, layers).cpu()
+    visible = theirs > 1e-10
+    difference = float(((ours - theirs).abs() / theirs)[visible].max())
+    fast = seconds(lambda: simulate(start, weights, mask, layers, measures=(), ordinary=False), device=device)
+    slow = seconds(lambda: dense_loop(start, heads, mask, layers), repeats=2, device=device, warm_up=0)
+    return {
+        "mask": name,
+        "tokens": tokens,
+        "batch": batch,
+        "layers": layers,
+        "dense_ms_per_layer": 1e3 * slow / layers,
+        "rankfall_ms_per_layer": 1e3 * fast / layers,
+        "ratio": slow / fast,
+        "largest_relative_difference": difference,
+    }
+
+
+def scaling(device: str, quick: bool) -> list[dict[str, Any]]:
+    """Time per layer as N, T and the batch grow."""
+    mask = parse_mask("window:16")
+    cells = [("N", n, 1, 10) for n in (1024, 4096, *(() if quick else (16384, 65536)))]
+    cells += [("T", 1024, 1, layers) for layers in (20, 80, 320)]
+    cells += [("batch", 256, batch, 10) for batch in (1, 8, 64)]
+    rows = []
+    for varied, tokens, batch, layers in cells:
+        start = random_tokens(range(batch), tokens, DIM).to(device)
+        weights = DrawnWeights(Recipe(DIM), range(batch), device=device)
+        run = partial(simulate, start, weights, mask, layers, measures=(), thin=layers, ordinary=False)
+        taken = seconds(run, device=device, repeats=2)
+        rows.append(
+            {
+                "varied": varied,
+                "tokens": tokens,
+                "batch": batch,
+                "layers": layers,
+                "ms_per_layer": 1e3 * taken / layers,
+                "ns_per_token_and_layer": 1e9 * taken / (layers * tokens * batch),
+            }
+        )
+    return rows
+
+
+def memory_share(device: str) -> dict[str, Any] | None:
+    """Share of the memory bandwidth that a layer of uniform attention reaches, counting each tensor once.
+
+    A layer must at least read the residual and write it once; the band's keys come from cache.
+    """
+    if device == "cpu":
+        return None
+    peak = next((rate for name, rate in BANDWIDTH.items() if name in torch.cuda.get_device_name()), None)
+    tokens, batch, layers = 65536, 8, 20
+    start = random_tokens(range(batch), tokens, DIM).to(device)
+    mask = parse_mask("window:16")
+    rows: dict[str, Any] = {"tokens": tokens, "batch": batch, "layers": layers, "peak_bytes_per_second": peak}
+    for query_key in ("zero", "random"):
+        weights = DrawnWeights(Recipe(DIM, query_key), range(batch), device=device)
+        run = partial(simulate, start, weights, mask, layers, measures=(), thin=layers, ordinary=False)
+        taken = seconds(run, device=device, repeats=3)
+        least = 2 * 8 * batch * tokens * DIM * layers
+        rows[f"{query_key}_ms_per_layer"] = 1e3 * taken / layers
+        rows[f"{query_key}_least_bytes_per_second"] = least / taken
+        if peak is not None:
+            rows[f"{query_key}_share_of_bandwidth"] = least / taken / peak
+    rows["peak_memory_bytes"] = torch.cuda.max_memory_allocated()
+    return rows
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Records as a Markdown table."""
+    head = list(rows[0])
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    for row in rows:
+        lines.append("| " + " | ".join(f"{v:.4g}" if isinstance(v, float) else str(v) for v in row.values()) + " |")
+    return "\n".join(lines)
+
+
+def main(arguments: list[str] | None = None) -> dict[str, Any]:
+    """Print a table, then one JSON line; with --out, also write both into that folder."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--quick", action="store_true", help="fewer and smaller cells")
+    options, _ = parser.parse_known_args(arguments)
+    torch.set_num_threads(min(2, torch.get_num_threads()))
+    cells = [("window:16", 4096, 1, 4), ("complete", 64, 64, 50), ("complete", 64, 1, 50), ("causal", 64, 64, 50)]
+    ratios = [compare(*cell, device=options.device) for cell in cells[: 2 if options.quick else None]]
+    scaled = scaling(options.device, options.quick)
+    share = memory_share(options.device)
+    text = f"## Same work, dense loop beside\n\n{table(ratios)}\n\n## Scaling under window:16\n\n{table(scaled)}\n"
+    if share is not None:
+        text += f"\n## Memory bandwidth\n\n{table([share])}\n"
+    result = {
+        "benchmark": "dynamics",
+        "device": options.device,
+        "ratios": ratios,
+        "scaling": scaled,
+        "memory": share,
+        "provenance": provenance("python -m benchmarks.dynamics"),
+    }
+    print(text)
+    print(json.dumps(result))
+    if options.out is not None:
+        options.out.mkdir(parents=True, exist_ok=True)
+        (options.out / "dynamics.md").write_text(text + f"\n{result['provenance']}\n")
+        (options.out / "dynamics.json").write_text(json.dumps(result, indent=1) + "\n")
+    return result
+
+
+if __name__ == "__main__":
+    main()

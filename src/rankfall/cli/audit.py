@@ -1,0 +1,174 @@
+"""`rankfall audit`: where a real model loses rank, what holds it up, and whether its heads are the bottleneck."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from rankfall.audit.load.names import ALL_NAMES, DEFAULT_NAME
+from rankfall.cli.output import JsonFlag, emit, notes, paper, table
+from rankfall.errors import require
+
+NAMES = "; ".join(f"{one.name} ({one.meaning})" for one in ALL_NAMES)
+
+
+def audit(
+    model: Annotated[
+        str, typer.Argument(help=f"A folder of safetensors, a GGUF file, a hub id, or a name: {NAMES}.")
+    ] = DEFAULT_NAME,
+    text: Annotated[
+        list[Path] | None, typer.Option("--text", help="A text file; several are averaged. Default: a text of ours.")
+    ] = None,
+    tokens: Annotated[int, typer.Option("--tokens", help="Tokens of each passage, special ones included.")] = 128,
+    passages: Annotated[
+        int | None, typer.Option("--passages", help="Passages to take from each file, one after the other.")
+    ] = None,
+    layers: Annotated[
+        str | None, typer.Option("--layers", help="Only these layers, such as 0,6,12 or 0-5. Default: all.")
+    ] = None,
+    inside: Annotated[bool, typer.Option("--inside", help="Measure inside blocks too.")] = False,
+    controls: Annotated[bool, typer.Option(help="Random weights, shuffled and random tokens beside it.")] = True,
+    ablate: Annotated[bool, typer.Option(help="Take the blocks apart: what holds the rank up.")] = True,
+    heads: Annotated[bool, typer.Option(help="Probe the rank of every head.")] = True,
+    offset: Annotated[int, typer.Option("--offset", help="Distance at which rotary heads are probed.")] = 0,
+    weights_only: Annotated[
+        bool, typer.Option("--weights-only", help="Head ranks from the safetensors file; the model is not run.")
+    ] = False,
+    stack: Annotated[
+        str | None, typer.Option("--stack", help="Part of the name of the stack of layers, such as decoder.")
+    ] = None,
+    fail_if: Annotated[
+        list[str] | None,
+        typer.Option("--fail-if", help="Exit 1 if this holds, such as 'effective_rank < 4 at last'."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Folder for the report, its tables and pictures.")] = None,
+    device: Annotated[str, typer.Option("--device", help="cpu or cuda.")] = "cpu",
+    dtype: Annotated[str, typer.Option("--dtype", help="float32, bfloat16, float16 or float64.")] = "float32",
+    allow_download: Annotated[
+        bool, typer.Option("--allow-download", help="A hub id may be fetched; otherwise nothing leaves this machine.")
+    ] = False,
+    seed: Annotated[int, typer.Option("--seed", help="Of the controls and the bootstrap.")] = 0,
+    json: JsonFlag = False,
+) -> None:
+    """Measure token rank and head rank of a real model, and say what it means.
+
+    Example: `rankfall audit smollm2 --tokens 512 --out report --fail-if "effective_rank < 4"`
+    """
+    from rankfall.audit.condition import parse_condition
+
+    conditions = [parse_condition(one) for one in fail_if or ()]
+    if weights_only:
+        _weights_only(model, json)
+        return
+    from rankfall.audit import audit as run_audit
+    from rankfall.audit.texts.files import read_texts
+
+    with notes.status(f"{model}: starting") as status:
+        result = run_audit(
+            model,
+            read_texts(text) if text else None,
+            tokens=tokens,
+            passages=passages,
+            layers=_layers(layers),
+            inside=inside,
+            stack=stack,
+            heads=heads,
+            controls=controls,
+            ablation=ablate,
+            offset=offset,
+            dtype=dtype,
+            device=device,
+            allow_download=allow_download,
+            seed=seed,
+            progress=lambda what, share: status.update(f"{model}: {what}, {share:.0%} done"),
+            command=_command(),
+        )
+        page = None
+        if out is not None:
+            status.update(f"{model}: writing the report")
+            from rankfall.report.audit import audit_document
+            from rankfall.report.write import write
+
+            page = write(audit_document(result, _command()), out)
+    failed = [(one, found) for one in conditions if (found := one.failures(result.depth))]
+    record = result.record() | {
+        "failed": [
+            {"condition": one.text, "layers": [{"layer": at, "value": v} for at, v in f]} for one, f in failed
+        ],
+        "report": None if page is None else str(page),
+    }
+    emit(record, as_json=json, show=lambda: _show(record))
+    if failed:
+        raise typer.Exit(1)
+
+
+def _weights_only(model: str, json: bool) -> None:
+    from rankfall.audit.heads_of import heads_of_file
+    from rankfall.audit.verdict.heads import heads_reason
+
+    heads = heads_of_file(model)
+    reason = heads_reason(heads)
+    headline = "no head was found" if reason is None else reason.text
+
+    def show() -> None:
+        columns = ("layer", "head", "kv_head", "head_dim", "qk_rank", "qk_effective_rank", "ov_rank")
+        table("heads, from the weights alone", heads, columns)
+        paper.print(headline, markup=False, highlight=False)
+
+    emit({"model": {"name": model}, "heads": heads, "verdict": {"headline": headline}}, as_json=json, show=show)
+
+
+def _show(record: dict[str, Any]) -> None:
+    rows = [
+        {
+            "layer": row["layer"],
+            "effective_rank": row["unit"]["effective_rank"],
+            "relative_mu": row["unit"]["relative_mu"],
+            "mean_abs_cosine": row["unit"]["mean_abs_cosine"],
+            "raw_effective_rank": row["raw"]["effective_rank"],
+            "centred_effective_rank": row["centred"]["effective_rank"],
+            "sinks": len(row["sinks"]),
+        }
+        for row in record["depth"]
+    ]
+    table(f"{record['model']['name']}: tokens of length one, layer by layer", _rounded(rows))
+    verdict = record["verdict"]
+    colour = {"kept": "green", "reduced": "yellow", "collapsed": "red"}[verdict["status"]]
+    paper.print(verdict["headline"], style=f"bold {colour}", markup=False, highlight=False)
+    for reason in verdict["reasons"][1:]:
+        paper.print(f"  {reason['topic']}: {reason['text']}", markup=False, highlight=False)
+    for part, why in record["missing"].items():
+        paper.print(f"  missing, {part}: {why}", style="yellow", markup=False, highlight=False)
+    for one in record["failed"]:
+        places = ", ".join(f"layer {at['layer']} ({at['value']:.4g})" for at in one["layers"][:4])
+        paper.print(f"  FAILED {one['condition']}: {places}", style="bold red", markup=False, highlight=False)
+    if record["report"]:
+        paper.print(f"  report: {record['report']}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _rounded(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {key: f"{value:.4g}" if isinstance(value, float) else value for key, value in row.items()} for row in rows
+    ]
+
+
+def _layers(text: str | None) -> set[int] | None:
+    if text is None:
+        return None
+    chosen: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        whole = first.isdigit() and (last.isdigit() if dash else True) and len(part) < 12
+        require(
+            whole, required="--layers such as 0,6,12 or 0-5", got=text, remedy="layers count from 0, the embeddings"
+        )
+        chosen |= set(range(int(first), int(last) + 1)) if dash else {int(first)}
+    return chosen
+
+
+def _command() -> str:
+    return shlex.join(["rankfall", *sys.argv[1:]])

@@ -1,0 +1,78 @@
+"""LAPACK routines called so that other threads run meanwhile.
+
+SciPy's own Python wrappers of these two hold the interpreter lock; the same compiled routines are published as C
+pointers for other languages (`scipy.linalg.cython_lapack`), and calling those through ctypes lets go of it. That is
+what allows measuring one layer while the model computes the next.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Vector = npt.NDArray[np.float64]
+Matrix = npt.NDArray[np.float64]
+
+# Columns that dsytrd gathers into one matrix product; more does not pay at the sizes seen here.
+BLOCK = 32
+
+
+@cache
+def _routine(name: str, arguments: int) -> Any:
+    from scipy.linalg import cython_lapack
+
+    published: Any = cython_lapack.__pyx_capi__
+    capsule = published[name]
+    read_name = ctypes.pythonapi.PyCapsule_GetName
+    read_name.restype, read_name.argtypes = ctypes.c_char_p, [ctypes.py_object]
+    read_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    read_pointer.restype, read_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    signature = ctypes.CFUNCTYPE(None, *([ctypes.c_void_p] * arguments))
+    return signature(read_pointer(capsule, read_name(capsule)))
+
+
+def tridiagonalise(symmetric: Matrix) -> tuple[Vector, Vector]:
+    """Diagonal and off-diagonal of Q^T A Q, where Q leaves the first coordinate alone. Overwrites A.
+
+    A is float64 in column order; only its lower triangle is read.
+    """
+    size = symmetric.shape[0]
+    if not (symmetric.flags.f_contiguous and symmetric.dtype == np.float64):
+        raise TypeError("dsytrd needs a float64 matrix in column order")
+    diagonal, off, reflectors = np.empty(size), np.empty(max(size - 1, 1)), np.empty(max(size - 1, 1))
+    work = np.empty(BLOCK * size)
+    n, room, info = ctypes.c_int(size), ctypes.c_int(work.size), ctypes.c_int(0)
+    by = ctypes.byref
+    _routine("dsytrd", 10)(
+        ctypes.c_char_p(b"L"),
+        by(n),
+        symmetric.ctypes.data,
+        by(n),
+        diagonal.ctypes.data,
+        off.ctypes.data,
+        reflectors.ctypes.data,
+        work.ctypes.data,
+        by(room),
+        by(info),
+    )
+    _succeeded("dsytrd", info.value)
+    return diagonal, off[: size - 1]
+
+
+def tridiagonal_eigenvalues(diagonal: Vector, off: Vector) -> Vector:
+    """Eigenvalues of a symmetric tridiagonal matrix, smallest first (square-root-free QL, O(n^2))."""
+    values = np.array(diagonal, dtype=np.float64)
+    scratch = np.array(off, dtype=np.float64) if off.size else np.zeros(1)
+    n, info = ctypes.c_int(values.size), ctypes.c_int(0)
+    _routine("dsterf", 4)(ctypes.byref(n), values.ctypes.data, scratch.ctypes.data, ctypes.byref(info))
+    _succeeded("dsterf", info.value)
+    return values
+
+
+def _succeeded(routine: str, info: int) -> None:
+    if info != 0:
+        raise ArithmeticError(f"LAPACK's {routine} gave up with info {info}")

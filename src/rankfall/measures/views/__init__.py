@@ -1,0 +1,5 @@
+"""Three views of the same tokens, measured together: raw, unit and centred."""
+
+from rankfall.measures.views.three import VIEWS, Views, views, views_with_and_without
+
+__all__ = ["VIEWS", "Views", "views", "views_with_and_without"]

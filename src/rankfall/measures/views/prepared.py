@@ -1,0 +1,55 @@
+"""A profile whose spectrum and sums were computed together with those of other views."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from rankfall.linalg.lapack import Matrix, Vector
+from rankfall.linalg.spectra import singular_values
+from rankfall.measures.profile import Profile
+
+# An eigenvalue from a float64 Gram matrix is off by a few 1e-16 of the largest; above this share of the largest its
+# square root is right to 1e-6 or better, and below it the SVD decides.
+TRUSTED_SHARE = 1e-9
+
+
+@final
+class PreparedProfile(Profile):
+    """One token matrix as a batch of one. `tokens` are already divided by `size`; `structural_zeros` singular values
+    are zero by construction (one, for centred tokens that are no more than their coordinates)."""
+
+    def __init__(
+        self,
+        tokens: Matrix,
+        eigenvalues: Vector,
+        cosine_sum: float,
+        *,
+        energies: Vector,
+        spread: float,
+        size: float,
+        epsilon: float,
+        structural_zeros: int = 0,
+    ) -> None:
+        self.tokens = torch.from_numpy(tokens)[None]
+        self.size = torch.tensor([size], dtype=torch.float64)
+        self.epsilon = epsilon
+        self._structural_zeros = structural_zeros
+        self.__dict__["eigenvalues"] = torch.from_numpy(eigenvalues)[None]
+        self.__dict__["absolute_cosine_sum"] = torch.tensor([max(cosine_sum, 0.0)], dtype=torch.float64)
+        self.__dict__["token_energies"] = torch.from_numpy(energies)[None]
+        self.__dict__["spread"] = torch.tensor([spread], dtype=torch.float64)
+
+    @cached_property
+    def singular_values(self) -> Float[Tensor, "1 s"]:
+        """Singular values, largest first: from the given spectrum where that can be trusted, else by the SVD."""
+        squares = self.eigenvalues[0, self._structural_zeros :]
+        zeros = squares.new_zeros(self._structural_zeros)
+        if len(squares) == 0 or squares[0] > TRUSTED_SHARE * squares[-1]:
+            return torch.cat([squares.flip(-1).sqrt(), zeros])[None]
+        exact = singular_values(self.tokens[0])
+        return torch.cat([exact[: len(squares)], zeros])[None]

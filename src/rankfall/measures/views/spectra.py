@@ -1,0 +1,39 @@
+"""What the two ways of computing the views give: three spectra and two sums of cosines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from rankfall.linalg.lapack import Matrix, Vector
+
+
+@final
+@dataclass(frozen=True)
+class ViewSpectra:
+    """Squared singular values of each view, smallest first, and sums of |cosine| over ordered pairs i != j.
+
+    Raw and unit tokens have the same cosines. `unit_without` is the unit view's spectrum without the token that was
+    named, where it came for free; `unit_spread` is ||U - mean||_F, where it came for free.
+    """
+
+    raw: Vector
+    unit: Vector
+    centred: Vector
+    unit_without: Vector | None
+    cosines: float
+    centred_cosines: float
+    unit_spread: float | None = None
+
+
+def squared_lengths(tokens: Matrix) -> Vector:
+    """|x_i|^2."""
+    return np.einsum("nd,nd->n", tokens, tokens)
+
+
+def inverse_lengths(energies: Vector) -> Vector:
+    """1 / |x_i| from the squared lengths, and zero for a zero token."""
+    lengths = np.sqrt(energies)
+    return np.divide(1.0, lengths, out=np.zeros_like(lengths), where=lengths > 0)

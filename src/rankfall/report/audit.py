@@ -1,0 +1,120 @@
+"""An audit as a report: the verdict first, then token rank, heads, parts and masks with their tables."""
+
+from __future__ import annotations
+
+from rankfall.audit import AuditResult
+from rankfall.drawing.ablation import draw_ablation
+from rankfall.drawing.head_ranks import draw_head_ranks
+from rankfall.drawing.token_depth import draw_token_depth, draw_views
+from rankfall.measures import ALL_MEASURES
+from rankfall.report.document import Answer, Document, Grid, Level, Picture, Section
+
+LEVELS: dict[str, Level] = {"kept": "good", "reduced": "warn", "collapsed": "bad"}
+QUESTIONS = {
+    "token rank": "Where does it lose rank?",
+    "alikeness": "How alike are the tokens at the end?",
+    "sinks": "Does a single token distort the picture?",
+    "mask": "What would attention alone do?",
+    "controls": "Compared with what?",
+    "head rank": "Are the heads the bottleneck?",
+    "what holds it up": "What holds the rank up?",
+}
+TITLES = {
+    "depth": "All measures at every layer",
+    "per_text": "Every text on its own",
+    "sinks": "Sinks",
+    "controls": "Controls",
+    "masks": "Masks that the model used",
+    "heads": "Every head",
+    "ablation": "Blocks taken apart",
+}
+
+
+def audit_document(result: AuditResult, command: str) -> Document:
+    """The report of one audit."""
+    verdict = result.verdict
+    definitions = {one.name: one.definition for one in ALL_MEASURES}
+    tables = {
+        name: Grid(name, TITLES[name], table, definitions=definitions) for name, table in result.tables().items()
+    }
+    first = Answer("Does it keep its token rank?", verdict.headline, LEVELS[verdict.status], _thresholds(result))
+    answers = [first] + [
+        Answer(QUESTIONS[reason.topic], reason.text) for reason in verdict.reasons if reason.topic in QUESTIONS
+    ]
+    sections = [_tokens(result, tables), _parts(result, tables), _heads(result, tables), _masks(tables)]
+    if result.missing:
+        lines = [f"{part}: {reason}" for part, reason in result.missing.items()]
+        sections.append(Section("What is missing, and why", lines))
+    model, text = result.model, result.text
+    return Document(
+        title=f"Audit of {model.name}",
+        summary=f"{model.kind}, {model.layers} layers, {model.parameters:,} parameters, read {text.texts} text(s) of"
+        f" {', '.join(str(count) for count in text.tokens)} tokens.",
+        answers=answers,
+        sections=[section for section in sections if section.blocks or section.text],
+        command=command,
+        provenance=result.provenance,
+    )
+
+
+def _thresholds(result: AuditResult) -> list[str]:
+    t = result.verdict.thresholds
+    return [
+        f"collapsed: relative mu below {t.collapsed_relative_mu} or effective rank below"
+        f" {t.collapsed_effective_rank} at the last layer, tokens scaled to length one",
+        f"reduced: effective rank below {t.reduced_share:.0%} of its highest, relative mu below"
+        f" {t.reduced_relative_mu}, or mean |cosine| above {t.reduced_cosine}",
+    ]
+
+
+def _tokens(result: AuditResult, tables: dict[str, Grid]) -> Section:
+    rows = result.boundaries
+    controls = {one.name: [row for row in one.rows if row.part == "boundary"] for one in result.controls if one.rows}
+    name = result.model.name
+    pictures = [
+        Picture(
+            "token_rank",
+            "Token rank by depth",
+            "Tokens scaled to length one. The band is a 95 % bootstrap interval over texts. Layer 0 is the"
+            " embeddings; the last layer is after the final norm, where the model has one.",
+            draw_token_depth(rows, controls, f"Token rank by depth, {name}"),
+        ),
+        Picture(
+            "views",
+            "Three views of the same tokens",
+            "Raw numbers are about size as much as about direction: one long token (a sink) makes them look"
+            " collapsed. Tokens of length one show the directions alone.",
+            draw_views(rows, f"Effective rank in three views, {name}"),
+        ),
+    ]
+    grids = [tables[key] for key in ("depth", "sinks", "controls", "per_text") if key in tables]
+    return Section("Token rank by depth", (), [*pictures, *grids])
+
+
+def _parts(result: AuditResult, tables: dict[str, Grid]) -> Section:
+    if "ablation" not in tables:
+        return Section("What holds the rank up")
+    picture = Picture(
+        "parts",
+        "Blocks taken apart",
+        "The model's own attention modules, replayed without norm, residual or feed-forward layers, each replay"
+        " verified first. Scale-matched: one factor a layer gives tokens the size that the layer really got.",
+        draw_ablation(result.ablation, f"What holds the rank up, {result.model.name}"),
+    )
+    return Section("What holds the rank up", (), [picture, tables["ablation"]])
+
+
+def _heads(result: AuditResult, tables: dict[str, Grid]) -> Section:
+    if "heads" not in tables:
+        return Section("Head rank")
+    picture = Picture(
+        "head_rank",
+        "Effective rank of every head",
+        "Of the query/key form, by probing the running model. Heads that spread over few directions are dark.",
+        draw_head_ranks(result.heads, f"Head rank, {result.model.name}"),
+    )
+    return Section("Head rank", (), [picture, tables["heads"]])
+
+
+def _masks(tables: dict[str, Grid]) -> Section:
+    return Section("Masks", (), [tables["masks"]] if "masks" in tables else [])

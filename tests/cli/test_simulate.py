@@ -1,0 +1,110 @@
+"""`rankfall simulate`: what it promises to print, and one line for every wrong request."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rankfall.cli.main import run
+
+
+def call(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as stopped:
+        run(["simulate", *arguments])
+    captured = capsys.readouterr()
+    return int(stopped.value.code or 0), captured.out, captured.err
+
+
+def result(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    status, out, _ = call(capsys, *arguments, "--json")
+    assert status == 0
+    printed: dict[str, Any] = json.loads(out)
+    assert printed["schema"] == 1
+    return printed
+
+
+def test_window_falls_straight_with_the_second_eigenvalue(capsys) -> None:
+    printed = result(
+        capsys, "--mask", "window:16", "--layers", "700", "--tokens", "64", "--dim", "32", "--thin", "10"
+    )
+    layers = printed["layers"]
+    assert layers[-1]["log10_mu"] < -40
+    slope = (layers[-1]["log10_mu"] - layers[-21]["log10_mu"]) / 200
+    assert slope == pytest.approx(math.log10(printed["tail_rate"]), rel=1e-6)
+    assert printed["measured_rate"] == pytest.approx(printed["tail_rate"], rel=1e-6)
+    assert printed["measured_rate"] < printed["bound_rate"] <= 1
+    assert printed["bound_applies"] is True
+    assert printed["mask"]["radius"] == 2
+    assert printed["mask"]["strongly_connected"] is True
+    assert printed["ordinary_route_floor"]["reached"] is True
+    assert -16.5 < printed["ordinary_route_floor"]["log10_mu"] < -12
+    assert {"rank", "effective_rank", "stable_rank", "mean_abs_cosine", "relative_mu"} <= set(layers[0])
+
+
+def test_causal_halves_in_every_layer(capsys) -> None:
+    printed = result(capsys, "--mask", "causal", "--tokens", "16", "--dim", "4", "--layers", "1100", "--thin", "50")
+    assert printed["layers"][-1]["log10_mu"] < -320
+    assert printed["measured_rate"] == pytest.approx(0.5, rel=1e-9)
+    assert printed["mask"]["roots"] == [0]
+    assert printed["certificate"]["spectral"] < 0.75
+
+
+def test_counterexample_keeps_rank_two(capsys) -> None:
+    printed = result(capsys, "--norm", "unit", "--value", "counterexample", "--layers", "300")
+    assert printed["layers"][-1]["rank"] == 2
+    assert printed["measured"][0]["law"] == "none"
+    assert printed["bound_applies"] is False
+    assert "B-thm2" in printed["bound_reason"]
+
+
+def test_several_masks_seeds_files(capsys, tmp_path: Path) -> None:
+    plot, csv = tmp_path / "out" / "curves.png", tmp_path / "out" / "curves.csv"
+    printed = result(
+        capsys, "--mask", "complete", "--mask", "window:1+causal", "--mask", "in-star", "--tokens", "6", "--dim", "3",
+        "--layers", "20", "--seeds", "3", "--keep-tokens", "--plot", str(plot), "--csv", str(csv),
+    )  # fmt: skip
+    assert printed["mask"]["name"] == "complete"
+    assert printed["measured"][0]["law"] == "cubic"
+    assert len(printed["measured"]) == 3
+    schedule, rootless = printed["others"]
+    assert schedule["mask"]["name"] == "window:1+causal"
+    assert rootless["bound_applies"] is False
+    assert "no token that reaches all others" in rootless["bound_reason"]
+    least, middle, most = (printed["layers"][2][key] for key in ("log10_mu_least", "log10_mu", "log10_mu_most"))
+    assert least <= middle <= most
+    assert len(printed["tokens"]) == 21
+    assert plot.stat().st_size > 5000
+    assert csv.read_text().splitlines()[0].startswith("mask,layer,log10_mu")
+
+
+def test_people_see_tables(capsys) -> None:
+    status, out, _ = call(capsys, "--mask", "in-star", "--tokens", "5", "--dim", "2", "--layers", "5")
+    assert status == 0
+    assert "does not apply" in " ".join(out.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        (("--mask", "windy"), "a mask among complete, causal"),
+        (("--norm", "batch"), "a norm among none, unit"),
+        (("--value", "unitary"), "value weights among identity"),
+        (("--value", "counterexample", "--dim", "3"), "for the counterexample"),
+        (("--temperature", "0"), "a positive --temperature"),
+        (("--layers", "-1"), "--layers to be a whole number of at least 0"),
+        (("--placement", "middle"), "a placement among post, pre"),
+        (("--tokens", "0"), "the number of tokens"),
+        (("--device", "tpu"), "--device cpu, or cuda where there is a GPU"),
+        (("--mask", "causal", "--value", "gaussian", "--residual", "1e9", "--layers", "60"), "stay representable"),
+    ],
+)
+def test_wrong_requests_take_one_line(capsys, arguments, match) -> None:
+    status, out, err = call(capsys, *arguments)
+    assert status == 2
+    assert out == ""
+    assert match in err
+    assert len(err.strip().splitlines()) == 1

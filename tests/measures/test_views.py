@@ -1,0 +1,100 @@
+"""The three views measured together equal each view measured alone, whatever the tokens look like."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from rankfall.errors import RequestError
+from rankfall.measures import ALL_MEASURES, measure
+from rankfall.measures.views import views, views_with_and_without
+
+SHAPES = [(1, 5), (2, 5), (5, 5), (6, 5), (7, 5), (40, 60), (61, 40)]
+RELATIVE, ABSOLUTE = 1e-7, 1e-11
+
+
+def made(kind: str, n: int, d: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, d, generator=generator, dtype=torch.float64)
+    mean = torch.randn(d, generator=generator, dtype=torch.float64)
+    if kind == "sink":
+        x[0] *= 200
+    elif kind == "shifted":
+        x += 5 * mean
+    elif kind == "nearly equal":
+        x = 1e-5 * x + mean
+    elif kind == "huge":
+        x *= 1e200
+    elif kind == "with a zero":
+        x[-1] = 0
+    return x
+
+
+def alone(x: Tensor) -> dict[str, Tensor]:
+    lengths = x.norm(dim=-1, keepdim=True)
+    return {"raw": x, "unit": x / lengths.where(lengths > 0, 1.0), "centred": x - x.mean(dim=0)}
+
+
+def compare(found: dict, x: Tensor) -> None:
+    for view, tokens in alone(x).items():
+        expected = measure(tokens)
+        for one in ALL_MEASURES:
+            if view == "centred" and one.name in ("min_singular_value", "rank") and len(x) <= x.shape[1]:
+                continue  # zero by construction: the next test
+            ours, theirs = float(one.of(found[view])), float(expected[one.name])
+            assert ours == pytest.approx(theirs, rel=RELATIVE, abs=ABSOLUTE), f"{view} {one.name}"
+
+
+@pytest.mark.parametrize("kind", ["plain", "sink", "shifted", "nearly equal", "with a zero"])
+@pytest.mark.parametrize(("n", "d"), SHAPES)
+def test_views_agree_with_each_alone(kind: str, n: int, d: int) -> None:
+    x = made(kind, n, d)
+    for apart in ((), (0,), (0, 1))[: n + 1]:
+        whole, without = views_with_and_without(x, apart)
+        compare(whole, x)
+        keep = [index for index in range(n) if index not in apart]
+        if apart and keep:
+            compare(without, x[keep])
+        else:
+            assert without is None
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(n=st.integers(1, 12), d=st.integers(1, 12), seed=st.integers(0, 10**6), sink=st.integers(0, 11))
+def test_views_agree_on_random_sizes(n: int, d: int, seed: int, sink: int) -> None:
+    x = made("shifted", n, d, seed)
+    whole, without = views_with_and_without(x, [sink % n])
+    compare(whole, x)
+    if without is not None:
+        compare(without, torch.cat([x[: sink % n], x[sink % n + 1 :]]))
+
+
+def test_sizes_beyond_the_square_root_of_what_floats_hold() -> None:
+    found = views(made("huge", 9, 12))
+    expected = views(made("plain", 9, 12))
+    for one in ALL_MEASURES:
+        ours, theirs = float(one.of(found["raw"])), float(one.of(expected["raw"])) * 1e200**one.degree
+        assert ours == pytest.approx(theirs, rel=1e-12)
+
+
+def test_centred_tokens_lose_exactly_one_direction() -> None:
+    by_name = {one.name: one for one in ALL_MEASURES}
+    found = views(made("shifted", 6, 9))["centred"]
+    assert float(by_name["rank"].of(found)) == 5
+    assert float(by_name["min_singular_value"].of(found)) == 0
+
+
+def test_float32_tokens_are_judged_by_float32_rounding() -> None:
+    x = made("plain", 8, 16).float()
+    x[1] = x[0] * (1 + 1e-7)
+    assert float(next(one for one in ALL_MEASURES if one.name == "rank").of(views(x)["raw"])) == 7
+
+
+def test_nan_and_wrong_shapes_are_refused() -> None:
+    with pytest.raises(RequestError, match="finite tokens"):
+        views(torch.full((3, 4), float("nan")))
+    with pytest.raises(RequestError, match="one token matrix"):
+        views(torch.zeros(2, 3, 4))
