@@ -31,7 +31,7 @@ demo: setup models
 	$(BIN)/rankfall audit --out report
 
 test: setup models $(HAVE_BROWSER)
-	$(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadscope
 
 check: setup
 	$(BIN)/ruff check .
