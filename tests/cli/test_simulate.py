@@ -58,7 +58,8 @@ def test_counterexample_keeps_rank_two(capsys) -> None:
     assert printed["layers"][-1]["rank"] == 2
     assert printed["measured"][0]["law"] == "none"
     assert printed["bound_applies"] is False
-    assert "B-thm2" in printed["bound_reason"]
+    assert printed["theorem"] == "B-thm2"
+    assert "value matrices are orthogonal" in printed["bound_reason"]
 
 
 def test_several_masks_seeds_files(capsys, tmp_path: Path) -> None:

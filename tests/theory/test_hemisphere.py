@@ -149,7 +149,7 @@ def test_normalisation_disappears_in_gnomonic_coordinates() -> None:
 
 
 def test_reports_each_hypothesis_and_refuses_a_number_when_one_fails() -> None:
-    tokens, layer = draw(0, 4, 5), heads(orthogonal(0, 5))
+    tokens, layer = unit(draw(0, 4, 5)), heads(orthogonal(0, 5))
     good = norm_collapse_theorem([layer], Causal(), tokens)
     assert good.applies
     assert good.bound is not None
@@ -163,7 +163,8 @@ def test_reports_each_hypothesis_and_refuses_a_number_when_one_fails() -> None:
         "one for all heads": norm_collapse_theorem([twice], Causal(), tokens),
         "the mask has a root": norm_collapse_theorem([layer], InStar(), tokens),
         "one open hemisphere": norm_collapse_theorem([layer], Causal(), balanced),
-        "scaled to length one": norm_collapse_theorem([layer], Causal(), tokens, norm="layer"),
+        "every layer scales tokens to one length": norm_collapse_theorem([layer], Causal(), tokens, norm="layer"),
+        "tokens start at that length": norm_collapse_theorem([layer], Causal(), 2 * tokens),
         "no residual connection": norm_collapse_theorem([layer], Causal(), tokens, residual=1.0),
         "above a floor": norm_collapse_theorem([layer], Causal(), tokens, floor=0.0),
     }
@@ -176,7 +177,7 @@ def test_reports_each_hypothesis_and_refuses_a_number_when_one_fails() -> None:
 
 def test_time_varying_masks_count_by_their_period() -> None:
     schedule = MaskSchedule((Window(1), InStar()))
-    theorem = norm_collapse_theorem([heads(orthogonal(0, 5))], schedule, draw(0, 5, 5))
+    theorem = norm_collapse_theorem([heads(orthogonal(0, 5))], schedule, unit(draw(0, 5, 5)))
     assert theorem.bound is not None
     assert theorem.facts.radius is not None
     assert theorem.bound.steps == 2 * theorem.facts.radius

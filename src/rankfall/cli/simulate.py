@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import log
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -134,6 +135,7 @@ def _record(report: Report) -> dict[str, Any]:
         },
         "measured_rate": first.rate if first is not None else None,
         "measured": [asdict(rate) if rate is not None else None for rate in report.rates],
+        "theorem": theorem.statement,
         "bound_applies": theorem.applies,
         "bound_rate": theorem.bound.rate if theorem.bound is not None else None,
         "bound_log_rate": theorem.bound.log_rate if theorem.bound is not None else None,
@@ -145,6 +147,7 @@ def _record(report: Report) -> dict[str, Any]:
         "certificate": report.certificate,
         "ordinary_route_floor": report.floors[0],
         "ordinary_route_floors": report.floors,
+        "bound_log10_mu": None if report.bound_log_mu is None else report.bound_log_mu / log(10),
         "layers": report.records,
     }
     if report.kept is not None:

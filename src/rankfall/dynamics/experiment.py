@@ -19,6 +19,7 @@ from rankfall.dynamics.start import counterexample_tokens, random_tokens
 from rankfall.dynamics.weights import DrawnWeights, Recipe
 from rankfall.errors import require_count
 from rankfall.theory.collapse import CollapseTheorem, collapse_theorem
+from rankfall.theory.norm_collapse import NormCollapseTheorem, norm_collapse_theorem
 from rankfall.theory.uniform_attention import tail_rate
 
 # Products of attention matrices cost n^3 a layer; a few hundred layers show their rate.
@@ -51,7 +52,7 @@ class Report:
     mask: MaskSchedule
     seeds: tuple[int, ...]
     records: list[dict[str, Any]]
-    theorem: CollapseTheorem
+    theorem: CollapseTheorem | NormCollapseTheorem
     tail_rate: float | None
     tail_reason: str | None
     rates: list[MeasuredRate | None]
@@ -66,6 +67,8 @@ def run(experiment: Experiment, progress: Callable[[int], None] | None = None) -
     require_count("the number of tokens", experiment.tokens)
     start = counterexample_tokens if experiment.recipe.value == "counterexample" else random_tokens
     own = start(experiment.seeds, experiment.tokens, experiment.recipe.width).to(experiment.device)
+    if experiment.rule.placement == "post":
+        own = experiment.rule.norm(own)  # tokens start as a layer would leave them
     copies, seeds = len(experiment.masks), len(experiment.seeds)
     weights = DrawnWeights(
         experiment.recipe,
@@ -94,7 +97,7 @@ def _report(experiment: Experiment, done: Simulation, own: Tensor, place: int) -
     one = DrawnWeights(experiment.recipe, experiment.seeds[:1], [experiment.temperature])
     first = own[:1].cpu()
     depth = experiment.layers if experiment.recipe.per_layer else 1
-    theorem = collapse_theorem(
+    theorem = _theorem(experiment.rule)(
         [one.at(layer) for layer in range(max(1, depth))],
         mask,
         first[0],
@@ -102,7 +105,9 @@ def _report(experiment: Experiment, done: Simulation, own: Tensor, place: int) -
         residual=experiment.rule.residual,
     )
     proved = None
-    if theorem.applies and experiment.tokens <= CERTIFIED_TOKENS and experiment.layers > 0:
+    # Under a norm the product of attention matrices is not what moves the tokens.
+    pure = isinstance(theorem, CollapseTheorem)
+    if pure and theorem.applies and experiment.tokens <= CERTIFIED_TOKENS and experiment.layers > 0:
         proved = certificate(first, one, mask, min(experiment.layers, CERTIFIED_LAYERS), experiment.rule)
     tail, reason = _tail(experiment, mask, one)
     log_mu = done.log_mu
@@ -117,9 +122,15 @@ def _report(experiment: Experiment, done: Simulation, own: Tensor, place: int) -
         rates=[measured_rate(done.layers, log_mu[:, sample].tolist()) for sample in samples],
         floors=[asdict(done.floors[sample]) for sample in samples],
         certificate=asdict(proved) if proved is not None else None,
-        bound_log_mu=theorem.bound.log_mu(torch.tensor(done.layers), first[0]) if theorem.bound is not None else None,
+        bound_log_mu=theorem.log_mu(torch.tensor(done.layers)) if theorem.applies else None,
         kept=done.kept[:, list(samples)] if done.kept is not None else None,
     )
+
+
+def _theorem(rule: Rule) -> Callable[..., CollapseTheorem | NormCollapseTheorem]:
+    """B-thm2 where a norm after the layer scales every token to one length, B-thm1 (and its refusal) elsewhere."""
+    scaled = rule.norm.name in ("unit", "rms") and rule.placement == "post"
+    return norm_collapse_theorem if scaled else collapse_theorem
 
 
 def _tail(experiment: Experiment, mask: MaskSchedule, weights: DrawnWeights) -> tuple[float | None, str | None]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 import torch
 from torch import Tensor
 
 from rankfall.attention import Heads, value_forms
 from rankfall.attention.masks import Mask, MaskFacts, MaskSchedule
+from rankfall.errors import require
 from rankfall.theory.attention_floor import least_weight, score_strength
 from rankfall.theory.collapse_bound import ContractionBound
 
@@ -33,14 +34,27 @@ class Hypothesis:
 class CollapseTheorem:
     """B-thm1 on the given input. `bound` is None, and `reason` says why, when a hypothesis fails."""
 
+    statement: ClassVar[str] = "B-thm1"
     hypotheses: tuple[Hypothesis, ...]
     bound: ContractionBound | None
     facts: MaskFacts
+    start: Tensor
 
     @property
     def applies(self) -> bool:
         """Whether every hypothesis holds."""
         return all(one.holds for one in self.hypotheses)
+
+    def log_mu(self, layers: Tensor) -> Tensor:
+        """The bound on log mu after so many layers."""
+        require(
+            self.bound is not None,
+            required="the hypotheses of B-thm1",
+            got=self.reason,
+            remedy="the bound does not apply",
+        )
+        assert self.bound is not None
+        return self.bound.log_mu(layers, self.start)
 
     @property
     def reason(self) -> str | None:
@@ -89,7 +103,7 @@ def collapse_theorem(
         ),
     )
     if not all(one.holds for one in hypotheses):
-        return CollapseTheorem(hypotheses, None, facts)
+        return CollapseTheorem(hypotheses, None, facts, tokens)
     degree = max(int(schedule.at(layer).dense(n).sum(dim=-1).max()) for layer in range(schedule.period))
     reach = float(torch.linalg.vector_norm(tokens, dim=-1).max())
     diameter = float(torch.cdist(tokens, tokens).max())
@@ -99,7 +113,7 @@ def collapse_theorem(
     )
     if uniform:
         bound = ContractionBound(1 / degree, facts.radius * schedule.period, n, value_norm)
-    return CollapseTheorem(hypotheses, bound, facts)
+    return CollapseTheorem(hypotheses, bound, facts, tokens)
 
 
 def _rooted(facts: MaskFacts, schedule: MaskSchedule) -> Hypothesis:

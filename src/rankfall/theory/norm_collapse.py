@@ -11,9 +11,10 @@ orthogonal only up to one. It is loose: the tail falls with the second eigenvalu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 import torch
 from jaxtyping import Float
@@ -28,6 +29,7 @@ from rankfall.theory.collapse_bound import ContractionBound
 from rankfall.theory.hemisphere import Hemisphere, gnomonic, hemisphere
 
 ORTHOGONAL_WITHIN = 1e-9
+START_WITHIN = 1e-6
 
 
 @final
@@ -35,11 +37,13 @@ ORTHOGONAL_WITHIN = 1e-9
 class NormCollapseTheorem:
     """B-thm2 on the given input. When a hypothesis fails, `bound` and `start` (Z_0) are None; `reason` says why."""
 
+    statement: ClassVar[str] = "B-thm2"
     hypotheses: tuple[Hypothesis, ...]
     hemisphere: Hemisphere
     facts: MaskFacts
     bound: ContractionBound | None
     start: Float[Tensor, "n d"] | None
+    length: float = 1.0
 
     @property
     def applies(self) -> bool:
@@ -61,7 +65,7 @@ class NormCollapseTheorem:
         )
         assert self.bound is not None
         assert self.start is not None
-        return self.bound.log_mu(layers, self.start)
+        return self.bound.log_mu(layers, self.start) + math.log(self.length)
 
 
 def norm_collapse_theorem(
@@ -78,20 +82,28 @@ def norm_collapse_theorem(
     `floor` is eps where a sharper one is known (measured, say); otherwise it comes from the weights.
     """
     schedule = masks if isinstance(masks, MaskSchedule) else MaskSchedule((masks,))
-    count = tokens.shape[-2]
+    count, width = tokens.shape[-2:]
+    # RMS norm is unit norm times sqrt(d): scores grow with the square of the length, mu with the length itself.
+    length = float(width) ** 0.5 if norm == "rms" else 1.0
+    lengths = torch.linalg.vector_norm(tokens.double(), dim=-1)
     facts = schedule.facts(count)
     found = hemisphere(tokens)
     biased = any(heads.query_bias is not None for heads in layers)
     degree = max(int(schedule.at(layer).dense(count).sum(dim=-1).max()) for layer in range(schedule.period))
     if floor is None:
-        floor = 0.0 if biased else least_weight(degree, max(score_strength(heads) for heads in layers), 1.0)
+        floor = 0.0 if biased else least_weight(degree, max(score_strength(heads) for heads in layers), length)
     hypotheses = (
         Hypothesis(
             "the mask has a root (quasi-strongly connected)",
             facts.quasi_strongly_connected,
             f"{len(facts.roots)} roots, radius {facts.radius}",
         ),
-        Hypothesis("every token is scaled to length one", norm in ("unit", "rms"), f"norm: {norm}"),
+        Hypothesis("every layer scales tokens to one length", norm in ("unit", "rms"), f"norm: {norm}"),
+        Hypothesis(
+            "tokens start at that length",
+            bool(((lengths / length - 1).abs() < START_WITHIN).all()),
+            f"lengths from {float(lengths.min()):.6g} to {float(lengths.max()):.6g}, a layer leaves {length:.6g}",
+        ),
         Hypothesis("no residual connection", residual == 0, f"residual weight {residual:g}"),
         _orthogonal(layers),
         Hypothesis(
@@ -107,7 +119,7 @@ def norm_collapse_theorem(
     assert facts.radius is not None
     bound = ContractionBound(floor * found.margin, facts.radius * schedule.period, count)
     unit = tokens.double() / torch.linalg.vector_norm(tokens.double(), dim=-1, keepdim=True)
-    return NormCollapseTheorem(hypotheses, found, facts, bound, gnomonic(unit, found.direction))
+    return NormCollapseTheorem(hypotheses, found, facts, bound, gnomonic(unit, found.direction), length)
 
 
 def _orthogonal(layers: Sequence[Heads]) -> Hypothesis:
