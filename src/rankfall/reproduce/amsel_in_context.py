@@ -20,7 +20,7 @@ BY = ("layers", "rank")
 SHARED: dict[str, Any] = {"task": "in-context", "mask": "causal", "positions": "additive", "data": "fresh"}
 UNLEARNED = 0.95
 """Errors above this are that of outputting zero, 1."""
-UNLEARNED_NOTE = "No model has learned the task: every error is that of outputting zero, and ranks cannot be compared."
+UNLEARNED_NOTE = "No model has learned the task: every error is that of outputting zero; ranks cannot be compared."
 SMALL: dict[Scale, dict[str, Any]] = {
     "smoke": {"dim": 8, "points": 8, "feed_forward": 32, "batch": 32, "steps": 300, "layers": 1},
     "quick": {"dim": 16, "points": 16, "feed_forward": 128, "batch": 64, "steps": 2000, "layers": 2},
