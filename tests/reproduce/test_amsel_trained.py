@@ -11,6 +11,7 @@ from rankfall.reproduce import find
 from rankfall.reproduce.amsel_fig1 import cliff, figure_cells
 from rankfall.reproduce.amsel_fig3 import depth_claims
 from rankfall.reproduce.amsel_fig4 import length_claims
+from rankfall.reproduce.amsel_in_context import nothing_learned, rank_claims
 from rankfall.reproduce.trained_cells import STORE_VARIABLE
 from rankfall.reproduce.trained_points import points
 from rankfall.runs import Store
@@ -122,3 +123,9 @@ def test_claims_can_fail() -> None:
         for positions in ("none", "concatenated")
     ]
     assert not depth_claims(codes)[0].holds
+    worse = [point(layers=2, rank=rank, error=error) for rank, error in ((1, 0.3), (16, 0.4))]
+    assert [claim.holds for claim in rank_claims(worse)] == [False]
+    unlearned = [point(layers=2, rank=rank, error=0.99) for rank in (1, 16)]
+    assert rank_claims(unlearned) == []
+    assert nothing_learned(unlearned)
+    assert not nothing_learned(worse)

@@ -25,7 +25,7 @@ def rank_curves(
     """
     panels = list(dict.fromkeys(panel(record) for record in records))
     lines = list(dict.fromkeys(line(record) for record in records))
-    figure, axes = canvas(1, len(panels), size=(4.6, 3.8), sharey=True)
+    figure, axes = canvas(1, len(panels), size=(4.8, 4.2), sharey=True)
     for ax, name in zip(axes[0], panels, strict=True):
         for number, label in enumerate(lines):
             own = [record for record in records if panel(record) == name and line(record) == label]
@@ -37,7 +37,7 @@ def rank_curves(
     axes[0, 0].set_ylabel("squared error")
     named = axes[0, 0].get_legend_handles_labels()[0]
     # Below the panels: inside, it would lie on points at one scale or another.
-    figure.legend(handles=[*named, *_key()], fontsize=8, loc="outside lower center", ncols=3)
+    figure.legend(handles=[*named, *_key()], fontsize=8, loc="outside lower center", ncols=min(3, len(panels)))
     drawn: Figure = figure
     return drawn
 

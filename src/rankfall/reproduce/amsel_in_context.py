@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 GRID = "amsel-in-context"
 BY = ("layers", "rank")
 SHARED: dict[str, Any] = {"task": "in-context", "mask": "causal", "positions": "additive", "data": "fresh"}
+UNLEARNED = 0.95
+"""Errors above this are that of outputting zero, 1."""
+UNLEARNED_NOTE = "No model has learned the task: every error is that of outputting zero; ranks cannot be compared."
 SMALL: dict[Scale, dict[str, Any]] = {
     "smoke": {"dim": 8, "points": 8, "feed_forward": 32, "batch": 32, "steps": 300, "layers": 1},
     "quick": {"dim": 16, "points": 16, "feed_forward": 128, "batch": 64, "steps": 2000, "layers": 2},
@@ -43,6 +46,7 @@ class InContextFigure(Reproduction):
             draw=(lambda: _draw(found, cells[0].dim)) if found else None,
             notes=[
                 *missing_note(missing, len(cells), BY, (GRID,)),
+                *([UNLEARNED_NOTE] if nothing_learned(found) else []),
                 "The published curves are not at hand as numbers: the claim is the paper's, the numbers are ours. "
                 "Outputting zero costs 1; the error is the mean over all positions of the prompt.",
             ],
@@ -58,9 +62,9 @@ def figure_cells(scale: Scale) -> list[Cell]:
 
 
 def rank_claims(found: Sequence[Mapping[str, Any]]) -> list[Claim]:
-    """Full rank beats rank one at equal parameters."""
-    errors = {point["rank"]: error for point in found if (error := error_of(point)) is not None}
-    if len(errors) < 2:
+    """Full rank beats rank one at equal parameters; no claim either way while no model has learned anything."""
+    errors = measured_errors(found)
+    if len(errors) < 2 or nothing_learned(found):
         return []
     low, high = min(errors), max(errors)
     return [
@@ -70,6 +74,17 @@ def rank_claims(found: Sequence[Mapping[str, Any]]) -> list[Claim]:
             f"{errors[high]:.4g} against {errors[low]:.4g}",
         )
     ]
+
+
+def nothing_learned(found: Sequence[Mapping[str, Any]]) -> bool:
+    """Every error is that of outputting zero: ranks cannot be compared yet."""
+    errors = measured_errors(found)
+    return bool(errors) and min(errors.values()) > UNLEARNED
+
+
+def measured_errors(found: Sequence[Mapping[str, Any]]) -> dict[int, float]:
+    """The error at each rank that has one."""
+    return {point["rank"]: error for point in found if (error := error_of(point)) is not None}
 
 
 def _draw(found: Sequence[Mapping[str, Any]], dim: int) -> Figure:
