@@ -6,12 +6,15 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 HAVE_MODELS := $(MODELS)/.ready
 HAVE_BROWSER := $(VENV)/.browser
+SITE   := site/index.html
+SITE_SOURCES := mkdocs.yml $(shell find docs scripts/site src results benchmarks/results -type f -not -name '*.pyc')
 export RANKFALL_MODELS := $(abspath $(MODELS))
 
-.PHONY: demo test check format bench setup models clean
+.PHONY: demo test check docs format bench setup models clean
 
 setup: $(READY)
 models: $(HAVE_MODELS)
+docs: $(SITE)
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -33,11 +36,15 @@ demo: setup models
 test: setup models $(HAVE_BROWSER)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadscope
 
-check: setup
+# Built anew only when something that it shows has changed; a warning is an error.
+$(SITE): $(SITE_SOURCES) | $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet || { rm -f $@; exit 1; }
+
+check: setup $(SITE)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest tests/test_layering.py
+	$(BIN)/python -m pytest tests/test_layering.py tests/test_docs.py
 
 format: setup
 	$(BIN)/ruff check --fix .
@@ -47,4 +54,4 @@ bench: setup
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf $(VENV) $(MODELS) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(MODELS) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis

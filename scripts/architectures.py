@@ -3,7 +3,7 @@
     python scripts/architectures.py [--only TYPE ...] [--limit SECONDS] [--out FOLDER]
 
 Each type runs in a process of its own (forked, so that the libraries are imported once), ended after its limit.
-Writes architectures.csv, which the package ships, and architectures.md for people; with --only, those rows anew.
+Writes architectures.csv, which the package ships and the documentation shows; with --only, those rows anew.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ import transformers
 from rankfall.audit.coverage import Checked, check_architecture, installed_architectures
 
 PACKAGED = Path(__file__).parents[1] / "src/rankfall/audit/coverage/architectures.csv"
-DOCUMENT = Path(__file__).parents[1] / "docs/architectures.md"
 COLUMNS = ("model_type", "reach", "outcome", "expected", "calls", "note", "transformers", "date")
 
 
@@ -52,31 +51,6 @@ def _child(model_type: str, writer: Any) -> None:
     writer.send(check_architecture(model_type))
 
 
-def document(rows: list[dict[str, Any]]) -> str:
-    version, date = rows[0]["transformers"], rows[0]["date"]
-    outcomes = Counter(row["outcome"] for row in rows)
-    lines = [
-        "# Architectures",
-        "",
-        f"Measured with transformers {version} and torch {torch.__version__} on {date} by `scripts/architectures.py`:"
-        " a small random model of every type runs with eager attention and again while being recorded; `exact` means"
-        " that all outputs are bit-equal and that every attention module that ran was seen with its queries, keys"
-        " and values. `reach` is read from the source: whether the type's own file uses the attention interface.",
-        "",
-        *(f"- {outcome}: {count}" for outcome, count in outcomes.most_common()),
-        "",
-        "`not built` and `not run` mean that no small configuration or no simple input was found, not that the"
-        " architecture cannot be audited.",
-        "",
-        "| type | reach | outcome | modules | calls | note |",
-        "|---|---|---|---|---|---|",
-    ]
-    for row in rows:
-        cells = (row[name] for name in ("model_type", "reach", "outcome", "expected", "calls", "note"))
-        lines.append(f"| {' | '.join(str(cell).replace('|', '/') for cell in cells)} |")
-    return "\n".join(lines) + "\n"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="*")
@@ -97,13 +71,12 @@ def main() -> None:
     # Those that the interface reaches first: what matters most is known first.
     chosen.sort(key=lambda one: (one.reach != "interface", one.model_type))
     table = options.out / "architectures.csv" if options.out else PACKAGED
-    page = options.out / "architectures.md" if options.out else DOCUMENT
     rows = {row["model_type"]: row for row in _existing(table)} if options.only else {}
     for number, architecture in enumerate(chosen, 1):
         checked = checked_in_child(architecture.model_type, options.limit)
         rows[checked.model_type] = {"reach": architecture.reach, **asdict(checked), **stamp}
         print(f"{number}/{len(chosen)} {checked.model_type}: {checked.outcome} {checked.note}", file=sys.stderr)
-        write([rows[name] for name in sorted(rows)], table, page)
+        write([rows[name] for name in sorted(rows)], table)
     print(Counter(row["outcome"] for row in rows.values()))
 
 
@@ -114,14 +87,12 @@ def _existing(table: Path) -> list[dict[str, Any]]:
         return list(csv.DictReader(file))
 
 
-def write(rows: list[dict[str, Any]], table: Path, page: Path) -> None:
-    for path in (table, page):
-        path.parent.mkdir(parents=True, exist_ok=True)
+def write(rows: list[dict[str, Any]], table: Path) -> None:
+    table.parent.mkdir(parents=True, exist_ok=True)
     with table.open("w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-    page.write_text(document(rows))
 
 
 if __name__ == "__main__":
