@@ -1,0 +1,141 @@
+"""The documentation says what there is: a guide per verb, every page reachable, every example parses and compiles."""
+
+from __future__ import annotations
+
+import html
+import importlib.util
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import typer.main
+
+import rankfall
+from rankfall.cli.main import ALL_VERBS, UsageError, app
+
+ROOT = Path(rankfall.__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted([*DOCS.rglob("*.md"), *ROOT.glob("*.md"), *(ROOT / "results").glob("*.md")])
+FENCE = re.compile(r"^( *)```(\w*)[^\n]*\n(.*?)^\1```", re.DOTALL | re.MULTILINE)
+SPAN = re.compile(r"`(rankfall [^`]+)`")
+SHELL = ("", "sh", "bash", "console")
+yaml = pytest.importorskip("yaml", reason="mkdocs is not installed")
+
+
+def named(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def in_nav(entry: Any) -> Iterator[str]:
+    if isinstance(entry, str):
+        yield entry
+    else:
+        for item in entry.values() if isinstance(entry, dict) else entry:
+            yield from in_nav(item)
+
+
+def blocks(page: Path) -> list[tuple[str, str]]:
+    return [(found[2], found[3]) for found in FENCE.finditer(page.read_text(encoding="utf-8"))]
+
+
+def commands(page: Path) -> list[str]:
+    """Whole command lines in shell blocks and in code spans; a bare mention of a verb in a span is one as well."""
+    text = page.read_text(encoding="utf-8")
+    joined = "\n".join(block for kind, block in blocks(page) if kind in SHELL).replace("\\\n", " ")
+    lines = [line.strip().removeprefix("$ ") for line in joined.splitlines()]
+    spans = [" ".join(span.split()) for span in SPAN.findall(FENCE.sub("", text))]
+    return [one for one in (*lines, *spans) if re.match(r"rankfall( |$)", one)]
+
+
+def test_every_verb_has_a_guide() -> None:
+    missing = [verb for verb in ALL_VERBS if not (DOCS / "guide" / f"{verb}.md").exists()]
+    assert missing == []
+    untitled = [
+        verb
+        for verb in ALL_VERBS
+        if not (DOCS / "guide" / f"{verb}.md").read_text().startswith(f"# `rankfall {verb}`")
+    ]
+    assert untitled == []
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    listed = list(in_nav(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]))
+    assert len(set(listed)) == len(listed)
+    on_disk = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
+    made_while_building = {name for name in listed if name.startswith("reference/")}
+    assert set(listed) - made_while_building == on_disk
+
+
+def test_every_room_has_a_reference_page() -> None:
+    listed = set(in_nav(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]))
+    rooms = {path.parent.name for path in Path(rankfall.__file__).parent.glob("*/__init__.py")}
+    assert {f"reference/{room}.md" for room in rooms} <= listed
+
+
+def test_every_figure_is_in_the_guide() -> None:
+    from rankfall.reproduce import ALL_REPRODUCTIONS
+
+    guide = (DOCS / "guide" / "reproduce.md").read_text()
+    assert [one for one in ALL_REPRODUCTIONS if f"| `{one}` |" not in guide] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_commands_parse(page: Path) -> None:
+    group: Any = typer.main.get_command(app)
+    for line in commands(page):
+        words = shlex.split(line.rstrip(" &"), comments=True)[1:]
+        if not words or words[0].startswith("-") or words[0] == "VERB":
+            continue
+        assert words[0] in group.commands, f"{named(page)}: `{line}`: no such verb"
+        # A verb alone, or with dots for what is left out, is a mention and may lack its arguments.
+        mention = len(words) == 1 or "..." in words
+        words = [word for word in words if word != "..."]
+        try:
+            with group.commands[words[0]].make_context(words[0], list(words[1:]), resilient_parsing=mention):
+                pass
+        except UsageError as error:
+            pytest.fail(f"{named(page)}: `{line}`: {error}")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_python_compiles(page: Path) -> None:
+    for kind, block in blocks(page):
+        if kind == "python":
+            compile(block, named(page), "exec")
+
+
+def test_the_checks_find_something() -> None:
+    assert sum(len(commands(page)) for page in PAGES) > 50
+    assert sum(kind == "python" for page in PAGES for kind, _ in blocks(page)) > 10
+
+
+def formulas() -> ModuleType:
+    pytest.importorskip("latex2mathml", reason="the converter of formulas is not installed")
+    spec = importlib.util.spec_from_file_location("formulas", ROOT / "scripts" / "site" / "formulas.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_formulas_become_mathml() -> None:
+    drawn = formulas().to_mathml(r"\tfrac12 \lVert x \rVert_F / (-a)", display=True)
+    assert drawn.startswith("<math")
+    assert 'display="block"' in drawn
+    assert '<mo form="prefix" lspace="0" rspace="0">&#x02212;</mo>' in drawn
+
+
+def test_alphabets_are_letters_because_browsers_ignore_the_attribute() -> None:
+    drawn = html.unescape(formulas().to_mathml(r"\mathbf 1 \in \mathbb R^\mathbf{A}"))
+    assert all(letter in drawn for letter in "𝟏ℝ𝐀")
+    assert "mathvariant" not in drawn
+
+
+def test_an_unknown_formula_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"holds \\nonsense, which cannot be converted"):
+        formulas().to_mathml(r"x + \nonsense{y}")
