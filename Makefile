@@ -38,7 +38,7 @@ test: setup models $(HAVE_BROWSER)
 
 # Built anew only when something that it shows has changed; a warning is an error.
 $(SITE): $(SITE_SOURCES) | $(READY)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet || { rm -f $@; exit 1; }
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict || { rm -f $@; exit 1; }
 
 check: setup $(SITE)
 	$(BIN)/ruff check .

@@ -101,6 +101,16 @@ def test_commands_parse(page: Path) -> None:
             pytest.fail(f"{named(page)}: `{line}`: {error}")
 
 
+@pytest.mark.parametrize("verb", ALL_VERBS)
+def test_options_named_in_a_guide_exist(verb: str) -> None:
+    group: Any = typer.main.get_command(app)
+    known = {name for one in group.commands.values() for option in one.params for name in option.opts}
+    known |= {name for one in group.commands.values() for option in one.params for name in option.secondary_opts}
+    text = FENCE.sub("", (DOCS / "guide" / f"{verb}.md").read_text())
+    spans = " ".join(re.findall(r"`([^`]+)`", text))
+    assert set(re.findall(r"(?<!\S)--[a-z][a-z0-9-]*", spans)) - known - {"--help"} == set()
+
+
 @pytest.mark.parametrize("page", PAGES, ids=named)
 def test_python_compiles(page: Path) -> None:
     for kind, block in blocks(page):
