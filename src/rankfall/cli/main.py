@@ -15,6 +15,7 @@ from rankfall.errors import RequestError
 # One line per verb: the module of that name in this folder holds a function of that name.
 ALL_VERBS: tuple[str, ...] = (
     "audit",
+    "compare",
     "coverage",
     "simulate",
     "equilibrium",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from math import log
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -45,6 +47,7 @@ def simulate(
     device: Annotated[str | None, typer.Option(help="cpu or cuda; a GPU is used when there is one.")] = None,
     csv: Annotated[Path | None, typer.Option(help="Write the table of all layers and masks into this file.")] = None,
     plot: PlotPath = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for a report with its tables and pictures.")] = None,
     json: JsonFlag = False,
 ) -> None:
     """Run tokens through attention layers and follow their collapse, exactly far below machine precision.
@@ -91,9 +94,19 @@ def simulate(
     )
     with progress("layers", layers) as advance:
         reports = run(experiment, advance)
+    title = f"{count} tokens of dimension {width}, norm: {norm}, values: {value}"
     if plot is not None:
-        _plot(reports, plot, f"{count} tokens of dimension {width}, norm: {norm}, values: {value}")
+        from rankfall.drawing.canvas import save
+        from rankfall.drawing.collapse import curve_of, draw_collapse
+
+        save(draw_collapse([curve_of(one) for one in reports], title), plot)
         notes.print(f"picture: {plot}", highlight=False)
+    if out is not None:
+        from rankfall.report import write
+        from rankfall.report.simulation import simulation_document
+
+        page = write(simulation_document(reports, title, shlex.join(["rankfall", *sys.argv[1:]])), out)
+        notes.print(f"report: {page}", highlight=False, soft_wrap=True)
     if csv is not None:
         import pandas as pd
 
@@ -179,24 +192,3 @@ def _show(reports: list[Report], found: list[dict[str, Any]]) -> None:
         step = max(1, (len(records) - 1) // 12)
         chosen = [*records[:-1:step], records[-1]]
         table(f"{reports[0].mask}", chosen, SHOWN)
-
-
-def _plot(reports: list[Report], path: Path, title: str) -> None:
-    from rankfall.drawing.canvas import save
-    from rankfall.drawing.collapse import draw_collapse
-
-    curves = []
-    for report in reports:
-        floor = report.floors[0]
-        curves.append(
-            {
-                "name": str(report.mask),
-                "layers": [row["layer"] for row in report.records],
-                "log10_mu": [row["log10_mu"] for row in report.records],
-                "effective_rank": [row["effective_rank"] for row in report.records],
-                "tail_rate": report.tail_rate,
-                "cubic": report.rates[0] is not None and report.rates[0].law == "cubic",
-                "floor": (floor["layer"], floor["log10_mu"]) if floor["reached"] else None,
-            }
-        )
-    save(draw_collapse(curves, title), path)

@@ -10,8 +10,24 @@ from rankfall.drawing.canvas import COLOURS, canvas
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from rankfall.dynamics.experiment import Report
+
 # Deeper than this the cubic curve would squeeze all others into one line.
 DEEPEST_CUBIC = -400.0
+
+
+def curve_of(report: Report) -> dict[str, Any]:
+    """What one mask did, as a curve to draw."""
+    floor = report.floors[0]
+    return {
+        "name": str(report.mask),
+        "layers": [row["layer"] for row in report.records],
+        "log10_mu": [row["log10_mu"] for row in report.records],
+        "effective_rank": [row["effective_rank"] for row in report.records],
+        "tail_rate": report.tail_rate,
+        "cubic": report.rates[0] is not None and report.rates[0].law == "cubic",
+        "floor": (floor["layer"], floor["log10_mu"]) if floor["reached"] else None,
+    }
 
 
 def draw_collapse(curves: Sequence[Mapping[str, Any]], title: str) -> Figure:

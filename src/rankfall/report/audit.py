@@ -18,6 +18,7 @@ QUESTIONS = {
     "controls": "Compared with what?",
     "head rank": "Are the heads the bottleneck?",
     "what holds it up": "What holds the rank up?",
+    "what to change": "What would one change?",
 }
 TITLES = {
     "depth": "All measures at every layer",

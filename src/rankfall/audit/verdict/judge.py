@@ -9,6 +9,7 @@ from typing import Any, Literal, final
 from rankfall.audit.controls import Control
 from rankfall.audit.depth import DepthRow
 from rankfall.audit.masks import ObservedMask
+from rankfall.audit.verdict.advice import advice
 from rankfall.audit.verdict.mask import mask_reason
 from rankfall.audit.verdict.reason import Reason
 from rankfall.audit.verdict.thresholds import THRESHOLDS, Thresholds
@@ -65,7 +66,8 @@ def judge(
         *more,
     ]
     headline = f"{name} {WORDS[status]}: {decided.text}"
-    return Verdict(status, headline, tuple(one for one in reasons if one is not None), thresholds)
+    given = [one for one in reasons if one is not None]
+    return Verdict(status, headline, (*given, advice(status, given)), thresholds)
 
 
 def _status(rows: Sequence[DepthRow], thresholds: Thresholds) -> tuple[Status, Reason]:

@@ -1,0 +1,95 @@
+"""A simulation as a report: does it collapse, how fast, what was predicted, and the layers themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from rankfall.drawing.collapse import curve_of, draw_collapse
+from rankfall.dynamics.experiment import Report
+from rankfall.measures import ALL_MEASURES
+from rankfall.provenance import provenance
+from rankfall.report.document import Answer, Document, Grid, Level, Picture, Section
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+LAWS = {
+    "exponential": "tokens collapse exponentially: differences fall by the factor {rate:.4g} a layer",
+    "cubic": "tokens collapse cubically: the logarithm of their differences triples with every layer",
+    "equal": "all tokens became exactly equal",
+    "none": "tokens do not collapse within this depth",
+}
+
+
+def simulation_document(reports: Sequence[Report], title: str, command: str) -> Document:
+    """The report of one experiment: an answer per mask, one picture, the rates, the hypotheses, every layer."""
+    import pandas as pd
+
+    definitions = {one.name: one.definition for one in ALL_MEASURES}
+    definitions["log10_mu"] = "decimal logarithm of mu, exact far below machine precision"
+    layers = pd.DataFrame([{"mask": str(one.mask), **row} for one in reports for row in one.records])
+    hypotheses = pd.DataFrame(
+        [
+            {"mask": str(one.mask), "theorem": one.theorem.statement, **asdict(hypothesis)}
+            for one in reports
+            for hypothesis in one.theorem.hypotheses
+        ]
+    )
+    caption = (
+        "Dots mark where ordinary float64 code goes wrong; dotted lines are the tail that the second eigenvalue of"
+        " uniform attention predicts."
+    )
+    return Document(
+        title="Token rank by depth, simulated",
+        summary=title,
+        answers=[_answer(one) for one in reports],
+        sections=[
+            Section(
+                "Collapse",
+                (),
+                [
+                    Picture("collapse", "mu and effective rank by depth", caption, _drawn(reports, title)),
+                    Grid("rates", "Rates, factor per layer", pd.DataFrame([_rates(one) for one in reports])),
+                ],
+            ),
+            Section("Hypotheses of the theorems", (), [Grid("hypotheses", "One by one", hypotheses)]),
+            Section("Layers", (), [Grid("layers", "Every layer", layers, definitions=definitions)]),
+        ],
+        command=command,
+        provenance=provenance(),
+    )
+
+
+def _drawn(reports: Sequence[Report], title: str) -> Figure:
+    return draw_collapse([curve_of(one) for one in reports], title)
+
+
+def _answer(report: Report) -> Answer:
+    rate = report.rates[0]
+    if rate is None:
+        return Answer(f"{report.mask}: does it collapse?", "too few layers to tell")
+    reasons = [f"fitted on layers {rate.first_layer} to {rate.last_layer}, R² {rate.r_squared:.4f}"]
+    if report.tail_rate is not None:
+        reasons.append(f"second eigenvalue of uniform attention: {report.tail_rate:.4g}")
+    theorem = report.theorem
+    if theorem.bound is not None:
+        reasons.append(f"{theorem.statement} applies and promises at most {theorem.bound.rate:.6g}")
+    else:
+        reasons.append(f"{theorem.statement} does not apply: {theorem.reason}")
+    level: Level = "good" if rate.law == "none" else "warn"
+    verdict = LAWS[rate.law].format(rate=rate.rate)
+    return Answer(f"{report.mask}: does it collapse?", verdict, level, reasons)
+
+
+def _rates(report: Report) -> dict[str, object]:
+    rate, bound = report.rates[0], report.theorem.bound
+    return {
+        "mask": str(report.mask),
+        "radius": report.theorem.facts.radius,
+        "law": None if rate is None else rate.law,
+        "measured": None if rate is None else rate.rate,
+        "second eigenvalue": report.tail_rate,
+        "theorem's bound": None if bound is None else bound.rate,
+    }
