@@ -30,6 +30,26 @@ def named(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
+def hook(name: str) -> ModuleType:
+    """A module of the site's build, which lies outside the package."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / "site" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def formulas() -> ModuleType:
+    pytest.importorskip("latex2mathml", reason="the converter of formulas is not installed")
+    return hook("formulas")
+
+
+def navigation() -> list[str]:
+    settings = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+    return list(in_nav(hook("navigation").completed(settings["nav"])))
+
+
 def in_nav(entry: Any) -> Iterator[str]:
     if isinstance(entry, str):
         yield entry
@@ -63,7 +83,7 @@ def test_every_verb_has_a_guide() -> None:
 
 
 def test_every_page_is_in_the_navigation() -> None:
-    listed = list(in_nav(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]))
+    listed = navigation()
     assert len(set(listed)) == len(listed)
     on_disk = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
     made_while_building = {name for name in listed if name.startswith("reference/")}
@@ -71,7 +91,7 @@ def test_every_page_is_in_the_navigation() -> None:
 
 
 def test_every_room_has_a_reference_page() -> None:
-    listed = set(in_nav(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]))
+    listed = set(navigation())
     rooms = {path.parent.name for path in Path(rankfall.__file__).parent.glob("*/__init__.py")}
     assert {f"reference/{room}.md" for room in rooms} <= listed
 
@@ -121,16 +141,6 @@ def test_python_compiles(page: Path) -> None:
 def test_the_checks_find_something() -> None:
     assert sum(len(commands(page)) for page in PAGES) > 50
     assert sum(kind == "python" for page in PAGES for kind, _ in blocks(page)) > 10
-
-
-def formulas() -> ModuleType:
-    pytest.importorskip("latex2mathml", reason="the converter of formulas is not installed")
-    spec = importlib.util.spec_from_file_location("formulas", ROOT / "scripts" / "site" / "formulas.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_formulas_become_mathml() -> None:

@@ -1,0 +1,36 @@
+"""Sections of the navigation that follow from the code: a guide per verb, a reference page per room."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+SOURCE = Path(__file__).parents[2] / "src" / "rankfall"
+
+
+def on_config(config: Any, **_: Any) -> Any:
+    """Called by mkdocs with its settings; fills the two sections that are empty there."""
+    config["nav"] = completed(config["nav"])
+    return config
+
+
+def completed(nav: list[Any]) -> list[Any]:
+    """The navigation of mkdocs.yml with its empty sections filled."""
+    made = {"Commands": command_pages(), "Reference": reference_pages()}
+    return [
+        {title: made.get(title, pages) for title, pages in entry.items()} if isinstance(entry, dict) else entry
+        for entry in nav
+    ]
+
+
+def command_pages() -> list[dict[str, str]]:
+    from rankfall.cli.main import ALL_VERBS
+
+    return [{verb: f"guide/{verb}.md"} for verb in ALL_VERBS]
+
+
+def reference_pages() -> list[Any]:
+    rooms = sorted(path.parent.name for path in SOURCE.glob("*/__init__.py") if path.parent.name != "cli")
+    return ["reference/index.md", {"Options of every command": "reference/cli.md"}] + [
+        {room: f"reference/{room}.md"} for room in rooms
+    ]
