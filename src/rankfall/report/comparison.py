@@ -52,8 +52,8 @@ def comparison_document(first: AuditResult, second: AuditResult, command: str) -
 
 
 def labels(first: AuditResult, second: AuditResult) -> tuple[str, str]:
-    """The models' names, told apart when they are the same."""
-    one, two = first.model.name, second.model.name
+    """The models' names, folders by their last part, told apart when they are the same."""
+    one, two = (result.model.name.rstrip("/").rpartition("/")[2] for result in (first, second))
     return (one, two) if one != two else (f"{one} (A)", f"{two} (B)")
 
 
