@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -51,9 +52,9 @@ def plain(value: Any) -> Any:
 def table(title: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None) -> None:
     """Print records as a table for people."""
     columns = list(columns) if columns is not None else list(rows[0]) if rows else []
-    drawn = Table(title=title, title_justify="left")
+    drawn = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for column in columns:
-        drawn.add_column(column.replace("_", " "), justify="right")
+        drawn.add_column(column.replace("_", " "), justify="right", overflow="fold")
     for row in rows:
         drawn.add_row(*(cell(row.get(column)) for column in columns))
     paper.print(drawn)

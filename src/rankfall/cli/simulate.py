@@ -168,22 +168,34 @@ def _record(report: Report) -> dict[str, Any]:
     return record
 
 
+def _cubic(one: dict[str, Any]) -> bool:
+    return bool(one["measured"][0]) and one["measured"][0]["law"] == "cubic"
+
+
+def _short(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
+
+
 def _show(reports: list[Report], found: list[dict[str, Any]]) -> None:
     rows = [
         {
             "mask": one["mask"]["name"],
             "radius": one["mask"]["radius"],
-            "law": one["measured"][0]["law"] if one["measured"][0] else None,
-            "measured rate": one["measured_rate"],
-            "tail rate (2nd eigenvalue)": one["tail_rate"],
-            "proved by attention": one["certificate"]["spectral"] if one["certificate"] else None,
-            "theorem's bound": one["bound_rate"] if one["bound_applies"] else "does not apply",
-            "last log10 mu": one["layers"][-1]["log10_mu"],
-            "plain float64 right to": one["ordinary_route_floor"]["log10_mu"],
+            "law": one["measured"][0]["law"].replace("exponential", "exp") if one["measured"][0] else None,
+            "rate": _short(one["measured_rate"]) if not _cubic(one) else "to 0",
+            "theory": _short(one["tail_rate"]),
+            "bound": _short(one["bound_rate"]) if one["bound_applies"] else "none",
+            "log10_mu": _short(one["layers"][-1]["log10_mu"]),
+            "float64 to": _short(one["ordinary_route_floor"]["log10_mu"]),
         }
         for one in found
     ]
     table("Factor per layer by which mu falls", rows)
+    paper.print(
+        "rate: measured; theory: second eigenvalue of uniform attention; bound: the theorem's;"
+        " log10 mu: after the last layer; float64 to: where ordinary code goes wrong.",
+        style="dim",
+    )
     for one in found:
         if not one["bound_applies"]:
             paper.print(f"{one['mask']['name']}: the theorem does not apply; {one['bound_reason']}", markup=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -33,6 +34,13 @@ def head_ranks(model: Any, offset: int = 0, inputs: Mapping[str, Any] | None = N
         required="a model that takes position_ids, for an offset other than 0",
         got=type(model).__name__,
         remedy="use offset 0",
+    )
+    most = getattr(model.config, "max_position_embeddings", None) or math.inf
+    require(
+        offset < most,
+        required=f"an offset within the model's {most} positions",
+        got=offset,
+        remedy="choose a smaller --offset",
     )
     elsewhere = traced(model, sample_inputs(model, ELSEWHERE)) if movable else here
     asking = traced(model, sample_inputs(model, offset)) if offset else None

@@ -18,11 +18,12 @@ from rankfall.errors import RequestError, require
 NOTE = "read by weight name: rotations by position are left out (offset 0), and nothing was run to check it"
 
 
-def head_ranks_from_file(path: Path) -> list[dict[str, Any]]:
+def head_ranks_from_file(path: Path | str) -> list[dict[str, Any]]:
     """One record per head, from a safetensors file, or a folder of them, with config.json beside.
 
     Tensors are read one layer at a time; index files are not followed.
     """
+    path = Path(path)
     folder = path if path.is_dir() else path.parent
     files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
     require(
