@@ -1,0 +1,393 @@
+# /// script
+# [tool.marimo.display]
+# theme = "system"
+# ///
+"""The page that `rankfall explore` opens: a marimo notebook that lays out what the other files of this room make."""
+
+import marimo
+
+app = marimo.App(width="full", app_title="rankfall", css_file="page.css", html_head_file="head.html")
+
+
+@app.cell
+def _():
+    import marimo as mo
+
+    from rankfall.errors import RequestError
+    from rankfall.explorer import head_curves, same_result, stored, token_curves, widgets
+    from rankfall.explorer.depth_figure import draw_depth
+    from rankfall.explorer.head_figures import draw_heads, draw_ranks
+    from rankfall.explorer.mask_figures import draw_attention, draw_graph
+    from rankfall.explorer.motion_figure import draw_motion
+    from rankfall.explorer.state import (
+        TABS,
+        HeadState,
+        PageState,
+        StoredState,
+        TokenState,
+        from_query,
+        keys,
+        link_of,
+        to_query,
+    )
+    from rankfall.explorer.stored_figures import draw_audits, draw_runs
+
+    return (
+        TABS,
+        HeadState,
+        PageState,
+        RequestError,
+        StoredState,
+        TokenState,
+        draw_attention,
+        draw_audits,
+        draw_depth,
+        draw_graph,
+        draw_heads,
+        draw_motion,
+        draw_ranks,
+        draw_runs,
+        from_query,
+        head_curves,
+        keys,
+        link_of,
+        mo,
+        same_result,
+        stored,
+        to_query,
+        token_curves,
+        widgets,
+    )
+
+
+@app.cell
+def _(TABS, from_query, mo):
+    # The link is read once. Nothing here may keep the parameters themselves: whoever names them runs again with them.
+    start, unread = from_query(mo.query_params().to_dict())
+    tab = mo.ui.tabs(dict.fromkeys(TABS, ""), value=start.tab)
+    mo.vstack(
+        [
+            mo.md("# rankfall\nWhere a transformer loses rank, and what keeps it."),
+            *([mo.callout(mo.md("\n\n".join(unread)), kind="warn")] if unread else []),
+            tab,
+        ]
+    )
+    return start, tab
+
+
+@app.cell
+def _(TokenState, mo, start, widgets):
+    mask_name = mo.ui.dropdown(list(widgets.mask_kinds()), value=start.token.mask.split(":")[0], label="mask")
+    token_knobs = {
+        name: widgets.widget(TokenState, name, getattr(start.token, name))
+        for name in (
+            "tokens",
+            "width",
+            "depth",
+            "temperature",
+            "residual",
+            "norm",
+            "value",
+            "query_key",
+            "placement",
+            "heads",
+            "seed",
+            "layer",
+            "view",
+        )
+    }
+    token_knobs = mo.ui.dictionary(token_knobs)
+    return mask_name, token_knobs
+
+
+@app.cell
+def _(mask_name, start, widgets):
+    mask_numbers = widgets.mask_numbers(mask_name.value, start.token.mask)
+    return (mask_numbers,)
+
+
+@app.cell
+def _(TABS, mask_name, mask_numbers, mo, tab, token_knobs):
+    mo.stop(tab.value != TABS[0])
+    _k = token_knobs
+    mo.vstack(
+        [
+            mo.hstack(
+                [mask_name, *mask_numbers.elements.values(), _k["tokens"], _k["width"], _k["depth"]],
+                justify="start",
+                wrap=True,
+                gap=1.5,
+            ),
+            mo.hstack(
+                [_k["norm"], _k["value"], _k["residual"], _k["temperature"]], justify="start", wrap=True, gap=1.5
+            ),
+            mo.accordion(
+                {
+                    "More settings": mo.hstack(
+                        [_k["query_key"], _k["heads"], _k["placement"], _k["seed"]],
+                        justify="start",
+                        wrap=True,
+                        gap=1.5,
+                    )
+                }
+            ),
+        ],
+        gap=0.5,
+    )
+    return
+
+
+@app.cell
+def _(TokenState, mask_name, mask_numbers, token_knobs, widgets):
+    token = TokenState(mask=widgets.mask_text(mask_name.value, mask_numbers.value), **token_knobs.value)
+    return (token,)
+
+
+@app.cell
+def _(RequestError, TABS, mo, tab, token, token_curves):
+    mo.stop(tab.value != TABS[0])
+    try:
+        curves = token_curves.token_curves(token)
+    except RequestError as _error:
+        mo.stop(True, mo.callout(mo.md(f"Not possible: {_error}"), kind="warn"))
+    return (curves,)
+
+
+@app.cell
+def _(curves, mo, token_curves, widgets):
+    mo.vstack(
+        [
+            mo.md(widgets.facts(token_curves.summary(curves))),
+            *(mo.md(f"*{_line}*") for _line in token_curves.reasons(curves)),
+        ],
+        gap=0.25,
+    )
+    return
+
+
+@app.cell
+def _(curves, mo, token_knobs):
+    mo.hstack(
+        [
+            token_knobs["view"],
+            token_knobs["layer"],
+            mo.md(f"of {curves.layers[-1]}: marks the curves, and sets the tokens and the attention below"),
+        ],
+        justify="start",
+        wrap=True,
+        gap=1.5,
+    )
+    return
+
+
+@app.cell
+def _(curves, draw_depth, draw_motion, mo, token, token_curves):
+    shown_row = token_curves.nearest_row(curves, token.layer)
+    shown_layer = curves.layers[shown_row]
+    mo.hstack(
+        [
+            draw_motion(curves, token.view, shown_layer),
+            draw_depth(curves, shown_layer),
+        ],
+        widths="equal",
+        wrap=True,
+    )
+    return shown_layer, shown_row
+
+
+@app.cell
+def _(curves, draw_attention, draw_graph, mo, shown_layer, shown_row, token, token_curves):
+    _attention = token_curves.attention_at(token, curves, shown_row)
+    mo.hstack(
+        [draw_attention(_attention, token.mask, shown_layer), draw_graph(token.mask, token.tokens)],
+        widths="equal",
+        wrap=True,
+    )
+    return
+
+
+@app.cell
+def _(TABS, mo, same_result, tab, token):
+    mo.stop(tab.value != TABS[0])
+    mo.accordion(
+        {
+            "The same result on the command line and in Python": mo.md(
+                f"```sh\n{same_result.token_command(token)}\n```\n```python\n{same_result.token_python(token)}```"
+            )
+        }
+    )
+    return
+
+
+@app.cell
+def _(HeadState, mo, start, widgets):
+    head_dim = widgets.widget(HeadState, "dim", start.head.dim)
+    head_knobs = mo.ui.dictionary(
+        {name: widgets.widget(HeadState, name, getattr(start.head, name)) for name in ("heads", "layers", "context")}
+    )
+    return head_dim, head_knobs
+
+
+@app.cell
+def _(head_dim, start, widgets):
+    # Ranks end at the width.
+    head_rank = widgets.slider(
+        [*range(1, int(head_dim.value) + 1)], min(start.head.rank, int(head_dim.value)), "rank r"
+    )
+    return (head_rank,)
+
+
+@app.cell
+def _(TABS, head_dim, head_knobs, head_rank, mo, tab):
+    mo.stop(tab.value != TABS[1])
+    mo.hstack(
+        [head_dim, head_rank, head_knobs["heads"], head_knobs["layers"], head_knobs["context"]],
+        justify="start",
+        wrap=True,
+        gap=1.5,
+    )
+    return
+
+
+@app.cell
+def _(HeadState, head_dim, head_knobs, head_rank):
+    head = HeadState(dim=int(head_dim.value), rank=int(head_rank.value), **head_knobs.value)
+    return (head,)
+
+
+@app.cell
+def _(TABS, draw_heads, draw_ranks, head, head_curves, mo, tab, widgets):
+    mo.stop(tab.value != TABS[1])
+    _curves = head_curves.head_curves(head)
+    mo.vstack(
+        [
+            mo.md(widgets.facts(head_curves.summary(head, _curves))),
+            mo.hstack([draw_heads(head, _curves), draw_ranks(head, _curves)], widths="equal", wrap=True),
+            mo.md(
+                "*The target is the nearer of two orthonormal points. The floor is proved: no weights go below it. "
+                "Random heads are fitted as well as can be; their error is predicted, and theirs is rank 1 whatever "
+                "r is.*"
+            ),
+        ]
+    )
+    return
+
+
+@app.cell
+def _(TABS, head, head_curves, mo, tab):
+    mo.stop(tab.value != TABS[1])
+    mo.vstack(
+        [
+            mo.md("### Heads and ranks that cost the same\nThe first row is the usual choice; nothing is timed here."),
+            mo.ui.table(
+                head_curves.plan_table(head_curves.plan_rows(head.dim, head.layers, head.context)),
+                selection=None,
+                pagination=False,
+                show_download=False,
+            ),
+        ]
+    )
+    return
+
+
+@app.cell
+def _(TABS, head, mo, same_result, tab):
+    mo.stop(tab.value != TABS[1])
+    _commands = "\n".join(same_result.head_commands(head))
+    mo.accordion(
+        {
+            "The same result on the command line and in Python": mo.md(
+                f"```sh\n{_commands}\n```\n```python\n{same_result.head_python(head)}```"
+            )
+        }
+    )
+    return
+
+
+@app.cell
+def _(StoredState, mo, start, widgets):
+    stored_knobs = mo.ui.dictionary(
+        {
+            name: widgets.widget(StoredState, name, getattr(start.stored, name))
+            for name in ("measure", "seen", "error")
+        }
+    )
+    reread = mo.ui.refresh(label="read again")
+    return reread, stored_knobs
+
+
+@app.cell
+def _(TABS, mo, reread, stored, tab):
+    mo.stop(tab.value != TABS[2])
+    reread
+    store_folder, report_folder = stored.places()
+    audits, unreadable = stored.stored_audits(report_folder)
+    runs = stored.stored_runs(store_folder)
+    return audits, report_folder, runs, store_folder, unreadable
+
+
+@app.cell
+def _(StoredState, stored_knobs):
+    kept = StoredState(**stored_knobs.value)
+    return (kept,)
+
+
+@app.cell
+def _(audits, draw_audits, kept, mo, report_folder, stored_knobs, unreadable):
+    _nothing = mo.md(f"No audit under `{report_folder}`. Make one: `rankfall audit smollm2 --out reports/smollm2`")
+    mo.vstack(
+        [
+            mo.md("### Audits"),
+            mo.hstack([stored_knobs["measure"], stored_knobs["seen"]], justify="start", wrap=True, gap=1.5),
+            draw_audits(audits, kept.measure, kept.seen) if audits else _nothing,
+            *(mo.plain_text(_problem) for _problem in unreadable),
+        ]
+    )
+    return
+
+
+@app.cell
+def _(draw_runs, kept, mo, runs, store_folder, stored, stored_knobs):
+    _nothing = mo.md(f"No runs in `{store_folder}`. Make some: `rankfall sweep smoke --store {store_folder}`")
+    mo.vstack(
+        [
+            mo.md("### Runs"),
+            *([mo.plain_text(runs.problem)] if runs.problem else []),
+            *(
+                [
+                    stored_knobs["error"],
+                    draw_runs(runs.rows, kept.error),
+                    mo.md(f"All have: {stored.settled(runs.rows)}."),
+                    mo.ui.table(stored.runs_table(runs.rows), selection=None, page_size=15),
+                    mo.md(f"```sh\nrankfall runs --store {store_folder}\n```"),
+                ]
+                if runs.rows
+                else [_nothing]
+            ),
+        ]
+    )
+    return
+
+
+@app.cell
+def _(PageState, head, kept, keys, link_of, mo, tab, to_query, token):
+    _state = PageState(tab=tab.value, token=token, head=head, stored=kept)
+    _wanted, _shown = to_query(_state), mo.query_params()
+    for _key in keys():
+        if _key in _wanted and _shown.get(_key) != _wanted[_key]:
+            _shown.set(_key, _wanted[_key])
+        elif _key not in _wanted and _key in _shown:
+            _shown.remove(_key)
+    mo.accordion(
+        {
+            "Share what you see": mo.md(
+                "The address above is the link. On another machine:\n\n"
+                f"```sh\nrankfall explore --link '{link_of(_state)}'\n```"
+            )
+        }
+    )
+    return
+
+
+if __name__ == "__main__":
+    app.run()
