@@ -9,7 +9,6 @@ from typing import Any, final
 from rankfall.explorer.state import HeadState
 from rankfall.theory.head_class import HeadClass
 from rankfall.theory.head_floor import mse_floor
-from rankfall.theory.head_report import ranks_to_show
 from rankfall.theory.random_features import predicted_error
 from rankfall.training.planning import candidates, plan
 from rankfall.training.planning.candidates import Sharing, reference_shape, usual_heads
@@ -17,8 +16,6 @@ from rankfall.training.planning.table import floor_column
 
 HEAD_COUNTS = tuple(2**power for power in range(21))
 DESIGNS = {"independent": "random rank-1 heads", "signed": "random rank-1 heads, k = ±q"}
-# Enough ranks to show the bend of a curve.
-SHOWN_RANKS = 24
 
 
 @final
@@ -26,7 +23,8 @@ SHOWN_RANKS = 24
 class HeadCurves:
     """Errors by head count at the chosen rank, by rank at equal weights, and at the chosen point.
 
-    `floors` and `predicted` run over HEAD_COUNTS; `by_rank` holds (rank, heads, floor) with heads = d / r.
+    `floors` and `predicted` run over HEAD_COUNTS; `by_rank` holds (rank, heads, floor) with heads = d / r, for
+    every rank that divides the width.
     """
 
     floor: float
@@ -68,9 +66,8 @@ def _predicted(design: str, dim: int) -> tuple[float, ...]:
 
 @functools.lru_cache(maxsize=64)
 def _by_rank(dim: int) -> tuple[tuple[int, int, float], ...]:
-    ranks = [*ranks_to_show(dim, SHOWN_RANKS), dim] if dim > SHOWN_RANKS else list(range(1, dim + 1))
-    counts = [(rank, max(1, dim // rank)) for rank in ranks]
-    return tuple((rank, heads, mse_floor(HeadClass(dim, rank), heads).mse) for rank, heads in counts)
+    ranks = [rank for rank in range(1, dim + 1) if dim % rank == 0]
+    return tuple((rank, dim // rank, mse_floor(HeadClass(dim, rank), dim // rank).mse) for rank in ranks)
 
 
 @functools.lru_cache(maxsize=64)

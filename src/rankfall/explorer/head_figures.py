@@ -22,7 +22,7 @@ def draw_heads(state: HeadState, curves: HeadCurves) -> Any:
         ),
         _dot("chosen", state.heads, curves.floor),
     ]
-    shape = layout(f"Least error of H heads of rank {state.rank}, d = {state.dim}", HEIGHT)
+    shape = layout(f"H heads of rank {state.rank}, d = {state.dim}", HEIGHT)
     shape |= {
         "xaxis": axis("heads H", type="log", exponentformat="power"),
         "yaxis": axis("mean squared error", rangemode="tozero"),
@@ -39,7 +39,7 @@ def draw_ranks(state: HeadState, curves: HeadCurves) -> Any:
         line("floor with H = d / r", ranks, floors, BLUE, mode="lines+markers", text=[f"{h} heads" for h in heads]),
         _dot(f"chosen: {state.heads} heads", state.rank, curves.floor),
     ]
-    shape = layout(f"The same number of weights, d = {state.dim}: fewer heads of higher rank", HEIGHT)
+    shape = layout(f"The same weights in d / r heads, d = {state.dim}", HEIGHT)
     shape |= {
         "xaxis": axis("rank r", type="log", dtick=0.30103 if state.dim <= 128 else 1),
         "yaxis": axis("error floor", rangemode="tozero"),

@@ -31,7 +31,7 @@ def draw_attention(attention: Tensor, mask: str, layer: int) -> Any:
         "hoverongaps": False,
         "colorbar": {"thickness": 10, "outlinewidth": 0},
     }
-    shape = layout(f"Attention that layer {layer + 1} applies", HEIGHT)
+    shape = layout(f"Attention in layer {layer + 1}", HEIGHT)
     shape |= {
         "xaxis": axis("attends to", constrain="domain", showgrid=False),
         "yaxis": axis("token", autorange="reversed", scaleanchor="x", constrain="domain", showgrid=False),
@@ -58,7 +58,13 @@ def draw_graph(mask: str, tokens: int) -> Any:
         "x": xs,
         "y": ys,
         "line": {"color": GRID, "width": 1},
-        "marker": {"symbol": "arrow", "size": 8, "angleref": "previous", "color": INK, "opacity": [0, 0.8, 0] * n * n},
+        "marker": {
+            "symbol": "arrow",
+            "size": 8,
+            "angleref": "previous",
+            "color": INK,
+            "opacity": [0, 0.8, 0] * n * n,
+        },
         "hoverinfo": "skip",
     }
     colours = [VERMILION if k in facts.roots else BLUE for k in range(n)]
@@ -73,8 +79,8 @@ def draw_graph(mask: str, tokens: int) -> Any:
         "hovertext": [f"token {k}" + (", a root: reaches everyone" if k in facts.roots else "") for k in range(n)],
         "hoverinfo": "text",
     }
-    count = f"{n} tokens" if n == tokens else f"drawn for {n} of {tokens} tokens"
-    shape = layout(f"The mask as a graph, {count}; roots in orange", HEIGHT, showlegend=False)
+    count = "" if n == tokens else f" at {n} tokens"
+    shape = layout(f"The mask's graph{count}, roots in orange", HEIGHT, showlegend=False)
     reach = [-1.15, 1.15]
     shape |= {"xaxis": bare(range=reach, constrain="domain"), "yaxis": bare(range=reach, scaleanchor="x")}
     shape["margin"] = {"l": 8, "r": 8, "t": 44, "b": 8}

@@ -23,8 +23,7 @@ def draw_motion(curves: TokenCurves, view: str, layer: int) -> Any:
     frames = [
         {"name": str(shown), "data": [_places(places[row])], "traces": [1]} for row, shown in enumerate(curves.layers)
     ]
-    exact = "exactly" if share > 0.9995 else f"as {axes} directions show them ({share:.0%} of their length squared)"
-    title = f"Tokens scaled to length one, {exact}"
+    title = "Tokens on the sphere" + ("" if share > 0.9995 else f": {axes} directions, {share:.0%} of what there is")
     shape = layout(title, HEIGHT, showlegend=False, margin={"l": 8, "r": 8, "t": 44, "b": 8})
     shape |= _scene() if axes == 3 else _plane()
     shape |= {"sliders": [_scrubber(curves.layers, start)], "updatemenus": [_player()]}
@@ -89,11 +88,12 @@ def _scrubber(layers: tuple[int, ...], start: int) -> dict[str, Any]:
     return {
         "active": start,
         "steps": steps,
-        "x": 0.16,
-        "len": 0.82,
-        "y": 0.02,
-        "pad": {"t": 8, "b": 4},
-        "currentvalue": {"prefix": "layer ", "xanchor": "right", "font": {"size": 13}},
+        "x": 0.02,
+        "len": 0.96,
+        "y": 0,
+        "pad": {"t": 4, "b": 4},
+        # Room above the bar for the buttons, so that nothing overlaps on a narrow screen.
+        "currentvalue": {"prefix": "layer ", "xanchor": "right", "font": {"size": 13}, "offset": 16},
         "bgcolor": GRID,
         "bordercolor": GRID,
         "tickcolor": INK,
@@ -109,9 +109,9 @@ def _player() -> dict[str, Any]:
         "showactive": False,
         "x": 0,
         "xanchor": "left",
-        "y": 0.02,
+        "y": 0,
         "yanchor": "top",
-        "pad": {"t": 26, "l": 0},
+        "pad": {"t": 4, "l": 4},
         "bgcolor": "rgba(128,136,144,0.12)",
         "bordercolor": GRID,
         "buttons": [

@@ -278,7 +278,9 @@ def _(TABS, head, head_curves, mo, tab):
     mo.stop(tab.value != TABS[1])
     mo.vstack(
         [
-            mo.md("### Heads and ranks that cost the same\nThe first row is the usual choice; nothing is timed here."),
+            mo.md(
+                "### Heads and ranks that cost the same\nThe first row is the usual choice; nothing is timed here."
+            ),
             mo.ui.table(
                 head_curves.plan_table(head_curves.plan_rows(head.dim, head.layers, head.context)),
                 selection=None,
@@ -312,14 +314,14 @@ def _(StoredState, mo, start, widgets):
             for name in ("measure", "seen", "error")
         }
     )
-    reread = mo.ui.refresh(label="read again")
+    reread = mo.ui.button(label="read again", value=0, on_click=lambda times: times + 1)
     return reread, stored_knobs
 
 
 @app.cell
 def _(TABS, mo, reread, stored, tab):
     mo.stop(tab.value != TABS[2])
-    reread
+    reread.value  # pressed, the folders are read anew
     store_folder, report_folder = stored.places()
     audits, unreadable = stored.stored_audits(report_folder)
     runs = stored.stored_runs(store_folder)
@@ -333,12 +335,12 @@ def _(StoredState, stored_knobs):
 
 
 @app.cell
-def _(audits, draw_audits, kept, mo, report_folder, stored_knobs, unreadable):
+def _(audits, draw_audits, kept, mo, reread, report_folder, stored_knobs, unreadable):
     _nothing = mo.md(f"No audit under `{report_folder}`. Make one: `rankfall audit smollm2 --out reports/smollm2`")
     mo.vstack(
         [
             mo.md("### Audits"),
-            mo.hstack([stored_knobs["measure"], stored_knobs["seen"]], justify="start", wrap=True, gap=1.5),
+            mo.hstack([stored_knobs["measure"], stored_knobs["seen"], reread], justify="start", wrap=True, gap=1.5),
             draw_audits(audits, kept.measure, kept.seen) if audits else _nothing,
             *(mo.plain_text(_problem) for _problem in unreadable),
         ]

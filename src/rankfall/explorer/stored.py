@@ -102,7 +102,12 @@ def runs_table(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The columns that people compare runs by, those that vary first."""
     varying = [name for name in CONFIGURATION if len({str(row.get(name)) for row in rows}) > 1]
     fixed = [name for name in CONFIGURATION if name not in varying]
-    return [{name: row.get(name) for name in (*varying, *RESULTS, *fixed)} for row in rows]
+    return [{name: _short(row.get(name)) for name in (*varying, *RESULTS, *fixed)} for row in rows]
+
+
+def _short(value: Any) -> Any:
+    """Four digits of a measured number are what a table can use."""
+    return float(f"{value:.4g}") if isinstance(value, float) else value
 
 
 def settled(rows: list[dict[str, Any]]) -> str:

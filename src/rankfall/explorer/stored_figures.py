@@ -34,15 +34,16 @@ def draw_audits(audits: Sequence[StoredAudit], measure: str, view: str) -> Any:
 
 def draw_runs(rows: Sequence[dict[str, Any]], error: str) -> Any:
     """Error against rank, a series for each number of layers, multiplier and kind of data; every run is a point."""
-    series: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    series: dict[tuple[int, int, str], list[tuple[float, float]]] = defaultdict(list)
     for row in rows:
         if isinstance(row.get("rank"), int) and isinstance(row.get(error), int | float):
-            name = f"{row.get('layers')} layers, multiplier {row.get('multiplier')}, {row.get('data')}"
-            series[name].append((row["rank"], row[error]))
+            kind = (int(row.get("layers") or 0), int(row.get("multiplier") or 0), str(row.get("data")))
+            series[kind].append((row["rank"], row[error]))
     data = []
-    for (name, points), colour in zip(sorted(series.items()), CYCLE * max(1, len(series)), strict=False):
-        points.sort()
-        data.append(line(_text(name), *zip(*points, strict=True), colour, mode="lines+markers"))
+    for (kind, points), colour in zip(sorted(series.items()), CYCLE * max(1, len(series)), strict=False):
+        name = f"layers {kind[0]}, multiplier {kind[1]}, {kind[2]} data"
+        ranks, errors = zip(*sorted(points), strict=True)
+        data.append(line(_text(name), ranks, errors, colour, mode="lines+markers"))
     shape = layout(f"{error.replace('_', ' ')} of stored runs", HEIGHT, showlegend=True)
     shape |= {"xaxis": axis("rank r", type="log", dtick=0.30103), "yaxis": axis(error.replace("_", " "), type="log")}
     return figure(data, shape)

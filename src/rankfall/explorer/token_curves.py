@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import torch
@@ -65,8 +65,6 @@ def experiment_of(state: TokenState) -> Experiment:
 
 def token_curves(state: TokenState) -> TokenCurves:
     """Simulate; settings that only change what is shown of a run do not run it again."""
-    from dataclasses import replace
-
     return _simulated(replace(state, layer=TokenState.layer, view=TokenState.view))
 
 
@@ -133,7 +131,7 @@ def reasons(curves: TokenCurves) -> list[str]:
     """Why a theorem or the tail is not drawn, where it is not."""
     said = []
     if curves.bound_reason is not None:
-        said.append(f"The theorem does not apply. {curves.bound_reason}.")
+        said.append(f"The theorem does not apply: {curves.bound_reason}.")
     if curves.tail_reason is not None:
         said.append(f"Tail rate: {curves.tail_reason}.")
     return said

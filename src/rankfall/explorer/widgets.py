@@ -10,12 +10,19 @@ from rankfall.attention.masks.base import Mask
 from rankfall.explorer.fields import Choice, Knob
 from rankfall.explorer.state import controls
 
-# What a mask's number may be on the page, by its name; others are whole numbers from 1 to 64.
+# What a mask's number may be on the page, by its name, and where it starts; others are 1 to 64, and start at 4.
 MASK_STEPS: dict[str, tuple[float, ...]] = {
     "probability": tuple(step / 20 for step in range(1, 21)),
     "seed": tuple(range(100)),
 }
-MASK_STARTS: dict[str, float] = {"width": 4, "step": 2, "hubs": 1, "length": 8, "size": 8, "probability": 0.2, "seed": 0}
+MASK_STARTS: dict[str, float] = {
+    "step": 2,
+    "hubs": 1,
+    "length": 8,
+    "size": 8,
+    "probability": 0.2,
+    "seed": 0,
+}
 
 
 def widget(kind: type[Any], name: str, value: Any) -> Any:
@@ -48,7 +55,7 @@ def mask_numbers(name: str, current: str) -> Any:
     same = parse_mask(current)
     made = {}
     for number in fields(mask_kinds()[name]):
-        value = getattr(same, number.name) if same.name == name else MASK_STARTS[number.name]
+        value = getattr(same, number.name) if same.name == name else MASK_STARTS.get(number.name, 4)
         steps = MASK_STEPS.get(number.name, tuple(range(1, 65)))
         made[number.name] = slider(sorted({*steps, value}), value, number.name)
     return mo.ui.dictionary(made)
