@@ -62,6 +62,8 @@ def _outline(axes: int) -> dict[str, Any]:
     if axes == 2:
         return {"type": "scatter", "x": cos, "y": sin, **style}
     gap: list[float | None] = [None]
+    # Lines in space know no see-through colours: a plain grey, thinned out as a whole.
+    style |= {"line": {"color": INK, "width": 2}, "opacity": 0.4}
     return {
         "type": "scatter3d",
         "x": cos + gap + cos + gap + zero,

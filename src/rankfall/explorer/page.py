@@ -75,65 +75,51 @@ def _(TABS, from_query, mo):
     return start, tab
 
 
+# Controls are laid out in the cell that makes them: a cell that named them would send them anew with every move.
 @app.cell
 def _(TokenState, mo, start, widgets):
     mask_name = mo.ui.dropdown(list(widgets.mask_kinds()), value=start.token.mask.split(":")[0], label="mask")
-    token_knobs = {
-        name: widgets.widget(TokenState, name, getattr(start.token, name))
-        for name in (
-            "tokens",
-            "width",
-            "depth",
-            "temperature",
-            "residual",
-            "norm",
-            "value",
-            "query_key",
-            "placement",
-            "heads",
-            "seed",
-            "layer",
-            "view",
-        )
-    }
-    token_knobs = mo.ui.dictionary(token_knobs)
-    return mask_name, token_knobs
+    token_knobs = mo.ui.dictionary(
+        {
+            _name: widgets.widget(TokenState, _name, getattr(start.token, _name))
+            for _name in widgets.controls(TokenState)
+            if _name != "mask"
+        }
+    )
 
+    def _row(*names):
+        return widgets.row([token_knobs[name] for name in names])
 
-@app.cell
-def _(mask_name, start, widgets):
-    mask_numbers = widgets.mask_numbers(mask_name.value, start.token.mask)
-    return (mask_numbers,)
-
-
-@app.cell
-def _(TABS, mask_name, mask_numbers, mo, tab, token_knobs):
-    mo.stop(tab.value != TABS[0])
-    _k = token_knobs
-    mo.vstack(
+    token_controls = mo.vstack(
         [
-            mo.hstack(
-                [mask_name, *mask_numbers.elements.values(), _k["tokens"], _k["width"], _k["depth"]],
-                justify="start",
-                wrap=True,
-                gap=1.5,
-            ),
-            mo.hstack(
-                [_k["norm"], _k["value"], _k["residual"], _k["temperature"]], justify="start", wrap=True, gap=1.5
-            ),
-            mo.accordion(
-                {
-                    "More settings": mo.hstack(
-                        [_k["query_key"], _k["heads"], _k["placement"], _k["seed"]],
-                        justify="start",
-                        wrap=True,
-                        gap=1.5,
-                    )
-                }
-            ),
+            _row("tokens", "width", "depth", "temperature"),
+            _row("norm", "value", "residual"),
+            mo.accordion({"More settings": _row("query_key", "heads", "placement", "seed")}),
         ],
         gap=0.5,
     )
+    shown_controls = widgets.row(
+        [
+            token_knobs["view"],
+            token_knobs["layer"],
+            mo.md("marks the curves, and sets the tokens and the attention below"),
+        ]
+    )
+    mask_choice = mo.as_html(mask_name)
+    return mask_choice, mask_name, shown_controls, token_controls, token_knobs
+
+
+@app.cell
+def _(mask_choice, mask_name, start, widgets):
+    mask_numbers = widgets.mask_numbers(mask_name.value, start.token.mask)
+    mask_controls = widgets.row([mask_choice, *mask_numbers.elements.values()])
+    return mask_controls, mask_numbers
+
+
+@app.cell
+def _(TABS, mask_controls, mo, tab, token_controls):
+    mo.stop(tab.value != TABS[0])
+    mo.vstack([mask_controls, token_controls], gap=0.5)
     return
 
 
@@ -166,17 +152,9 @@ def _(curves, mo, token_curves, widgets):
 
 
 @app.cell
-def _(curves, mo, token_knobs):
-    mo.hstack(
-        [
-            token_knobs["view"],
-            token_knobs["layer"],
-            mo.md(f"of {curves.layers[-1]}: marks the curves, and sets the tokens and the attention below"),
-        ],
-        justify="start",
-        wrap=True,
-        gap=1.5,
-    )
+def _(TABS, mo, shown_controls, tab):
+    mo.stop(tab.value != TABS[0])
+    shown_controls
     return
 
 
@@ -223,29 +201,29 @@ def _(TABS, mo, same_result, tab, token):
 def _(HeadState, mo, start, widgets):
     head_dim = widgets.widget(HeadState, "dim", start.head.dim)
     head_knobs = mo.ui.dictionary(
-        {name: widgets.widget(HeadState, name, getattr(start.head, name)) for name in ("heads", "layers", "context")}
+        {
+            _name: widgets.widget(HeadState, _name, getattr(start.head, _name))
+            for _name in ("heads", "layers", "context")
+        }
     )
-    return head_dim, head_knobs
+    dim_choice, other_choices = mo.as_html(head_dim), widgets.row(list(head_knobs.elements.values()))
+    return dim_choice, head_dim, head_knobs, other_choices
 
 
 @app.cell
-def _(head_dim, start, widgets):
+def _(dim_choice, head_dim, other_choices, start, widgets):
     # Ranks end at the width.
     head_rank = widgets.slider(
         [*range(1, int(head_dim.value) + 1)], min(start.head.rank, int(head_dim.value)), "rank r"
     )
-    return (head_rank,)
+    head_controls = widgets.row([dim_choice, head_rank, other_choices])
+    return head_controls, head_rank
 
 
 @app.cell
-def _(TABS, head_dim, head_knobs, head_rank, mo, tab):
+def _(TABS, head_controls, mo, tab):
     mo.stop(tab.value != TABS[1])
-    mo.hstack(
-        [head_dim, head_rank, head_knobs["heads"], head_knobs["layers"], head_knobs["context"]],
-        justify="start",
-        wrap=True,
-        gap=1.5,
-    )
+    head_controls
     return
 
 

@@ -43,6 +43,13 @@ def slider(steps: list[float], value: float, label: str) -> Any:
     return mo.ui.slider(steps=steps, value=value, label=label, show_value=True)
 
 
+def row(items: list[Any]) -> Any:
+    """Controls side by side, as many as the screen is wide for."""
+    import marimo as mo
+
+    return mo.hstack(items, justify="start", wrap=True, gap=1.5)
+
+
 def mask_kinds() -> dict[str, type[Mask]]:
     """Every named mask."""
     return {kind.name: kind for kind in ALL_MASKS}
