@@ -38,7 +38,6 @@ def draw_depth(curves: TokenCurves, layer: int) -> Any:
                 "line": {"color": INK, "width": 1},
             }
         ],
-        "legend": {"orientation": "h", "x": 0, "y": -0.18, "yanchor": "top"},
         "margin": {"l": 60, "r": 16, "t": 40, "b": 90},
     }
     return figure(data, shape)

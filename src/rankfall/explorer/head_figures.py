@@ -26,7 +26,6 @@ def draw_heads(state: HeadState, curves: HeadCurves) -> Any:
     shape |= {
         "xaxis": axis("heads H", type="log", exponentformat="power"),
         "yaxis": axis("mean squared error", rangemode="tozero"),
-        "legend": {"orientation": "h", "x": 0, "y": -0.2, "yanchor": "top"},
     }
     return figure(data, shape)
 
@@ -43,7 +42,6 @@ def draw_ranks(state: HeadState, curves: HeadCurves) -> Any:
     shape |= {
         "xaxis": axis("rank r", type="log", dtick=0.30103 if state.dim <= 128 else 1),
         "yaxis": axis("error floor", rangemode="tozero"),
-        "legend": {"orientation": "h", "x": 0, "y": -0.2, "yanchor": "top"},
     }
     return figure(data, shape)
 

@@ -54,6 +54,8 @@ def free_port(asked: int | None) -> int:
     """The port asked for, or the usual one, or any other when that is taken."""
     for port in (asked,) if asked is not None else (USUAL_PORT, 0):
         with socket.socket() as trial:
+            # A page that was stopped a moment ago does not hold its port.
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 trial.bind((HOST, port))
             except (OSError, OverflowError):

@@ -60,11 +60,10 @@ def stored_audits(root: Path) -> tuple[list[StoredAudit], list[str]]:
         except (OSError, ValueError) as error:
             problems.append(f"{folder}: {str(error).splitlines()[0]}")
             continue
-        if not set(depth.columns) >= NEEDED:
-            problems.append(f"{folder / DEPTH}: not the table of an audit")
-            continue
-        inside = folder.relative_to(root)
-        found.append(StoredAudit(str(inside) if inside.parts else folder.resolve().name, folder, depth))
+        # Other reports have a table of that name too, such as one that compares models.
+        if set(depth.columns) >= NEEDED:
+            inside = folder.relative_to(root)
+            found.append(StoredAudit(str(inside) if inside.parts else folder.resolve().name, folder, depth))
     return found, problems
 
 

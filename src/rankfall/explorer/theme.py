@@ -21,7 +21,8 @@ def layout(title: str, height: int, **more: Any) -> dict[str, Any]:
         "paper_bgcolor": CLEAR,
         "plot_bgcolor": CLEAR,
         "font": {"color": INK, "size": 12},
-        "legend": {"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 1, "xanchor": "right"},
+        # Below, where a long legend pushes nothing and covers no title on a narrow screen.
+        "legend": {"orientation": "h", "x": 0, "y": -0.2, "yanchor": "top"},
         "hovermode": "closest",
         "template": "none",
         # A figure drawn anew keeps the zoom and the camera that the reader chose.
