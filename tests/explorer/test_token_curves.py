@@ -14,6 +14,7 @@ from rankfall.explorer.motion_figure import draw_motion
 from rankfall.explorer.same_result import token_command, token_python
 from rankfall.explorer.state import TokenState
 from rankfall.explorer.token_curves import (
+    NEAR_ONE,
     SHOWN_STATES,
     attention_at,
     nearest_row,
@@ -61,6 +62,14 @@ def test_the_bound_stands_above_and_the_tail_touches_the_end() -> None:
     assert 10**slope == pytest.approx(curves.tail_rate, abs=1e-12)
     names = [trace.name for trace in draw_depth(curves, 3).data]
     assert names == ["mu, measured", "theorem's bound", "tail rate, by theory", "effective rank"]
+
+
+def test_a_bound_that_rounds_to_one_says_how_far_below_it_is() -> None:
+    curves = token_curves(TokenState(mask="window:1", tokens=32, width=4, depth=3))
+    assert curves.bound_rate is not None and curves.bound_rate > NEAR_ONE
+    words = dict(summary(curves))["theorem's bound"]
+    assert words == f"1 - 10^{curves.bound_log10_gap:.1f} a layer"
+    assert curves.bound_log10_gap < -16
 
 
 def test_nothing_is_drawn_where_nothing_is_known() -> None:

@@ -19,6 +19,8 @@ from rankfall.explorer.state import TokenState
 
 # A screen shows no more than this many states of a run, and singular values cost as much as the layers themselves.
 SHOWN_STATES = 40
+# Factors above this are written by their distance from 1.
+NEAR_ONE = 0.99995
 MEASURES = ("effective_rank", "mean_abs_cosine")
 
 
@@ -33,6 +35,7 @@ class TokenCurves:
     mean_abs_cosine: tuple[float, ...]
     bound_log10_mu: tuple[float, ...] | None
     bound_rate: float | None
+    bound_log10_gap: float | None
     bound_reason: str | None
     tail_rate: float | None
     tail_reason: str | None
@@ -85,6 +88,7 @@ def _simulated(state: TokenState) -> TokenCurves:
         mean_abs_cosine=column("mean_abs_cosine"),
         bound_log10_mu=None if bound is None else tuple((bound / math.log(10)).tolist()),
         bound_rate=None if report.theorem.bound is None else report.theorem.bound.rate,
+        bound_log10_gap=None if report.theorem.bound is None else report.theorem.bound.log_gap() / math.log(10),
         bound_reason=report.theorem.reason,
         tail_rate=report.tail_rate,
         tail_reason=report.tail_reason,
@@ -114,17 +118,26 @@ def summary(curves: TokenCurves) -> list[tuple[str, str]]:
     return [
         ("mu falls by", _per_layer(curves.measured_rate)),
         ("tail, by theory", _per_layer(curves.tail_rate) if curves.tail_rate is not None else "not known"),
-        ("theorem's bound", _per_layer(curves.bound_rate) if curves.bound_rate is not None else "does not apply"),
+        ("theorem's bound", _bound(curves)),
         ("effective rank", f"{start:.3g} to {end:.3g}"),
         ("radius of the mask", graph),
         ("roots", f"{len(facts.roots)} of {facts.tokens}"),
     ]
 
 
+def _bound(curves: TokenCurves) -> str:
+    """The bound's factor; how far below 1 it is where it rounds to 1."""
+    if curves.bound_rate is None or curves.bound_log10_gap is None:
+        return "does not apply"
+    if curves.bound_rate < NEAR_ONE:
+        return _per_layer(curves.bound_rate)
+    return f"1 - 10^{curves.bound_log10_gap:.1f} a layer"
+
+
 def _per_layer(rate: float | None) -> str:
     if rate is None:
         return "no steady rate"
-    return f"{rate:.4g} a layer" if rate < 0.99995 else f"1 - {1 - rate:.1e} a layer"
+    return f"{rate:.4g} a layer" if rate < NEAR_ONE else f"1 - {1 - rate:.1e} a layer"
 
 
 def reasons(curves: TokenCurves) -> list[str]:
