@@ -66,7 +66,8 @@ def test_the_bound_stands_above_and_the_tail_touches_the_end() -> None:
 
 def test_a_bound_that_rounds_to_one_says_how_far_below_it_is() -> None:
     curves = token_curves(TokenState(mask="window:1", tokens=32, width=4, depth=3))
-    assert curves.bound_rate is not None and curves.bound_rate > NEAR_ONE
+    assert curves.bound_rate is not None
+    assert curves.bound_rate > NEAR_ONE
     words = dict(summary(curves))["theorem's bound"]
     assert words == f"1 - 10^{curves.bound_log10_gap:.1f} a layer"
     assert curves.bound_log10_gap < -16
