@@ -15,7 +15,7 @@ pytest.importorskip("marimo", reason="the extra app is not installed")
 
 from rankfall.explorer.head_curves import head_curves
 from rankfall.explorer.server import HOST, Served, serve
-from rankfall.explorer.state import HeadState, TokenState, from_query, query_of
+from rankfall.explorer.state import HeadState, PageState, TokenState, from_query, query_of, to_query
 from rankfall.explorer.token_curves import token_curves
 from rankfall.runs import Store, import_results
 from tests.browser import browser
@@ -23,6 +23,7 @@ from tests.explorer.test_stored import RESULTS, write_audit
 
 # A loaded machine starts a browser slowly; nothing here waits when it need not.
 PATIENCE = 120_000
+HOSTILE = "<img src=x onerror='window.harmed=1'>"
 STATE = TokenState(mask="window:3", tokens=12, width=8, depth=20)
 
 
@@ -75,9 +76,11 @@ def test_page(served) -> None:
         page = context.new_page()
         page.on("pageerror", lambda error: complaints.append(str(error)))
 
-        page.goto(served.link(query_of("mask=window%3A3&tokens=12&width=8&depth=20&tokens_of=evil")))
+        page.goto(served.link({**to_query(PageState(token=STATE)), "norm": HOSTILE}))
         wait_for_curve(page, 1, list(token_curves(STATE).log10_mu))
         page.locator(".js-plotly-plot").nth(3).wait_for()
+        page.get_by_text(f"norm={HOSTILE}: not possible here").wait_for()
+        assert page.evaluate("window.harmed") is None
 
         slider = page.locator("marimo-slider", has_text="tokens N").get_by_role("slider")
         slider.focus()

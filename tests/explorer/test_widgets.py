@@ -8,7 +8,7 @@ pytest.importorskip("marimo", reason="the extra app is not installed")
 
 from rankfall.attention.masks import ALL_MASKS, parse_mask
 from rankfall.explorer.state import HeadState, StoredState, TokenState, controls
-from rankfall.explorer.widgets import facts, mask_numbers, mask_text, widget
+from rankfall.explorer.widgets import as_text, facts, mask_numbers, mask_text, widget
 
 
 @pytest.mark.parametrize("kind", ALL_MASKS, ids=lambda kind: kind.name)
@@ -31,6 +31,12 @@ def test_widgets_are_set_to_the_state(kind) -> None:
     for name in controls(kind):
         if name != "mask":
             assert widget(kind, name, getattr(usual, name)).value == getattr(usual, name)
+
+
+def test_words_from_outside_are_no_markup() -> None:
+    shown = as_text("<script>harm()</script> \"'&").text
+    assert "<script>" not in shown
+    assert "&lt;script&gt;harm()&lt;/script&gt; &quot;&#x27;&amp;" in shown
 
 
 def test_facts_stand_side_by_side() -> None:

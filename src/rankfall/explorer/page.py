@@ -9,8 +9,7 @@ import marimo
 app = marimo.App(width="full", app_title="rankfall", css_file="page.css", html_head_file="head.html")
 
 
-@app.cell
-def _():
+with app.setup:
     import marimo as mo
 
     from rankfall.errors import RequestError
@@ -32,43 +31,16 @@ def _():
     )
     from rankfall.explorer.stored_figures import draw_audits, draw_runs
 
-    return (
-        TABS,
-        HeadState,
-        PageState,
-        RequestError,
-        StoredState,
-        TokenState,
-        draw_attention,
-        draw_audits,
-        draw_depth,
-        draw_graph,
-        draw_heads,
-        draw_motion,
-        draw_ranks,
-        draw_runs,
-        from_query,
-        head_curves,
-        keys,
-        link_of,
-        mo,
-        same_result,
-        stored,
-        to_query,
-        token_curves,
-        widgets,
-    )
-
 
 @app.cell
-def _(TABS, from_query, mo):
+def _():
     # The link is read once. Nothing here may keep the parameters themselves: whoever names them runs again with them.
     start, unread = from_query(mo.query_params().to_dict())
     tab = mo.ui.tabs(dict.fromkeys(TABS, ""), value=start.tab)
     mo.vstack(
         [
             mo.md("# rankfall\nWhere a transformer loses rank, and what keeps it."),
-            *([mo.callout(mo.md("\n\n".join(unread)), kind="warn")] if unread else []),
+            *([mo.callout(widgets.as_text("\n".join(unread)), kind="warn")] if unread else []),
             tab,
         ]
     )
@@ -77,7 +49,7 @@ def _(TABS, from_query, mo):
 
 # Controls are laid out in the cell that makes them: a cell that named them would send them anew with every move.
 @app.cell
-def _(TokenState, mo, start, widgets):
+def _(start):
     mask_name = mo.ui.dropdown(list(widgets.mask_kinds()), value=start.token.mask.split(":")[0], label="mask")
     token_knobs = mo.ui.dictionary(
         {
@@ -110,37 +82,37 @@ def _(TokenState, mo, start, widgets):
 
 
 @app.cell
-def _(mask_choice, mask_name, start, widgets):
+def _(mask_choice, mask_name, start):
     mask_numbers = widgets.mask_numbers(mask_name.value, start.token.mask)
     mask_controls = widgets.row([mask_choice, *mask_numbers.elements.values()])
     return mask_controls, mask_numbers
 
 
 @app.cell
-def _(TABS, mask_controls, mo, tab, token_controls):
+def _(mask_controls, tab, token_controls):
     mo.stop(tab.value != TABS[0])
     mo.vstack([mask_controls, token_controls], gap=0.5)
     return
 
 
 @app.cell
-def _(TokenState, mask_name, mask_numbers, token_knobs, widgets):
+def _(mask_name, mask_numbers, token_knobs):
     token = TokenState(mask=widgets.mask_text(mask_name.value, mask_numbers.value), **token_knobs.value)
     return (token,)
 
 
 @app.cell
-def _(RequestError, TABS, mo, tab, token, token_curves):
+def _(tab, token):
     mo.stop(tab.value != TABS[0])
     try:
         curves = token_curves.token_curves(token)
     except RequestError as _error:
-        mo.stop(True, mo.callout(mo.md(f"Not possible: {_error}"), kind="warn"))
+        mo.stop(True, mo.callout(widgets.as_text(f"Not possible: {_error}"), kind="warn"))
     return (curves,)
 
 
 @app.cell
-def _(curves, mo, token_curves, widgets):
+def _(curves):
     mo.vstack(
         [
             mo.md(widgets.facts(token_curves.summary(curves))),
@@ -152,14 +124,14 @@ def _(curves, mo, token_curves, widgets):
 
 
 @app.cell
-def _(TABS, mo, shown_controls, tab):
+def _(shown_controls, tab):
     mo.stop(tab.value != TABS[0])
     shown_controls
     return
 
 
 @app.cell
-def _(curves, draw_depth, draw_motion, mo, token, token_curves):
+def _(curves, token):
     shown_row = token_curves.nearest_row(curves, token.layer)
     shown_layer = curves.layers[shown_row]
     mo.hstack(
@@ -174,7 +146,7 @@ def _(curves, draw_depth, draw_motion, mo, token, token_curves):
 
 
 @app.cell
-def _(curves, draw_attention, draw_graph, mo, shown_layer, shown_row, token, token_curves):
+def _(curves, shown_layer, shown_row, token):
     _attention = token_curves.attention_at(token, curves, shown_row)
     mo.hstack(
         [draw_attention(_attention, token.mask, shown_layer), draw_graph(token.mask, token.tokens)],
@@ -185,7 +157,7 @@ def _(curves, draw_attention, draw_graph, mo, shown_layer, shown_row, token, tok
 
 
 @app.cell
-def _(TABS, mo, same_result, tab, token):
+def _(tab, token):
     mo.stop(tab.value != TABS[0])
     mo.accordion(
         {
@@ -198,7 +170,7 @@ def _(TABS, mo, same_result, tab, token):
 
 
 @app.cell
-def _(HeadState, mo, start, widgets):
+def _(start):
     head_dim = widgets.widget(HeadState, "dim", start.head.dim)
     head_knobs = mo.ui.dictionary(
         {
@@ -211,7 +183,7 @@ def _(HeadState, mo, start, widgets):
 
 
 @app.cell
-def _(dim_choice, head_dim, other_choices, start, widgets):
+def _(dim_choice, head_dim, other_choices, start):
     # Ranks end at the width.
     head_rank = widgets.slider(
         [*range(1, int(head_dim.value) + 1)], min(start.head.rank, int(head_dim.value)), "rank r"
@@ -221,20 +193,20 @@ def _(dim_choice, head_dim, other_choices, start, widgets):
 
 
 @app.cell
-def _(TABS, head_controls, mo, tab):
+def _(head_controls, tab):
     mo.stop(tab.value != TABS[1])
     head_controls
     return
 
 
 @app.cell
-def _(HeadState, head_dim, head_knobs, head_rank):
+def _(head_dim, head_knobs, head_rank):
     head = HeadState(dim=int(head_dim.value), rank=int(head_rank.value), **head_knobs.value)
     return (head,)
 
 
 @app.cell
-def _(TABS, draw_heads, draw_ranks, head, head_curves, mo, tab, widgets):
+def _(head, tab):
     mo.stop(tab.value != TABS[1])
     _curves = head_curves.head_curves(head)
     mo.vstack(
@@ -252,7 +224,7 @@ def _(TABS, draw_heads, draw_ranks, head, head_curves, mo, tab, widgets):
 
 
 @app.cell
-def _(TABS, head, head_curves, mo, tab):
+def _(head, tab):
     mo.stop(tab.value != TABS[1])
     mo.vstack(
         [
@@ -271,7 +243,7 @@ def _(TABS, head, head_curves, mo, tab):
 
 
 @app.cell
-def _(TABS, head, mo, same_result, tab):
+def _(head, tab):
     mo.stop(tab.value != TABS[1])
     _commands = "\n".join(same_result.head_commands(head))
     mo.accordion(
@@ -285,7 +257,7 @@ def _(TABS, head, mo, same_result, tab):
 
 
 @app.cell
-def _(StoredState, mo, start, widgets):
+def _(start):
     stored_knobs = mo.ui.dictionary(
         {
             name: widgets.widget(StoredState, name, getattr(start.stored, name))
@@ -297,7 +269,7 @@ def _(StoredState, mo, start, widgets):
 
 
 @app.cell
-def _(TABS, mo, reread, stored, tab):
+def _(reread, tab):
     mo.stop(tab.value != TABS[2])
     reread.value  # pressed, the folders are read anew
     store_folder, report_folder = stored.places()
@@ -307,37 +279,37 @@ def _(TABS, mo, reread, stored, tab):
 
 
 @app.cell
-def _(StoredState, stored_knobs):
+def _(stored_knobs):
     kept = StoredState(**stored_knobs.value)
     return (kept,)
 
 
 @app.cell
-def _(audits, draw_audits, kept, mo, reread, report_folder, stored_knobs, unreadable):
+def _(audits, kept, reread, report_folder, stored_knobs, unreadable):
     _nothing = mo.md(f"No audit under `{report_folder}`. Make one: `rankfall audit smollm2 --out reports/smollm2`")
     mo.vstack(
         [
             mo.md("### Audits"),
             mo.hstack([stored_knobs["measure"], stored_knobs["seen"], reread], justify="start", wrap=True, gap=1.5),
             draw_audits(audits, kept.measure, kept.seen) if audits else _nothing,
-            *(mo.plain_text(_problem) for _problem in unreadable),
+            *(widgets.as_text(_problem) for _problem in unreadable),
         ]
     )
     return
 
 
 @app.cell
-def _(draw_runs, kept, mo, runs, store_folder, stored, stored_knobs):
+def _(kept, runs, store_folder, stored_knobs):
     _nothing = mo.md(f"No runs in `{store_folder}`. Make some: `rankfall sweep smoke --store {store_folder}`")
     mo.vstack(
         [
             mo.md("### Runs"),
-            *([mo.plain_text(runs.problem)] if runs.problem else []),
+            *([widgets.as_text(runs.problem)] if runs.problem else []),
             *(
                 [
                     stored_knobs["error"],
                     draw_runs(runs.rows, kept.error),
-                    mo.md(f"All have: {stored.settled(runs.rows)}."),
+                    widgets.as_text(f"All have: {stored.settled(runs.rows)}."),
                     mo.ui.table(stored.runs_table(runs.rows), selection=None, page_size=15),
                     mo.md(f"```sh\nrankfall runs --store {store_folder}\n```"),
                 ]
@@ -350,7 +322,7 @@ def _(draw_runs, kept, mo, runs, store_folder, stored, stored_knobs):
 
 
 @app.cell
-def _(PageState, head, kept, keys, link_of, mo, tab, to_query, token):
+def _(head, kept, tab, token):
     _state = PageState(tab=tab.value, token=token, head=head, stored=kept)
     _wanted, _shown = to_query(_state), mo.query_params()
     for _key in keys():

@@ -73,6 +73,15 @@ def mask_text(name: str, numbers: dict[str, float]) -> str:
     return ":".join([name, *(f"{value:g}" for value in numbers.values())])
 
 
+def as_text(text: str) -> Any:
+    """Words that came from a link, a file or a folder's name: shown as they are, never read as markup."""
+    import html
+
+    import marimo as mo
+
+    return mo.Html(f'<div style="white-space: pre-wrap">{html.escape(text)}</div>')
+
+
 def facts(pairs: list[tuple[str, str]]) -> str:
     """Names and values side by side, as Markdown."""
     return "&emsp; ".join(f"{name} **{value}**" for name, value in pairs)
