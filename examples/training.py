@@ -14,8 +14,9 @@ def _():
 
     import marimo as mo
     import torch
-    from rankfall.audit.monitor import RankMonitor, RankWarning
     from torch import nn
+
+    from rankfall.audit.monitor import RankMonitor, RankWarning
 
     return RankMonitor, RankWarning, mo, nn, torch, warnings
 

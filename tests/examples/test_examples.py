@@ -50,7 +50,6 @@ def test_engineer() -> None:
 
 
 def test_training() -> None:
-    pytest.importorskip("rankfall.audit.monitor", reason="the monitor is not part of this checkout")
     found = values_of("training")
     last = found["last"]
     assert min(row[last] for row in found["usual_log"]) > 5

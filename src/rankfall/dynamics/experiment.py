@@ -113,7 +113,13 @@ def _report(experiment: Experiment, done: Simulation, own: Tensor, place: int) -
     proved = None
     # Under a norm the product of attention matrices is not what moves the tokens.
     pure = isinstance(theorem, CollapseTheorem)
-    if experiment.checks and pure and theorem.applies and experiment.tokens <= CERTIFIED_TOKENS and experiment.layers > 0:
+    if (
+        experiment.checks
+        and pure
+        and theorem.applies
+        and experiment.tokens <= CERTIFIED_TOKENS
+        and experiment.layers > 0
+    ):
         proved = certificate(first, one, mask, min(experiment.layers, CERTIFIED_LAYERS), experiment.rule)
     tail, reason = _tail(experiment, mask, one)
     log_mu = done.log_mu
