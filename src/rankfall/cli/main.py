@@ -25,6 +25,7 @@ ALL_VERBS: tuple[str, ...] = (
     "sweep",
     "runs",
     "reproduce",
+    "explore",
 )
 
 # Typer carries its own copy of Click in newer versions; the base of its public exception is right in all.

@@ -1,0 +1,108 @@
+"""What the second tab computes: error floors, predicted errors of random heads, and the planner's table, untimed."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+from rankfall.explorer.state import HeadState
+from rankfall.theory.head_class import HeadClass
+from rankfall.theory.head_floor import mse_floor
+from rankfall.theory.random_features import predicted_error
+from rankfall.training.planning import candidates, plan
+from rankfall.training.planning.candidates import Sharing, reference_shape, usual_heads
+from rankfall.training.planning.table import floor_column
+
+HEAD_COUNTS = tuple(2**power for power in range(21))
+DESIGNS = {"independent": "random rank-1 heads", "signed": "random rank-1 heads, k = ±q"}
+
+
+@final
+@dataclass(frozen=True)
+class HeadCurves:
+    """Errors by head count at the chosen rank, by rank at equal weights, and at the chosen point.
+
+    `floors` and `predicted` run over HEAD_COUNTS; `by_rank` holds (rank, heads, floor) with heads = d / r, for
+    every rank that divides the width.
+    """
+
+    floor: float
+    baseline: float
+    floors: tuple[float, ...]
+    predicted: dict[str, tuple[float, ...]]
+    predicted_here: dict[str, float]
+    by_rank: tuple[tuple[int, int, float], ...]
+
+
+def possible(state: HeadState) -> HeadState:
+    """The same with a rank that the width allows; sliders move one at a time."""
+    return replace(state, rank=min(state.rank, state.dim))
+
+
+def head_curves(state: HeadState) -> HeadCurves:
+    """Floors and predictions for the chosen width, rank and heads."""
+    state = possible(state)
+    here = mse_floor(HeadClass(state.dim, state.rank), state.heads)
+    return HeadCurves(
+        floor=here.mse,
+        baseline=here.baseline,
+        floors=_floors(state.dim, state.rank),
+        predicted={design: _predicted(design, state.dim) for design in DESIGNS},
+        predicted_here={design: predicted_error(design, state.dim, state.heads) for design in DESIGNS},
+        by_rank=_by_rank(state.dim),
+    )
+
+
+@functools.lru_cache(maxsize=256)
+def _floors(dim: int, rank: int) -> tuple[float, ...]:
+    return tuple(mse_floor(HeadClass(dim, rank), heads).mse for heads in HEAD_COUNTS)
+
+
+@functools.lru_cache(maxsize=64)
+def _predicted(design: str, dim: int) -> tuple[float, ...]:
+    return tuple(predicted_error(design, dim, heads) for heads in HEAD_COUNTS)
+
+
+@functools.lru_cache(maxsize=64)
+def _by_rank(dim: int) -> tuple[tuple[int, int, float], ...]:
+    ranks = [rank for rank in range(1, dim + 1) if dim % rank == 0]
+    return tuple((rank, dim // rank, mse_floor(HeadClass(dim, rank), dim // rank).mse) for rank in ranks)
+
+
+@functools.lru_cache(maxsize=64)
+def plan_rows(dim: int, layers: int, context: int) -> tuple[dict[str, Any], ...]:
+    """The rows of `rankfall plan --no-time`."""
+    sharing = Sharing()
+    reference = reference_shape(dim, layers, context, usual_heads(dim, sharing), 4 * dim, sharing)
+    return tuple(plan(candidates(reference, sharing), [floor_column]))
+
+
+def plan_table(rows: tuple[dict[str, Any], ...]) -> list[dict[str, Any]]:
+    """The planner's rows with the columns that fit on a screen, in units that people read."""
+    return [
+        {
+            "heads": row["heads"],
+            "rank": row["rank"],
+            "equal": ", ".join(row["equal"]),
+            "million parameters": round(row["parameters"] / 1e6, 2),
+            "TFLOP a step": float(f"{row['flops'] / 1e12:.3g}"),
+            "cache, MiB": float(f"{row['kv_cache_bytes'] / 2**20:.4g}"),
+            "error floor": round(row["mse_lower_bound"], 4),
+            "floor with skip": round(row["mse_lower_bound_with_skip"], 4),
+        }
+        for row in rows
+    ]
+
+
+def summary(state: HeadState, curves: HeadCurves) -> list[tuple[str, str]]:
+    """The chosen layer in a few words."""
+    state = possible(state)
+    size = state.heads * state.rank / state.dim
+    random = ", ".join(f"{curves.predicted_here[design]:.4f} ({design})" for design in DESIGNS)
+    return [
+        ("least error of any such heads", f"{curves.floor:.4g}"),
+        ("error without a useful head", f"{curves.baseline:.4g}"),
+        (f"{state.heads} random rank-1 heads", random),
+        ("H r / d", f"{size:.3g}" + (", the usual choice" if size == 1 else "")),
+    ]

@@ -1,0 +1,345 @@
+# /// script
+# [tool.marimo.display]
+# theme = "system"
+# ///
+"""The page that `rankfall explore` opens: a marimo notebook that lays out what the other files of this room make."""
+
+import marimo
+
+app = marimo.App(width="full", app_title="rankfall", css_file="page.css", html_head_file="head.html")
+
+
+with app.setup:
+    import marimo as mo
+
+    from rankfall.errors import RequestError
+    from rankfall.explorer import head_curves, same_result, stored, token_curves, widgets
+    from rankfall.explorer.depth_figure import draw_depth
+    from rankfall.explorer.head_figures import draw_heads, draw_ranks
+    from rankfall.explorer.mask_figures import draw_attention, draw_graph
+    from rankfall.explorer.motion_figure import draw_motion
+    from rankfall.explorer.state import (
+        TABS,
+        HeadState,
+        PageState,
+        StoredState,
+        TokenState,
+        from_query,
+        keys,
+        link_of,
+        to_query,
+    )
+    from rankfall.explorer.stored_figures import draw_audits, draw_runs
+
+
+@app.cell
+def _():
+    # The link is read once. Nothing here may keep the parameters themselves: whoever names them runs again with them.
+    start, unread = from_query(mo.query_params().to_dict())
+    tab = mo.ui.tabs(dict.fromkeys(TABS, ""), value=start.tab)
+    mo.vstack(
+        [
+            mo.md("# rankfall\nWhere a transformer loses rank, and what keeps it."),
+            *([mo.callout(widgets.as_text("\n".join(unread)), kind="warn")] if unread else []),
+            tab,
+        ]
+    )
+    return start, tab
+
+
+# Controls are laid out in the cell that makes them: a cell that named them would send them anew with every move.
+@app.cell
+def _(start):
+    mask_name = mo.ui.dropdown(list(widgets.mask_kinds()), value=start.token.mask.split(":")[0], label="mask")
+    token_knobs = mo.ui.dictionary(
+        {
+            _name: widgets.widget(TokenState, _name, getattr(start.token, _name))
+            for _name in widgets.controls(TokenState)
+            if _name != "mask"
+        }
+    )
+
+    def _row(*names):
+        return widgets.row([token_knobs[name] for name in names])
+
+    token_controls = mo.vstack(
+        [
+            _row("tokens", "width", "depth", "temperature"),
+            _row("norm", "value", "residual"),
+            mo.accordion({"More settings": _row("query_key", "heads", "placement", "seed")}),
+        ],
+        gap=0.5,
+    )
+    shown_controls = widgets.row(
+        [
+            token_knobs["view"],
+            token_knobs["layer"],
+            mo.md("marks the curves, and sets the tokens and the attention below"),
+        ]
+    )
+    mask_choice = mo.as_html(mask_name)
+    return mask_choice, mask_name, shown_controls, token_controls, token_knobs
+
+
+@app.cell
+def _(mask_choice, mask_name, start):
+    mask_numbers = widgets.mask_numbers(mask_name.value, start.token.mask)
+    mask_controls = widgets.row([mask_choice, *mask_numbers.elements.values()])
+    return mask_controls, mask_numbers
+
+
+@app.cell
+def _(mask_controls, tab, token_controls):
+    mo.stop(tab.value != TABS[0])
+    mo.vstack([mask_controls, token_controls], gap=0.5)
+    return
+
+
+@app.cell
+def _(mask_name, mask_numbers, token_knobs):
+    token = TokenState(mask=widgets.mask_text(mask_name.value, mask_numbers.value), **token_knobs.value)
+    return (token,)
+
+
+@app.cell
+def _(tab, token):
+    mo.stop(tab.value != TABS[0])
+    try:
+        curves = token_curves.token_curves(token)
+    except RequestError as _error:
+        mo.stop(True, mo.callout(widgets.as_text(f"Not possible: {_error}"), kind="warn"))
+    return (curves,)
+
+
+@app.cell
+def _(curves):
+    mo.vstack(
+        [
+            mo.md(widgets.facts(token_curves.summary(curves))),
+            *(mo.md(f"*{_line}*") for _line in token_curves.reasons(curves)),
+        ],
+        gap=0.25,
+    )
+    return
+
+
+@app.cell
+def _(shown_controls, tab):
+    mo.stop(tab.value != TABS[0])
+    shown_controls
+    return
+
+
+@app.cell
+def _(curves, token):
+    shown_row = token_curves.nearest_row(curves, token.layer)
+    shown_layer = curves.layers[shown_row]
+    mo.hstack(
+        [
+            draw_motion(curves, token.view, shown_layer),
+            draw_depth(curves, shown_layer),
+        ],
+        widths="equal",
+        wrap=True,
+    )
+    return shown_layer, shown_row
+
+
+@app.cell
+def _(curves, shown_layer, shown_row, token):
+    _attention = token_curves.attention_at(token, curves, shown_row)
+    mo.hstack(
+        [draw_attention(_attention, token.mask, shown_layer), draw_graph(token.mask, token.tokens)],
+        widths="equal",
+        wrap=True,
+    )
+    return
+
+
+@app.cell
+def _(tab, token):
+    mo.stop(tab.value != TABS[0])
+    mo.accordion(
+        {
+            "The same result on the command line and in Python": mo.md(
+                f"```sh\n{same_result.token_command(token)}\n```\n```python\n{same_result.token_python(token)}```"
+            )
+        }
+    )
+    return
+
+
+@app.cell
+def _(start):
+    head_dim = widgets.widget(HeadState, "dim", start.head.dim)
+    head_knobs = mo.ui.dictionary(
+        {
+            _name: widgets.widget(HeadState, _name, getattr(start.head, _name))
+            for _name in ("heads", "layers", "context")
+        }
+    )
+    dim_choice, other_choices = mo.as_html(head_dim), widgets.row(list(head_knobs.elements.values()))
+    return dim_choice, head_dim, head_knobs, other_choices
+
+
+@app.cell
+def _(dim_choice, head_dim, other_choices, start):
+    # Ranks end at the width.
+    head_rank = widgets.slider(
+        [*range(1, int(head_dim.value) + 1)], min(start.head.rank, int(head_dim.value)), "rank r"
+    )
+    head_controls = widgets.row([dim_choice, head_rank, other_choices])
+    return head_controls, head_rank
+
+
+@app.cell
+def _(head_controls, tab):
+    mo.stop(tab.value != TABS[1])
+    head_controls
+    return
+
+
+@app.cell
+def _(head_dim, head_knobs, head_rank):
+    head = HeadState(dim=int(head_dim.value), rank=int(head_rank.value), **head_knobs.value)
+    return (head,)
+
+
+@app.cell
+def _(head, tab):
+    mo.stop(tab.value != TABS[1])
+    _curves = head_curves.head_curves(head)
+    mo.vstack(
+        [
+            mo.md(widgets.facts(head_curves.summary(head, _curves))),
+            mo.hstack([draw_heads(head, _curves), draw_ranks(head, _curves)], widths="equal", wrap=True),
+            mo.md(
+                "*The target is the nearer of two orthonormal points. The floor is proved: no weights go below it. "
+                "Random heads are fitted as well as can be; their error is predicted, and theirs is rank 1 whatever "
+                "r is.*"
+            ),
+        ]
+    )
+    return
+
+
+@app.cell
+def _(head, tab):
+    mo.stop(tab.value != TABS[1])
+    mo.vstack(
+        [
+            mo.md(
+                "### Heads and ranks that cost the same\nThe first row is the usual choice; nothing is timed here."
+            ),
+            mo.ui.table(
+                head_curves.plan_table(head_curves.plan_rows(head.dim, head.layers, head.context)),
+                selection=None,
+                pagination=False,
+                show_download=False,
+            ),
+        ]
+    )
+    return
+
+
+@app.cell
+def _(head, tab):
+    mo.stop(tab.value != TABS[1])
+    _commands = "\n".join(same_result.head_commands(head))
+    mo.accordion(
+        {
+            "The same result on the command line and in Python": mo.md(
+                f"```sh\n{_commands}\n```\n```python\n{same_result.head_python(head)}```"
+            )
+        }
+    )
+    return
+
+
+@app.cell
+def _(start):
+    stored_knobs = mo.ui.dictionary(
+        {
+            name: widgets.widget(StoredState, name, getattr(start.stored, name))
+            for name in ("measure", "seen", "error")
+        }
+    )
+    reread = mo.ui.button(label="read again", value=0, on_click=lambda times: times + 1)
+    return reread, stored_knobs
+
+
+@app.cell
+def _(reread, tab):
+    mo.stop(tab.value != TABS[2])
+    reread.value  # pressed, the folders are read anew
+    store_folder, report_folder = stored.places()
+    audits, unreadable = stored.stored_audits(report_folder)
+    runs = stored.stored_runs(store_folder)
+    return audits, report_folder, runs, store_folder, unreadable
+
+
+@app.cell
+def _(stored_knobs):
+    kept = StoredState(**stored_knobs.value)
+    return (kept,)
+
+
+@app.cell
+def _(audits, kept, reread, report_folder, stored_knobs, unreadable):
+    _nothing = mo.md(f"No audit under `{report_folder}`. Make one: `rankfall audit smollm2 --out reports/smollm2`")
+    mo.vstack(
+        [
+            mo.md("### Audits"),
+            mo.hstack([stored_knobs["measure"], stored_knobs["seen"], reread], justify="start", wrap=True, gap=1.5),
+            draw_audits(audits, kept.measure, kept.seen) if audits else _nothing,
+            *(widgets.as_text(_problem) for _problem in unreadable),
+        ]
+    )
+    return
+
+
+@app.cell
+def _(kept, runs, store_folder, stored_knobs):
+    _nothing = mo.md(f"No runs in `{store_folder}`. Make some: `rankfall sweep smoke --store {store_folder}`")
+    mo.vstack(
+        [
+            mo.md("### Runs"),
+            *([widgets.as_text(runs.problem)] if runs.problem else []),
+            *(
+                [
+                    stored_knobs["error"],
+                    draw_runs(runs.rows, kept.error),
+                    widgets.as_text(f"All have: {stored.settled(runs.rows)}."),
+                    mo.ui.table(stored.runs_table(runs.rows), selection=None, page_size=15),
+                    mo.md(f"```sh\nrankfall runs --store {store_folder}\n```"),
+                ]
+                if runs.rows
+                else [_nothing]
+            ),
+        ]
+    )
+    return
+
+
+@app.cell
+def _(head, kept, tab, token):
+    _state = PageState(tab=tab.value, token=token, head=head, stored=kept)
+    _wanted, _shown = to_query(_state), mo.query_params()
+    for _key in keys():
+        if _key in _wanted and _shown.get(_key) != _wanted[_key]:
+            _shown.set(_key, _wanted[_key])
+        elif _key not in _wanted and _key in _shown:
+            _shown.remove(_key)
+    mo.accordion(
+        {
+            "Share what you see": mo.md(
+                "The address above is the link. On another machine:\n\n"
+                f"```sh\nrankfall explore --link '{link_of(_state)}'\n```"
+            )
+        }
+    )
+    return
+
+
+if __name__ == "__main__":
+    app.run()

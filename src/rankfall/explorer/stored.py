@@ -1,0 +1,115 @@
+"""What the third tab finds: reports that `rankfall audit --out` wrote, and the runs of a store."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+from rankfall.runs import Store, rows_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# Set by `rankfall explore`; the page has its own process.
+STORE, REPORTS = "RANKFALL_EXPLORE_STORE", "RANKFALL_EXPLORE_REPORTS"
+PAGE, DEPTH = "report.html", "depth.parquet"
+NEEDED = {"layer", "view", "effective_rank"}
+# A folder given by mistake, such as a home, is not searched to its bottom.
+DEEPEST, MOST = 3, 50
+CONFIGURATION = ("task", "dim", "points", "layers", "heads", "rank", "multiplier", "norm", "mask", "data", "steps")
+RESULTS = ("mse_best", "mse_final", "mse_fresh", "seconds", "status", "seed", "id")
+
+
+@final
+@dataclass(frozen=True)
+class StoredAudit:
+    """One audit's folder and its table of measures by layer and view."""
+
+    name: str
+    folder: Path
+    depth: pd.DataFrame
+
+
+@final
+@dataclass(frozen=True)
+class StoredRuns:
+    """The finished runs of a store; `problem` says why there are none, or which are damaged."""
+
+    folder: Path
+    rows: list[dict[str, Any]]
+    problem: str | None = None
+
+
+def places() -> tuple[Path, Path]:
+    """The store of runs and the folder under which reports lie."""
+    return Path(os.environ.get(STORE, "runs")), Path(os.environ.get(REPORTS, "."))
+
+
+def stored_audits(root: Path) -> tuple[list[StoredAudit], list[str]]:
+    """Every audit report under the folder, and what could not be read."""
+    import pandas as pd
+
+    found: list[StoredAudit] = []
+    problems: list[str] = []
+    for folder in _report_folders(root):
+        try:
+            depth = pd.read_parquet(folder / DEPTH)
+        except (OSError, ValueError) as error:
+            problems.append(f"{folder}: {str(error).splitlines()[0]}")
+            continue
+        # Other reports have a table of that name too, such as one that compares models.
+        if set(depth.columns) >= NEEDED:
+            inside = folder.relative_to(root)
+            found.append(StoredAudit(str(inside) if inside.parts else folder.resolve().name, folder, depth))
+    return found, problems
+
+
+def _report_folders(root: Path) -> Iterator[Path]:
+    """Folders that hold a report's page and the depth table, breadth first, in the order of their names."""
+    level, seen = [root], 0
+    for _ in range(DEEPEST + 1):
+        below: list[Path] = []
+        for folder in level:
+            try:
+                children = sorted(folder.iterdir())
+            except OSError:
+                continue
+            if (folder / PAGE).is_file() and (folder / DEPTH).is_file():
+                seen += 1
+                yield folder
+                if seen == MOST:
+                    return
+            below += [child for child in children if child.is_dir() and not child.name.startswith(".")]
+        level = below
+
+
+def stored_runs(folder: Path) -> StoredRuns:
+    """The rows of a store; a folder that is none is a problem in words, not an error."""
+    if not folder.is_dir():
+        return StoredRuns(folder, [], f"there is no store at {folder}")
+    try:
+        rows, damaged = rows_of(Store(folder, create=False))
+    except (ValueError, OSError) as error:
+        return StoredRuns(folder, [], str(error))
+    return StoredRuns(folder, rows, f"{len(damaged)} damaged runs are left out" if damaged else None)
+
+
+def runs_table(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The columns that people compare runs by, those that vary first."""
+    varying = [name for name in CONFIGURATION if len({str(row.get(name)) for row in rows}) > 1]
+    fixed = [name for name in CONFIGURATION if name not in varying]
+    return [{name: _short(row.get(name)) for name in (*varying, *RESULTS, *fixed)} for row in rows]
+
+
+def _short(value: Any) -> Any:
+    """Four digits of a measured number are what a table can use."""
+    return float(f"{value:.4g}") if isinstance(value, float) else value
+
+
+def settled(rows: list[dict[str, Any]]) -> str:
+    """What all runs have in common, in words."""
+    common = {name: {str(row.get(name)) for row in rows} for name in CONFIGURATION}
+    return ", ".join(f"{name} {next(iter(values))}" for name, values in common.items() if len(values) == 1)

@@ -1,0 +1,170 @@
+"""What the first tab computes: one simulation by the route of `rankfall simulate`, its theory, and what is drawn."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from rankfall.attention.masks import MaskFacts, MaskSchedule, parse_mask
+from rankfall.attention.norms import parse_norm
+from rankfall.dynamics import DrawnWeights, Recipe, Rule
+from rankfall.dynamics.certificate import attention_matrices
+from rankfall.dynamics.experiment import Experiment, Report, run
+from rankfall.explorer.state import TokenState
+
+# A screen shows no more than this many states of a run, and singular values cost as much as the layers themselves.
+SHOWN_STATES = 40
+# Factors above this are written by their distance from 1.
+NEAR_ONE = 0.99995
+MEASURES = ("effective_rank", "mean_abs_cosine")
+
+
+@final
+@dataclass(frozen=True)
+class TokenCurves:
+    """By recorded layer: log10 mu, effective rank, mean |cosine|, the theorem's bound; `tokens` (layers, n, d)."""
+
+    layers: tuple[int, ...]
+    log10_mu: tuple[float, ...]
+    effective_rank: tuple[float, ...]
+    mean_abs_cosine: tuple[float, ...]
+    bound_log10_mu: tuple[float, ...] | None
+    bound_rate: float | None
+    bound_log10_gap: float | None
+    bound_reason: str | None
+    tail_rate: float | None
+    tail_reason: str | None
+    measured_rate: float | None
+    facts: MaskFacts
+    tokens: Tensor
+
+
+def thinning(depth: int) -> int:
+    """Every how many layers are recorded."""
+    return max(1, -(-depth // SHOWN_STATES))
+
+
+def experiment_of(state: TokenState) -> Experiment:
+    """The experiment that the page, the command and the Python shown all run."""
+    return Experiment(
+        masks=(MaskSchedule((parse_mask(state.mask),)),),
+        recipe=Recipe(state.width, state.query_key, state.value, state.heads),
+        tokens=state.tokens,
+        layers=state.depth,
+        rule=Rule(parse_norm(state.norm), state.placement, state.residual),  # type: ignore[arg-type]
+        temperature=state.temperature,
+        seeds=(state.seed,),
+        thin=thinning(state.depth),
+        keep_tokens=True,
+        measures=MEASURES,
+        checks=False,
+    )
+
+
+def token_curves(state: TokenState) -> TokenCurves:
+    """Simulate; settings that only change what is shown of a run do not run it again."""
+    return _simulated(replace(state, layer=TokenState.layer, view=TokenState.view))
+
+
+@functools.lru_cache(maxsize=32)
+def _simulated(state: TokenState) -> TokenCurves:
+    report: Report = run(experiment_of(state))[0]
+    rate = report.rates[0]
+    bound = report.bound_log_mu
+    assert report.kept is not None
+
+    def column(name: str) -> tuple[float, ...]:
+        return tuple(row[name] for row in report.records)
+
+    return TokenCurves(
+        layers=tuple(row["layer"] for row in report.records),
+        log10_mu=column("log10_mu"),
+        effective_rank=column("effective_rank"),
+        mean_abs_cosine=column("mean_abs_cosine"),
+        bound_log10_mu=None if bound is None else tuple((bound / math.log(10)).tolist()),
+        bound_rate=None if report.theorem.bound is None else report.theorem.bound.rate,
+        bound_log10_gap=None if report.theorem.bound is None else report.theorem.bound.log_gap() / math.log(10),
+        bound_reason=report.theorem.reason,
+        tail_rate=report.tail_rate,
+        tail_reason=report.tail_reason,
+        measured_rate=None if rate is None else rate.rate,
+        facts=report.theorem.facts,
+        tokens=report.kept[:, 0],
+    )
+
+
+def nearest_row(curves: TokenCurves, layer: int) -> int:
+    """The place of the recorded layer nearest to the one asked for."""
+    return min(range(len(curves.layers)), key=lambda row: abs(curves.layers[row] - layer))
+
+
+def attention_at(state: TokenState, curves: TokenCurves, row: int) -> Tensor:
+    """The attention (n, n), averaged over heads, that the layer after the recorded one applies."""
+    experiment = experiment_of(state)
+    weights = DrawnWeights(experiment.recipe, experiment.seeds, [experiment.temperature])
+    return next(attention_matrices(curves.tokens[row : row + 1], weights, experiment.masks[0], 1, experiment.rule))
+
+
+def summary(curves: TokenCurves) -> list[tuple[str, str]]:
+    """The run in a few words: question and answer."""
+    facts = curves.facts
+    end, start = curves.effective_rank[-1], curves.effective_rank[0]
+    graph = "none" if facts.radius is None else f"{facts.radius}"
+    return [
+        ("mu falls by", _per_layer(curves.measured_rate)),
+        ("tail, by theory", _per_layer(curves.tail_rate) if curves.tail_rate is not None else "not known"),
+        ("theorem's bound", _bound(curves)),
+        ("effective rank", f"{start:.3g} to {end:.3g}"),
+        ("radius of the mask", graph),
+        ("roots", f"{len(facts.roots)} of {facts.tokens}"),
+    ]
+
+
+def _bound(curves: TokenCurves) -> str:
+    """The bound's factor; how far below 1 it is where it rounds to 1."""
+    if curves.bound_rate is None or curves.bound_log10_gap is None:
+        return "does not apply"
+    if curves.bound_rate < NEAR_ONE:
+        return _per_layer(curves.bound_rate)
+    return f"1 - 10^{curves.bound_log10_gap:.1f} a layer"
+
+
+def _per_layer(rate: float | None) -> str:
+    if rate is None:
+        return "no steady rate"
+    return f"{rate:.4g} a layer" if rate < NEAR_ONE else f"1 - {1 - rate:.1e} a layer"
+
+
+def reasons(curves: TokenCurves) -> list[str]:
+    """Why a theorem or the tail is not drawn, where it is not."""
+    said = []
+    if curves.bound_reason is not None:
+        said.append(f"The theorem does not apply: {curves.bound_reason}.")
+    if curves.tail_reason is not None:
+        said.append(f"Tail rate: {curves.tail_reason}.")
+    return said
+
+
+def shown_coordinates(tokens: Tensor, axes: int) -> tuple[Tensor, float]:
+    """Tokens (layers, n, d) scaled to length one, in the fixed 2 or 3 directions that hold most of them.
+
+    Returns (layers, n, axes) and the share of the squared lengths shown. Up to `axes` dimensions nothing is turned
+    or lost; the same directions serve all layers, so that what moves on the screen moves in space.
+    """
+    length = torch.linalg.vector_norm(tokens, dim=-1, keepdim=True)
+    unit = tokens / length.where(length > 0, 1.0)
+    d = unit.shape[-1]
+    if d <= axes:
+        return torch.nn.functional.pad(unit, (0, axes - d)), 1.0
+    flat = unit.reshape(-1, d)
+    values, directions = torch.linalg.eigh(flat.T @ flat)
+    kept = directions[:, -axes:].flip(-1)
+    # A direction is known up to its sign: the largest entry is made positive, so that redraws do not flip.
+    kept = kept * torch.sign(kept.gather(0, kept.abs().argmax(dim=0, keepdim=True)))
+    share: Any = values[-axes:].sum() / values.sum()
+    return unit @ kept, float(share)

@@ -1,0 +1,87 @@
+"""Controls made from their descriptions."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from rankfall.attention.masks import ALL_MASKS, parse_mask
+from rankfall.attention.masks.base import Mask
+from rankfall.explorer.fields import Choice, Knob
+from rankfall.explorer.state import controls
+
+# What a mask's number may be on the page, by its name, and where it starts; others are 1 to 64, and start at 4.
+MASK_STEPS: dict[str, tuple[float, ...]] = {
+    "probability": tuple(step / 20 for step in range(1, 21)),
+    "seed": tuple(range(100)),
+}
+MASK_STARTS: dict[str, float] = {
+    "step": 2,
+    "hubs": 1,
+    "length": 8,
+    "size": 8,
+    "probability": 0.2,
+    "seed": 0,
+}
+
+
+def widget(kind: type[Any], name: str, value: Any) -> Any:
+    """The widget of a state's field, set to a value: a slider over steps, or a list of names."""
+    import marimo as mo
+
+    control = controls(kind)[name]
+    if isinstance(control, Choice):
+        return mo.ui.dropdown(list(control.names), value=value, label=control.label)
+    assert isinstance(control, Knob)
+    return slider(control.stops(value), value, control.label)
+
+
+def slider(steps: list[float], value: float, label: str) -> Any:
+    """A slider that shows its value and reports while it is dragged."""
+    import marimo as mo
+
+    return mo.ui.slider(steps=steps, value=value, label=label, show_value=True)
+
+
+def row(items: list[Any]) -> Any:
+    """Controls side by side, as many as the screen is wide for."""
+    import marimo as mo
+
+    return mo.hstack(items, justify="start", wrap=True, gap=1.5)
+
+
+def mask_kinds() -> dict[str, type[Mask]]:
+    """Every named mask."""
+    return {kind.name: kind for kind in ALL_MASKS}
+
+
+def mask_numbers(name: str, current: str) -> Any:
+    """Sliders for the numbers of a mask, by their names, set as in `current` where that is of the same kind."""
+    import marimo as mo
+
+    same = parse_mask(current)
+    made = {}
+    for number in fields(mask_kinds()[name]):
+        value = getattr(same, number.name) if same.name == name else MASK_STARTS.get(number.name, 4)
+        steps = MASK_STEPS.get(number.name, tuple(range(1, 65)))
+        made[number.name] = slider(sorted({*steps, value}), value, number.name)
+    return mo.ui.dictionary(made)
+
+
+def mask_text(name: str, numbers: dict[str, float]) -> str:
+    """The mask as an argument."""
+    return ":".join([name, *(f"{value:g}" for value in numbers.values())])
+
+
+def as_text(text: str) -> Any:
+    """Words that came from a link, a file or a folder's name: shown as they are, never read as markup."""
+    import html
+
+    import marimo as mo
+
+    return mo.Html(f'<div style="white-space: pre-wrap">{html.escape(text)}</div>')
+
+
+def facts(pairs: list[tuple[str, str]]) -> str:
+    """Names and values side by side, as Markdown."""
+    return "&emsp; ".join(f"{name} **{value}**" for name, value in pairs)

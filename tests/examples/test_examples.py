@@ -1,0 +1,58 @@
+"""Every example runs to its end, and shows what its words say."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("marimo", reason="the extra app is not installed")
+
+FOLDER = Path(__file__).parents[2] / "examples"
+
+
+def values_of(name: str) -> dict[str, Any]:
+    """What the notebook's cells define, run as `python examples/NAME.py` runs them."""
+    app = runpy.run_path(str(FOLDER / f"{name}.py"), run_name="example")["app"]
+    _, defined = app.run()
+    return dict(defined)
+
+
+def test_every_example_is_tested_here() -> None:
+    assert {path.stem for path in FOLDER.glob("*.py")} == {"researcher", "engineer", "training"}
+
+
+def test_researcher() -> None:
+    found = values_of("researcher")
+    rows = {row["mask"]: row for row in found["collapse"]}
+    assert (rows["powers-of-two"]["radius"], rows["causal"]["radius"], rows["window:4"]["radius"]) == (5, 1, 4)
+    for row in rows.values():
+        assert row["measured factor a layer"] == pytest.approx(row["tail by linear theory"], rel=1e-3)
+        assert row["measured factor a layer"] < row["theorem's bound"] < 1
+    for row in found["head_rank"]:
+        assert row["floor of any weights"] < row["random heads, fitted"]
+        # The prediction is asymptotic in the width, which is 16 here.
+        assert row["random heads, fitted"] == pytest.approx(row["random heads, predicted"], rel=0.05)
+
+
+def test_engineer() -> None:
+    found = values_of("engineer")
+    usual = found["head_choices"][0]
+    assert (usual["heads"], usual["rank"]) == (12, 64)
+    fewest = min(found["head_choices"], key=lambda row: row["heads"])
+    assert (fewest["rank"], fewest["error floor"]) == (768, 0.0)
+    assert list(found["counts"].values()) == sorted(found["counts"].values(), reverse=True)
+    ends = {row["between layers"]: row for row in found["survivors"]}
+    assert ends["attention alone"]["complete"] == 1.0
+    assert ends["residual, norm before"]["window:4"] > ends["attention alone"]["window:4"]
+
+
+def test_training() -> None:
+    found = values_of("training")
+    last = found["last"]
+    assert min(row[last] for row in found["usual_log"]) > 5
+    assert max(row[last] for row in found["bare_log"]) < 1.01
+    assert found["usual_warnings"] == []
+    assert any("collapse at blocks.5" in line for line in found["bare_warnings"])

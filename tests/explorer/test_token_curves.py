@@ -1,0 +1,141 @@
+"""The first tab: its numbers are those of the command and the Python that it shows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from rankfall.errors import RequestError
+from rankfall.explorer.depth_figure import draw_depth, tail_line
+from rankfall.explorer.mask_figures import GRAPH_TOKENS, draw_attention, draw_graph, graph_tokens
+from rankfall.explorer.motion_figure import draw_motion
+from rankfall.explorer.same_result import token_command, token_python
+from rankfall.explorer.state import TokenState
+from rankfall.explorer.token_curves import (
+    NEAR_ONE,
+    SHOWN_STATES,
+    attention_at,
+    nearest_row,
+    reasons,
+    shown_coordinates,
+    summary,
+    thinning,
+    token_curves,
+)
+from tests.explorer.calls import printed_by_command, printed_by_python
+
+STATES = [
+    TokenState(tokens=12, width=6, depth=9),
+    TokenState(mask="window:2", tokens=10, width=5, depth=90, temperature=0.25, value="identity", seed=3),
+    TokenState(tokens=8, width=8, depth=6, norm="layer", residual=0.35, heads=2, placement="pre", query_key="xavier"),
+    TokenState(mask="random:0.3:5", tokens=9, width=4, depth=5, value="gaussian"),
+    TokenState(tokens=2, width=2, depth=7, value="counterexample", norm="unit", query_key="zero"),
+]
+
+
+@pytest.mark.parametrize("state", STATES, ids=lambda state: f"{state.mask}-{state.value}-{state.norm}")
+def test_the_shown_command_and_python_give_the_same_numbers(state, capsys) -> None:
+    curves = token_curves(state)
+    found = printed_by_command(token_command(state), capsys)
+    assert [row["layer"] for row in found["layers"]] == list(curves.layers)
+    assert [row["log10_mu"] for row in found["layers"]] == list(curves.log10_mu)
+    assert [row["effective_rank"] for row in found["layers"]] == list(curves.effective_rank)
+    assert (found["tail_rate"], found["bound_rate"]) == (curves.tail_rate, curves.bound_rate)
+    assert found["bound_reason"] == curves.bound_reason
+    *lines, last = printed_by_python(token_python(state))
+    assert [float(words[1]) for words in lines] == list(curves.log10_mu)
+    assert [float(words[2]) for words in lines] == list(curves.effective_rank)
+    assert last[-1] == str(curves.bound_reason is None)
+
+
+def test_the_bound_stands_above_and_the_tail_touches_the_end() -> None:
+    curves = token_curves(STATES[0])
+    assert curves.bound_log10_mu is not None
+    assert all(bound >= mu for bound, mu in zip(curves.bound_log10_mu, curves.log10_mu, strict=True))
+    tail = tail_line(curves)
+    assert tail is not None
+    assert tail[1][1] == curves.log10_mu[-1]
+    # The causal tail is 1/2: between the line's ends mu falls by that factor in every layer.
+    slope = (tail[1][1] - tail[1][0]) / (tail[0][1] - tail[0][0])
+    assert 10**slope == pytest.approx(curves.tail_rate, abs=1e-12)
+    names = [trace.name for trace in draw_depth(curves, 3).data]
+    assert names == ["mu, measured", "theorem's bound", "tail rate, by theory", "effective rank"]
+
+
+def test_a_bound_that_rounds_to_one_says_how_far_below_it_is() -> None:
+    curves = token_curves(TokenState(mask="window:1", tokens=32, width=4, depth=3))
+    assert curves.bound_rate is not None
+    assert curves.bound_rate > NEAR_ONE
+    words = dict(summary(curves))["theorem's bound"]
+    assert words == f"1 - 10^{curves.bound_log10_gap:.1f} a layer"
+    assert curves.bound_log10_gap < -16
+
+
+def test_nothing_is_drawn_where_nothing_is_known() -> None:
+    curves = token_curves(STATES[2])
+    assert [trace.name for trace in draw_depth(curves, 0).data] == ["mu, measured", "effective rank"]
+    assert "does not apply: no norm between layers" in " ".join(reasons(curves))
+    assert ("theorem's bound", "does not apply") in summary(curves)
+
+
+def test_what_is_only_shown_does_not_run_again() -> None:
+    state = STATES[0]
+    assert token_curves(replace(state, layer=5, view="3-D")) is token_curves(state)
+    assert token_curves(replace(state, seed=1)) is not token_curves(state)
+
+
+@pytest.mark.parametrize("depth", [1, 40, 41, 256])
+def test_a_screen_of_states_at_any_depth(depth) -> None:
+    curves = token_curves(TokenState(tokens=3, width=2, depth=depth))
+    assert curves.layers[-1] == depth
+    assert len(curves.layers) <= SHOWN_STATES + 2
+    assert curves.layers[1] == thinning(depth)
+
+
+def test_motion_has_a_frame_for_every_recorded_layer() -> None:
+    curves = token_curves(STATES[0])
+    for view, axes in (("2-D", 2), ("3-D", 3)):
+        figure = draw_motion(curves, view, 4)
+        assert [frame.name for frame in figure.frames] == [str(layer) for layer in curves.layers]
+        points, _ = shown_coordinates(curves.tokens, axes)
+        first = torch.tensor(figure.frames[2].data[0].y)
+        torch.testing.assert_close(first, points[2, :, 1].float())
+        assert figure.layout.sliders[0].active == nearest_row(curves, 4) == 4
+
+
+def test_few_dimensions_are_shown_as_they_are() -> None:
+    tokens = token_curves(TokenState(tokens=5, width=3, depth=4)).tokens
+    points, share = shown_coordinates(tokens, 3)
+    assert share == 1.0
+    torch.testing.assert_close(points, tokens / tokens.norm(dim=-1, keepdim=True))
+    flat, share = shown_coordinates(tokens, 2)
+    # The share is that of the squared lengths that the two directions keep.
+    assert share == pytest.approx(float(flat.square().sum() / points.square().sum()), abs=1e-12)
+    assert share < 1
+
+
+def test_attention_is_that_of_the_recorded_layer() -> None:
+    # One head with the identity for values: attention itself takes the tokens to the next layer.
+    state = replace(STATES[1], depth=20)
+    curves = token_curves(state)
+    for row in (0, 7):
+        attention = attention_at(state, curves, row)
+        torch.testing.assert_close(attention.sum(dim=-1), torch.ones(10, dtype=torch.float64))
+        torch.testing.assert_close(attention @ curves.tokens[row], curves.tokens[row + 1])
+    drawn = draw_attention(attention, state.mask, 7).data[0].z
+    assert torch.equal(torch.tensor(drawn).isnan(), ~(abs(torch.arange(10)[:, None] - torch.arange(10)) <= 2))
+
+
+def test_the_graph_is_drawn_for_few_tokens_with_its_roots() -> None:
+    assert graph_tokens("causal", 64) == GRAPH_TOKENS
+    assert graph_tokens("causal", 5) == 5
+    arrows, discs = draw_graph("causal", 5).data
+    assert len(arrows.x) == 3 * (5 * 4 // 2)
+    assert [text for text in discs.hovertext if "root" in text] == ["token 0, a root: reaches everyone"]
+
+
+def test_what_cannot_be_simulated_is_refused() -> None:
+    with pytest.raises(RequestError, match="dimension 2 for the counterexample"):
+        token_curves(TokenState(value="counterexample"))

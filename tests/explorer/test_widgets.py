@@ -1,0 +1,43 @@
+"""Controls are made from their descriptions: every mask and every setting has one."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("marimo", reason="the extra app is not installed")
+
+from rankfall.attention.masks import ALL_MASKS, parse_mask
+from rankfall.explorer.state import HeadState, StoredState, TokenState, controls
+from rankfall.explorer.widgets import as_text, facts, mask_numbers, mask_text, widget
+
+
+@pytest.mark.parametrize("kind", ALL_MASKS, ids=lambda kind: kind.name)
+def test_every_mask_can_be_chosen(kind) -> None:
+    text = mask_text(kind.name, mask_numbers(kind.name, "causal").value)
+    mask = parse_mask(text)
+    assert type(mask) is kind
+    assert mask.dense(32).diagonal().all()
+
+
+def test_a_mask_of_the_same_kind_keeps_its_numbers() -> None:
+    assert mask_numbers("window", "window:77").value == {"width": 77}
+    assert mask_numbers("random", "random:0.33:5").value == {"probability": 0.33, "seed": 5}
+    assert mask_numbers("window", "ring:9").value == {"width": 4}
+
+
+@pytest.mark.parametrize("kind", [TokenState, HeadState, StoredState])
+def test_widgets_are_set_to_the_state(kind) -> None:
+    usual = kind()
+    for name in controls(kind):
+        if name != "mask":
+            assert widget(kind, name, getattr(usual, name)).value == getattr(usual, name)
+
+
+def test_words_from_outside_are_no_markup() -> None:
+    shown = as_text("<script>harm()</script> \"'&").text
+    assert "<script>" not in shown
+    assert "&lt;script&gt;harm()&lt;/script&gt; &quot;&#x27;&amp;" in shown
+
+
+def test_facts_stand_side_by_side() -> None:
+    assert facts([("a", "1"), ("b", "2")]) == "a **1**&emsp; b **2**"
