@@ -6,7 +6,16 @@ import importlib
 import sys
 
 # One line per benchmark. Scripts that need a GPU run by their own names: `python -m benchmarks.gpu_check_training`.
-ALL_BENCHMARKS = ("attention_core", "dynamics", "random_features", "training", "store", "monitor", "audit", "explorer")
+ALL_BENCHMARKS = (
+    "attention_core",
+    "dynamics",
+    "random_features",
+    "training",
+    "store",
+    "monitor",
+    "audit",
+    "explorer",
+)
 
 
 def run(arguments: list[str]) -> int:
