@@ -142,3 +142,16 @@ def test_what_a_killed_writer_left_is_cleared(store: Store) -> None:
     store.tidy(older_than=0)
     assert list(store.partial_folder.iterdir()) == []
     assert store.has(identity(Setting()))
+
+
+def test_a_mark_written_between_two_looks_is_no_stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process may finish making the store after we saw no mark and before we list the folder."""
+    Store(tmp_path / "store")
+    seen = Path.exists
+    looks = iter([False])
+
+    def late(path: Path, **options: bool) -> bool:
+        return next(looks, True) if path.name == "store.json" else seen(path, **options)
+
+    monkeypatch.setattr(Path, "exists", late)
+    assert Store(tmp_path / "store").ids() == []

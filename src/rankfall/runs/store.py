@@ -201,6 +201,8 @@ def _require_new(path: Path, create: bool) -> None:
     require(path.is_dir(), required=f"a folder at {path}", got="a file", remedy="name another place for the store")
     # names with a dot do not count: another process may be writing the mark in this instant
     held = [item.name for item in path.iterdir() if not item.name.startswith(".")]
+    if (path / MARK).exists():  # ... or have written it since we looked
+        return
     require(
         create and not held,
         required=f"a store at {path}, that is a folder with {MARK}",
