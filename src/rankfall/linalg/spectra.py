@@ -11,6 +11,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from rankfall.linalg.symmetric import symmetric_eigenvalues
+
 # Gram eigenvalues above this share of the largest give singular values to 1e-7 relative or better.
 TRUSTED_EIGENVALUE_SHARE = 1e-8
 
@@ -23,7 +25,7 @@ def smaller_gram(matrix: Float[Tensor, "... n d"]) -> Float[Tensor, "... s s"]:
 
 def gram_eigenvalues(gram: Float[Tensor, "... s s"]) -> Float[Tensor, "... s"]:
     """Squared singular values, smallest first; rounding below zero is cut off."""
-    return torch.linalg.eigvalsh(gram).clamp_min(0)
+    return symmetric_eigenvalues(gram).clamp_min(0)
 
 
 def singular_values(matrix: Float[Tensor, "... n d"]) -> Float[Tensor, "... s"]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import torch
 from torch import Tensor
 
 from rankfall.attention.checks import check_finite, check_tokens
@@ -39,13 +40,22 @@ ALL_MEASURES: tuple[Measure, ...] = (
 )
 
 
+# Samples are measured in groups of this many numbers: temporaries stay near the caches, memory stays flat.
+NUMBERS_AT_ONCE = 1 << 22
+
+
 def measure(tokens: Tensor, names: Iterable[str] | None = None) -> dict[str, Tensor]:
     """The named measures (default: all) of (..., n, d) tokens, each a float64 tensor of the batch axes' shape."""
     check_tokens(tokens)
     check_finite(tokens)
     chosen = ALL_MEASURES if names is None else tuple(find(name) for name in names)
-    profile = Profile(tokens.detach().reshape(-1, *tokens.shape[-2:]))
-    return {one.name: one.of(profile).reshape(tokens.shape[:-2]) for one in chosen}
+    samples = tokens.detach().reshape(-1, *tokens.shape[-2:])
+    columns: dict[str, list[Tensor]] = {one.name: [] for one in chosen}
+    for chunk in samples.split(max(1, NUMBERS_AT_ONCE // samples[0].numel())):
+        profile = Profile(chunk)
+        for one in chosen:
+            columns[one.name].append(one.of(profile))
+    return {name: torch.cat(parts).reshape(tokens.shape[:-2]) for name, parts in columns.items()}
 
 
 def find(name: str) -> Measure:

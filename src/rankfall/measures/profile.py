@@ -77,9 +77,14 @@ class Profile:
     @cached_property
     def absolute_cosine_sum(self) -> Float[Tensor, b]:
         """Sum of |cosine| over ordered pairs of distinct tokens; a zero token has cosine zero with all others."""
-        lengths = self.token_energies.sqrt()
-        unit = self.tokens / lengths.where(lengths > 0, 1.0)[..., None]
-        total = self.tokens.new_zeros(self.tokens.shape[0])
-        for start in range(0, self.count, COSINE_ROWS):
-            total += (unit[:, start : start + COSINE_ROWS] @ unit.mT).abs().sum(dim=(-2, -1))
-        return total - unit.square().sum(dim=(-2, -1))
+        energies = self.token_energies
+        lengths = energies.where(energies > 0, 1.0).sqrt()
+        if self.count <= self.width:
+            # The Gram matrix of the tokens is there already.
+            total = torch.einsum("bij,bi,bj->b", self.gram.abs(), 1 / lengths, 1 / lengths)
+        else:
+            unit = self.tokens / lengths[..., None]
+            total = self.tokens.new_zeros(self.tokens.shape[0])
+            for start in range(0, self.count, COSINE_ROWS):
+                total += (unit[:, start : start + COSINE_ROWS] @ unit.mT).abs().sum(dim=(-2, -1))
+        return total - (energies / lengths.square()).sum(dim=-1)
