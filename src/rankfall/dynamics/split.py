@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rankfall.attention.checks import check_finite, check_tokens
+from rankfall.linalg.product import product
 
 # The least positive float64: dividing by it instead of by zero leaves zeros zero and nothing else changed.
 LEAST = 5e-324
@@ -95,7 +96,7 @@ def split(tokens: Float[Tensor, "b n d"], reference: Float[Tensor, "b n"] | None
 
 def normal_form(common: Tensor, residual: Tensor, log_size: Tensor, log_ratio: Tensor, reference: Tensor) -> Split:
     """The same tokens with the residual's reference moved into the common part and both parts scaled."""
-    moved = reference[:, None, :] @ residual
+    moved = product(reference[:, None, :], residual)
     residual = residual - moved
     common = common + log_ratio.exp()[:, None] * moved[:, 0]
     top = residual.abs().amax(dim=(-2, -1))

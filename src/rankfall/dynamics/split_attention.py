@@ -22,6 +22,7 @@ from rankfall.attention.masks import Mask
 from rankfall.dynamics.mixing import Mixer
 from rankfall.dynamics.prepared import Prepared, take_heads
 from rankfall.dynamics.split import Split, merge, normal_form
+from rankfall.linalg.product import product
 
 # exp(x) is 1 to the last digit for scores below this; expm1(x) is x.
 NEGLIGIBLE = 1e-17
@@ -110,14 +111,14 @@ def _flat_complete(state: Split, prepared: Prepared) -> Split:
     is R^T R / n and delta R = R (sum_h W_q W_k^T (R^T R / n) V_h): all heads in one product of d x d matrices.
     """
     residual = state.residual
-    second_moment = residual.mT @ residual
+    second_moment = product(residual.mT, residual)
     if prepared.heads.heads == 1:
-        mixing = prepared.score_forms[..., 0, :, :] @ second_moment @ prepared.value_sum
+        mixing = product(product(prepared.score_forms[..., 0, :, :], second_moment), prepared.value_sum)
     else:
         mixing = (prepared.score_forms @ second_moment[:, None] @ prepared.value_maps).sum(dim=-3)
     log_ratio = 2 * state.log_size + 3 * state.log_ratio - math.log(state.count)
     common = mapped_common(state, prepared)
-    return normal_form(common, residual @ mixing, state.log_size, log_ratio, state.reference)
+    return normal_form(common, product(residual, mixing), state.log_size, log_ratio, state.reference)
 
 
 def _cubic(state: Split, prepared: Prepared, mean: Tensor, row_specific: Tensor) -> Split:
@@ -135,7 +136,7 @@ def _rebuilt(state: Split, common: Tensor, residual: Tensor) -> Split:
 
 def mapped_common(state: Split, prepared: Prepared) -> Tensor:
     """The common part through all value and output maps, biases included, in units of e^K."""
-    out = (state.common[:, None, :] @ prepared.value_sum)[:, 0]
+    out = product(state.common[:, None, :], prepared.value_sum)[:, 0]
     if not prepared.biased:
         return out
     heads, unit = prepared.heads, (-state.log_size).exp()[:, None]
