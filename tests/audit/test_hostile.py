@@ -51,7 +51,7 @@ def _nothing_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any
     assert not cache.exists() or all(not list(part.iterdir()) for part in cache.iterdir())
 
 
-def refused(path: Path, match: str) -> None:
+def assert_refused(path: Path, match: str) -> None:
     with pytest.raises(RequestError, match=match) as caught:
         open_model(path)
     assert "\n" not in str(caught.value)
@@ -65,19 +65,19 @@ def edit(path: Path, **changes: Any) -> None:
 def test_a_pickle_payload_is_not_read(folder: Path, witness: Path) -> None:
     (folder / "model.safetensors").unlink()
     (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Payload(witness)))
-    refused(folder, "only pytorch_model.bin")
+    assert_refused(folder, "only pytorch_model.bin")
     assert not witness.exists()
 
 
 def test_a_pickle_renamed_safetensors_is_not_read(folder: Path, witness: Path) -> None:
     (folder / "model.safetensors").write_bytes(pickle.dumps(Payload(witness)) + bytes(64))
-    refused(folder, "sound safetensors.*pickle or archive renamed")
+    assert_refused(folder, "sound safetensors.*pickle or archive renamed")
     assert not witness.exists()
 
 
 def test_a_torch_archive_renamed_safetensors_is_not_read(folder: Path) -> None:
     torch.save({"weight": torch.zeros(3)}, folder / "model.safetensors")
-    refused(folder, "sound safetensors.*pickle or archive renamed")
+    assert_refused(folder, "sound safetensors.*pickle or archive renamed")
 
 
 def test_a_pickle_beside_sound_weights_is_ignored(folder: Path, witness: Path) -> None:
@@ -92,14 +92,14 @@ def test_an_index_that_leads_outside_is_refused(folder: Path, target: str) -> No
     weights = folder / "model.safetensors"
     weights.rename(folder.parent / "outside.safetensors")
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"embeddings": target}}))
-    refused(folder, "inside the model's own folder")
+    assert_refused(folder, "inside the model's own folder")
 
 
 def test_an_index_that_names_a_pickle_is_refused(folder: Path, witness: Path) -> None:
     (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Payload(witness)))
     index = {"weight_map": {"embeddings": "pytorch_model.bin"}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    refused(folder, "safetensors files only")
+    assert_refused(folder, "safetensors files only")
     assert not witness.exists()
 
 
@@ -107,16 +107,16 @@ def test_a_link_that_leads_outside_is_refused(folder: Path) -> None:
     outside = folder.parent / "outside.safetensors"
     (folder / "model.safetensors").rename(outside)
     (folder / "model.safetensors").symlink_to(outside)
-    refused(folder, "inside the model's own folder")
+    assert_refused(folder, "inside the model's own folder")
 
 
 def test_a_truncated_file_is_refused(folder: Path) -> None:
     weights = folder / "model.safetensors"
     data = weights.read_bytes()
     weights.write_bytes(data[: len(data) - 100])
-    refused(folder, "truncated")
+    assert_refused(folder, "truncated")
     weights.write_bytes(data[:5])
-    refused(folder, "only 5 bytes")
+    assert_refused(folder, "only 5 bytes")
 
 
 @pytest.mark.parametrize(
@@ -131,27 +131,27 @@ def test_a_truncated_file_is_refused(folder: Path) -> None:
 def test_a_doctored_header_is_refused(folder: Path, entry: dict[str, Any], match: str) -> None:
     header = json.dumps({"x": entry}).encode()
     (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(4))
-    refused(folder, match)
+    assert_refused(folder, match)
 
 
 def test_a_billion_layers_are_refused_before_any_is_built(folder: Path) -> None:
     edit(folder / "config.json", num_hidden_layers=10**9)
-    refused(folder, "num_hidden_layers.*at most 10,000; got 1,000,000,000")
+    assert_refused(folder, "num_hidden_layers.*at most 10,000; got 1,000,000,000")
 
 
 def test_more_layers_than_the_weights_hold_are_refused(folder: Path) -> None:
     edit(folder / "config.json", num_hidden_layers=9000)
-    refused(folder, "configuration that matches its weights")
+    assert_refused(folder, "configuration that matches its weights")
 
 
 def test_one_layer_more_than_the_weights_hold_is_refused(folder: Path) -> None:
     edit(folder / "config.json", num_hidden_layers=4)
-    refused(folder, "weights for every part.*16 missing")
+    assert_refused(folder, "weights for every part.*16 missing")
 
 
 def test_a_huge_vocabulary_is_refused(folder: Path) -> None:
     edit(folder / "config.json", vocab_size=2_000_000_000)
-    refused(folder, "configuration that matches its weights")
+    assert_refused(folder, "configuration that matches its weights")
 
 
 def test_nan_weights_are_refused(folder: Path) -> None:
@@ -159,13 +159,13 @@ def test_nan_weights_are_refused(folder: Path) -> None:
     name = "encoder.layer.1.output.dense.weight"
     tensors[name][3, 4] = float("nan")
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
-    refused(folder, f"finite weights; got 1 NaN or infinite numbers in {name}")
+    assert_refused(folder, f"finite weights; got 1 NaN or infinite numbers in {name}")
 
 
 def test_code_that_came_with_the_weights_is_refused(folder: Path, witness: Path) -> None:
     (folder / "evil.py").write_text(f"import os\nos.mkdir({str(witness)!r})\n")
     edit(folder / "config.json", auto_map={"AutoConfig": "evil.Config", "AutoModel": "evil.Model"})
-    refused(folder, "auto_map")
+    assert_refused(folder, "auto_map")
     edit(folder / "tokenizer_config.json", auto_map={"AutoTokenizer": ["evil.Tokenizer", None]})
     table = json.loads((folder / "config.json").read_text())
     del table["auto_map"]
@@ -176,12 +176,12 @@ def test_code_that_came_with_the_weights_is_refused(folder: Path, witness: Path)
 
 def test_an_unknown_model_type_is_refused(folder: Path) -> None:
     edit(folder / "config.json", model_type="evil")
-    refused(folder, "model_type that the transformers library knows; got 'evil'")
+    assert_refused(folder, "model_type that the transformers library knows; got 'evil'")
 
 
 def test_an_implementation_named_in_the_config_is_not_honoured(folder: Path) -> None:
     edit(folder / "config.json", attn_implementation="evil/kernels")
-    refused(folder, "attn_implementation.*got 'evil/kernels'")
+    assert_refused(folder, "attn_implementation.*got 'evil/kernels'")
     edit(folder / "config.json", attn_implementation="flash_attention_2")
     loaded = open_model(folder)
     assert loaded.network.config._attn_implementation == "sdpa"
@@ -190,7 +190,7 @@ def test_an_implementation_named_in_the_config_is_not_honoured(folder: Path) -> 
 
 def test_quantised_weights_are_refused(folder: Path) -> None:
     edit(folder / "config.json", quantization_config={"quant_method": "evil"})
-    refused(folder, "quantization_config")
+    assert_refused(folder, "quantization_config")
 
 
 def test_a_deep_config_is_refused(folder: Path) -> None:
@@ -198,7 +198,7 @@ def test_a_deep_config_is_refused(folder: Path) -> None:
     for _ in range(50):
         nested = {"more": nested}
     edit(folder / "config.json", extra=nested)
-    refused(folder, "nested at most 8 deep")
+    assert_refused(folder, "nested at most 8 deep")
 
 
 def test_the_command_refuses_in_one_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
