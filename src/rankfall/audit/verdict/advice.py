@@ -19,7 +19,7 @@ def advice(status: str, reasons: Sequence[Reason]) -> Reason:
     if heads and heads.get("mse_lower_bound", 0.0) > 0:
         lines.append(
             f"if the task needs comparisons across the whole width, fewer heads of higher rank at equal parameters: "
-            f"`rankfall plan --dim {heads['width']:.0f}` lists them"
+            f"`rankfall plan --dim {heads['width']:.0f} --layers L --context N` lists them"
         )
     if status != "kept":
         lines.append(
