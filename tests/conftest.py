@@ -1,8 +1,14 @@
-"""Named axes are checked at run time in the core rooms, for every call that any test makes."""
+"""Named axes are checked at run time in the core rooms, for every call that any test makes.
+
+GPU kernels run in Triton's interpreter, which has to be asked for before Triton is first imported.
+"""
 
 from __future__ import annotations
 
+import os
 import warnings
+
+os.environ["TRITON_INTERPRET"] = "1"
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

@@ -1,4 +1,4 @@
-"""The seam: every way equals the reference mechanism, outputs and gradients, masked or not."""
+"""The seam: every PyTorch way equals the reference mechanism, outputs and gradients, masked or not."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankfall.attention import attend as reference
-from rankfall.training.attention_seam import WAYS, attend
+from rankfall.training.attention_seam import PYTORCH_WAYS, attend
 
 
 def projected(
@@ -22,8 +22,13 @@ def projected(
 
 @settings(max_examples=12, deadline=None, derandomize=True)
 @given(
-    st.sampled_from(WAYS), st.integers(1, 3), st.integers(2, 6), st.integers(1, 4), st.integers(1, 5), st.booleans()
-)
+    st.sampled_from(PYTORCH_WAYS),
+    st.integers(1, 3),
+    st.integers(2, 6),
+    st.integers(1, 4),
+    st.integers(1, 5),
+    st.booleans(),
+)  # fmt: skip
 def test_every_way_is_the_same_attention(
     way: str, models: int, tokens: int, heads: int, rank: int, causal: bool
 ) -> None:
@@ -39,13 +44,13 @@ def test_every_way_is_the_same_attention(
         torch.testing.assert_close(mine, other, rtol=1e-11, atol=1e-12)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", PYTORCH_WAYS)
 def test_queries_may_outnumber_the_context(way: str) -> None:
     q, k, v = projected(2, 3, 6, 4, 2, 2, 2)
     assert attend(q, k, v, None, 1.0, way=way).shape == (2, 3, 6, 2, 2)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", PYTORCH_WAYS)
 def test_huge_scores_do_not_overflow(way: str) -> None:
     q, k, v = (x.detach() * 1e4 for x in projected(1, 2, 5, 5, 2, 2, 2))
     assert attend(q.float(), k.float(), v.float(), None, 1.0, way=way).isfinite().all()

@@ -1,8 +1,8 @@
 """The one place where training computes attention: q, k, v, mask -> output.
 
-Token-major layout (models, batch, token, head, feature), which is what the projections write: a kernel that reads it
-in place needs no transposes. Here are the PyTorch ways, equal up to rounding, and the rule that picks one by shape;
-a fused kernel replaces what `attend` does and nothing else.
+Token-major layout (models, batch, token, head, feature), which is what the projections write: the fused kernel reads
+it in place and needs no transposes. Beside it are the PyTorch ways, equal up to rounding, and the rule that picks one by
+shape and machine.
 """
 
 from __future__ import annotations
@@ -12,7 +12,11 @@ import math
 import torch
 from torch import Tensor
 
-WAYS = ("fused", "products", "unrolled")
+from rankfall.training.kernels.choice import misfit
+from rankfall.training.kernels.operator import small_heads
+
+PYTORCH_WAYS = ("fused", "products", "unrolled")
+WAYS = ("kernel", *PYTORCH_WAYS)
 SHORT, LONG = 64, 128
 """From 64 tokens on PyTorch's fused attention pays for larger ranks; above 128 always, since it keeps no scores."""
 FUSED_RANK = 32
@@ -20,19 +24,37 @@ UNROLLED_TERMS = 64
 """Compiled sums of products pay up to so many tokens times rank, as measured on an H200, gradient included."""
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, way: str | None = None) -> Tensor:
+Biases = tuple[Tensor, Tensor, Tensor]
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    scale: float,
+    biases: Biases | None = None,
+    way: str | None = None,
+) -> Tensor:
     """Softmax attention of every head of every model.
 
     q (M, B, n, H, r), k (M, B, c, H, r), v (M, B, c, H, u) -> (M, B, n, H, u); mask (n, c) is True where token i may
-    attend to token j, None where it always may. Any strides.
+    attend to token j, None where it always may. Any strides. Biases of q, k and v, each (M, H * width), are added
+    here, since a kernel adds them for nothing where a separate sum would go through memory once more.
     """
-    chosen = way or choose(q, v)
+    chosen = way or choose(q, k, v)
+    if chosen == "kernel":
+        return small_heads(q, k, v, *(biases or (None, None, None)), mask, scale)
+    if biases is not None:
+        q, k, v = (x + bias.view(-1, 1, 1, *x.shape[3:]) for x, bias in zip((q, k, v), biases, strict=True))
     return {"fused": _fused, "products": _products, "unrolled": _unrolled}[chosen](q, k, v, mask, scale)
 
 
-def choose(q: Tensor, v: Tensor) -> str:
-    """The fastest way by shape: fused attention pads each head to large tiles, which small heads cannot fill."""
-    tokens, rank = q.shape[2], max(q.shape[-1], v.shape[-1])
+def choose(q: Tensor, k: Tensor, v: Tensor) -> str:
+    """The fastest way by shape: PyTorch's own kernel pads each head to large tiles, which small heads cannot fill."""
+    tokens, rank = max(q.shape[2], k.shape[2]), max(q.shape[-1], v.shape[-1])
+    if q.is_cuda and misfit("cuda", q.dtype, tokens, rank) is None:
+        return "kernel"
     if q.is_cuda and torch.compiler.is_compiling() and tokens * rank <= UNROLLED_TERMS:
         return "unrolled"
     return "fused" if tokens > LONG or (q.is_cuda and tokens >= SHORT and rank >= FUSED_RANK) else "products"

@@ -151,7 +151,7 @@ class Cell:
         """Trained numbers of the whole model."""
         from rankfall.training.parameters import layout
 
-        return layout(self).size
+        return layout(self).parameters
 
 
 def _one_of(name: str, value: str, choices: tuple[str, ...]) -> None:

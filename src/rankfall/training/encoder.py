@@ -75,20 +75,22 @@ class Encoder:
         seen = x
         if self.context < tokens:
             seen = x.view(shape)[:, :, : self.context].reshape(models, -1, width)
-        q = _linear(weights, f"{layer}.query", x).view(models, batch, tokens, -1)
-        k = _linear(weights, f"{layer}.key", seen).view(models, batch, self.context, -1)
-        v = _linear(weights, f"{layer}.value", seen).view(models, batch, self.context, -1)
-        mixed = self._heads(q, k, v, mask).flatten(1, 2)
+        q = (x @ weights[f"{layer}.query"]).view(models, batch, tokens, -1)
+        k = (seen @ weights[f"{layer}.key"]).view(models, batch, self.context, -1)
+        v = (seen @ weights[f"{layer}.value"]).view(models, batch, self.context, -1)
+        biases = [weights[f"{layer}.{name}_bias"] for name in ("query", "key", "value")]
+        mixed = self._heads([q, k, v, *biases], mask).flatten(1, 2)
         bias = weights[f"{layer}.output_bias"].mean(dim=1, keepdim=True)
         return mixed @ weights[f"{layer}.output"] / self.multiplier + bias
 
-    def _heads(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+    def _heads(self, projected: Sequence[Tensor], mask: Tensor | None) -> Tensor:
+        """Queries, keys, values and their biases, each with the model axis first, to what the heads mix."""
         # Splitting and joining costs one copy, and the gradient another; stacks of one rank need neither.
         sizes = [group.models for group in self.groups]
         if len(sizes) == 1:
-            return _group_heads(self.groups[0], q, k, v, mask)
-        parts = zip(self.groups, q.split(sizes), k.split(sizes), v.split(sizes), strict=True)
-        return torch.cat([_group_heads(group, q, k, v, mask) for group, q, k, v in parts])
+            return _group_heads(self.groups[0], projected, mask)
+        parts = zip(self.groups, *(tensor.split(sizes) for tensor in projected), strict=True)
+        return torch.cat([_group_heads(group, part, mask) for group, *part in parts])
 
     def _feed_forward(
         self, weights: Mapping[str, Tensor], layer: int, x: Tensor, shape: torch.Size, mask: Tensor | None
@@ -123,7 +125,10 @@ def _linear(weights: Mapping[str, Tensor], name: str, x: Tensor) -> Tensor:
     return x @ weights[name] + weights[f"{name}_bias"][:, None]
 
 
-def _group_heads(group: RankGroup, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+def _group_heads(group: RankGroup, projected: Sequence[Tensor], mask: Tensor | None) -> Tensor:
+    q, k, v, *biases = projected
     q, k = (x.unflatten(-1, (group.heads, group.rank)) for x in (q, k))
-    out = attend(q, k, v.unflatten(-1, (group.heads, group.value_rank)), mask, 1.0 / math.sqrt(group.rank))
+    v = v.unflatten(-1, (group.heads, group.value_rank))
+    query_bias, key_bias, value_bias = biases
+    out = attend(q, k, v, mask, 1.0 / math.sqrt(group.rank), (query_bias, key_bias, value_bias))
     return out.flatten(-2)

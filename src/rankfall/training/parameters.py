@@ -7,7 +7,7 @@ whatever the number of models, layers and heads, and each weight is a view with 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +15,10 @@ from torch import Tensor
 
 from rankfall.training.cell import Cell
 from rankfall.training.recipe import ALL_RECIPES, Recipe
+
+ALIGNMENT = 4
+"""Every weight's place and every row's length are a multiple of so many numbers: matrix products read 16 bytes at a
+time, and fall back to slower kernels for a weight that begins in between."""
 
 Start = Callable[[torch.Generator, tuple[int, ...]], Tensor]
 
@@ -40,13 +44,29 @@ class Slot:
 
 @dataclass(frozen=True)
 class Layout:
-    """All slots of a model, in order."""
+    """All slots of a model, in order, each aligned; nothing ever moves the numbers in between from zero."""
 
     slots: tuple[Slot, ...]
 
     @property
     def size(self) -> int:
+        """Numbers in a row."""
+        return _aligned(self.slots[-1].offset + self.slots[-1].size)
+
+    @property
+    def parameters(self) -> int:
+        """Numbers in a row that are trained."""
         return sum(slot.size for slot in self.slots)
+
+    def join(self, parts: Sequence[Tensor]) -> Tensor:
+        """(models, size) rows of one (models, ...) tensor for each slot, the numbers in between zero."""
+        pieces = []
+        ends = [slot.offset for slot in self.slots[1:]] + [self.size]
+        for slot, end, part in zip(self.slots, ends, parts, strict=True):
+            pieces.append(part.flatten(1))
+            if gap := end - slot.offset - slot.size:
+                pieces.append(part.new_zeros(part.shape[0], gap))
+        return torch.cat(pieces, dim=1)
 
     def views(self, rows: Tensor) -> dict[str, Tensor]:
         """Each weight as a view (models, *shape) of the rows."""
@@ -55,11 +75,11 @@ class Layout:
     def initial(self, seed: int) -> Tensor:
         """(size,) float64 starting values; the same for a model alone and in any stack, on any device."""
         generator = torch.Generator().manual_seed(seed)
-        return torch.cat([slot.start(generator, slot.shape).flatten() for slot in self.slots])
+        return self.join([slot.start(generator, slot.shape)[None] for slot in self.slots])[0]
 
     def rates(self, recipe: Recipe) -> Tensor:
         """(size,) learning rates relative to the model's own."""
-        return torch.cat([torch.full((s.size,), recipe.rates.get(s.kind, 1.0)) for s in self.slots])
+        return self.join([torch.full((1, s.size), recipe.rates.get(s.kind, 1.0)) for s in self.slots])[0]
 
 
 def layout(cell: Cell) -> Layout:
@@ -106,8 +126,12 @@ def layout(cell: Cell) -> Layout:
     offset = 0
     for name, shape, start in wanted:
         slots.append(Slot(name, shape, offset, start))
-        offset += slots[-1].size
+        offset = _aligned(offset + slots[-1].size)
     return Layout(tuple(slots))
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
 
 
 def _norm_slots(cell: Cell, name: str) -> list[tuple[str, tuple[int, ...], Start]]:

@@ -182,7 +182,7 @@ class Stack:
             tensors = self._tensors
             tensors["alive"].logical_and_(losses.isfinite())
             tensors["step"].add_(1)
-            flat = torch.cat([grad.flatten(1) for grad in grads], dim=1)
+            flat = self.layout.join(grads)
             if self.recipe.clip is not None:
                 flat = clipped(flat, self.recipe.clip)
             adam(
@@ -219,7 +219,7 @@ class Stack:
                 "mse_fresh_error": errors[place],
                 "steps_done": self._chunks_done * CHUNK,
                 "heads": cell.heads,
-                "parameters": self.layout.size,
+                "parameters": self.layout.parameters,
                 "products": self._program.products,
                 **head_statistics(cell, self.weights(index)),
             }

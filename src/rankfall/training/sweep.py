@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from rankfall.runs import Store, identity, settings
 from rankfall.training.cell import Cell
 from rankfall.training.engines import Engine, make_engine
 from rankfall.training.interrupt import stop_on_signals
+from rankfall.training.kernels.choice import misfit
 from rankfall.training.options import Options
 from rankfall.training.plan import Group, Plan, make_plan
 from rankfall.training.tally import Progress, Tally
@@ -55,6 +58,8 @@ def sweep(
     complete = True
     try:
         if plan.stacks:
+            if slower := _without_kernel(plan, chosen.device()):
+                note(slower)
             with stop_on_signals(lambda: note("stopping after this chunk; Ctrl-C again to stop at once")) as stop:
                 complete = chosen.run(plan, store, Watch(stop, chunk, note))
     finally:
@@ -63,6 +68,20 @@ def sweep(
     rows = tuple(row_of(cell, store) for cell in cells)
     trained = len(plan.cells) - len(plan.finished) - len(store.missing(plan.cells, chosen.options.parts))
     return Outcome(rows, trained, complete)
+
+
+def _without_kernel(plan: Plan, device: str) -> str | None:
+    """On a GPU, how many cells cannot use the fused attention kernel and why the first of them cannot."""
+    if not device.startswith("cuda"):
+        return None
+    cells = [cell for stack in plan.stacks for cell in stack]
+    reasons = [
+        misfit("cuda", getattr(torch, cell.dtype), cell.tokens, max(cell.rank, cell.value_width)) for cell in cells
+    ]
+    found = [reason for reason in reasons if reason is not None]
+    if not found:
+        return None
+    return f"{len(found)} of {len(cells)} cells train without the fused attention kernel: {found[0]}"
 
 
 def plan_for(cells: Sequence[Cell], store: Store, engine: Engine) -> Plan:

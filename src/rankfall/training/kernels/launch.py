@@ -1,0 +1,146 @@
+"""Start a kernel on given tensors: strides, padding, grid and scratch memory; `choice` decides which kernel it is."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+LEAST_TILE = 16
+"""Smallest side of a matrix unit's tile; narrower heads and shorter sequences are padded on chip."""
+LOG2_E = 1.0 / math.log(2.0)
+"""The kernels take powers of two, which the hardware has an instruction for."""
+
+Biases = tuple[Tensor, Tensor, Tensor]
+"""Of queries, keys and values, each (M, H * width)."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Which kernels, and how the work is cut: heads and sequences of one program, tokens of one block, warps."""
+
+    family: str
+    heads: int = 1
+    sequences: int = 1
+    block: int = 0
+    warps: int = 4
+
+
+def forward(
+    q: Tensor, k: Tensor, v: Tensor, biases: Biases | None, mask: Tensor | None, scale: float, launch: Launch
+) -> Tensor:
+    """(M, B, n, H, u), contiguous."""
+    q, k, v = (_in_order(x) for x in (q, k, v))
+    out = q.new_empty(*q.shape[:4], v.shape[-1])
+    kernel = _kernels(launch.family)[0]
+    kernel[_grid(q, launch)](
+        q, k, v, out, *_bias_pointers(q, biases), _mask_pointer(q, mask),
+        *_strides(q, k, v), q.shape[1], q.shape[3], scale * LOG2_E, **_constants(q, k, v, biases, mask, launch),
+    )  # fmt: skip
+    return out
+
+
+def backward(
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    biases: Biases | None,
+    mask: Tensor | None,
+    scale: float,
+    launch: Launch,
+) -> tuple[Tensor, ...]:
+    """Gradients of q, k, v, and of the three biases where there are any."""
+    grad, q, k, v = (_in_order(x) for x in (grad, q, k, v))
+    grads = [torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v)]
+    sums = [x if biases is None else _bias_sums(x, launch) for x in (q, k, v)]
+    bias, allowed = _bias_pointers(q, biases), _mask_pointer(q, mask)
+    common = (*_strides(grad, q, k, v), q.shape[1], q.shape[3], scale * LOG2_E, scale)
+    constants = _constants(q, k, v, biases, mask, launch)
+    if launch.family == "long":
+        _, of_queries, of_keys = _kernels("long")
+        rows = q.new_empty(*q.shape[:2], q.shape[3], 2, q.shape[2], dtype=torch.float32)
+        of_queries[_grid(q, launch)](grad, q, k, v, grads[0], rows, *bias, sums[0], allowed, *common, **constants)
+        of_keys[_grid(k, launch)](grad, q, k, v, *grads[1:], rows, *bias, *sums[1:], allowed, *common, **constants)
+    else:
+        kernel = _kernels(launch.family)[1]
+        kernel[_grid(q, launch)](grad, q, k, v, *grads, *bias, *sums, allowed, *common, **constants)
+    if biases is None:
+        return tuple(grads)
+    return *grads, *(part.sum(dim=1).to(bias.dtype) for part, bias in zip(sums, biases, strict=True))
+
+
+def padded(size: int) -> int:
+    """The side of the tile that holds so many tokens or features."""
+    return max(LEAST_TILE, 1 << (size - 1).bit_length())
+
+
+def _kernels(family: str) -> tuple[Any, ...]:
+    """Forward, backward; of longer sequences the gradients of queries and of keys and values apart."""
+    if family == "lanes":
+        from rankfall.training.kernels import lanes
+
+        return lanes.lanes_forward, lanes.lanes_backward
+    if family == "tiles":
+        from rankfall.training.kernels import tiles
+
+        return tiles.tiles_forward, tiles.tiles_backward
+    from rankfall.training.kernels import long
+
+    return long.long_forward, long.long_query_grads, long.long_key_grads
+
+
+def _grid(x: Tensor, launch: Launch) -> tuple[int, int, int]:
+    """Programs for the queries x or, of longer sequences, for the keys x."""
+    models, batch, tokens, heads, _ = x.shape
+    if launch.family == "long":
+        return heads, batch * -(-tokens // launch.block), models
+    return -(-heads // launch.heads), -(-batch // launch.sequences), models
+
+
+def _bias_sums(x: Tensor, launch: Launch) -> Tensor:
+    """Room for the partial sums of a bias gradient: one for each sequence, or for each block of it."""
+    parts = _grid(x, launch)[1] if launch.family == "long" else x.shape[1]
+    return x.new_empty(x.shape[0], parts, x.shape[3] * x.shape[4], dtype=torch.float32)
+
+
+def _constants(
+    q: Tensor, k: Tensor, v: Tensor, biases: Biases | None, mask: Tensor | None, launch: Launch
+) -> dict[str, Any]:
+    rank, value = q.shape[-1], v.shape[-1]
+    constants = {"TOKENS": q.shape[2], "CONTEXT": k.shape[2], "RANK": rank, "VALUE": value, "num_warps": launch.warps}
+    constants |= {"HAS_MASK": mask is not None, "HAS_BIAS": biases is not None}
+    if launch.family != "lanes":
+        constants |= {"RANK_PADDED": padded(rank), "VALUE_PADDED": padded(value), "PRECISION": _precision()}
+    if launch.family == "long":
+        return constants | {"SIZE": launch.block}
+    return constants | {"HEADS": launch.heads, "SEQUENCES": launch.sequences}
+
+
+def _precision() -> str:
+    """Of float32 products: one pass through the matrix units where TF32 is allowed, else three, which keeps float32."""
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        return "widened"
+    return "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+
+
+def _in_order(x: Tensor) -> Tensor:
+    """As it is where heads and features lie in order, else a copy."""
+    return x if x.stride(4) == 1 and x.stride(3) == x.shape[4] else x.contiguous()
+
+
+def _strides(*tensors: Tensor) -> tuple[int, ...]:
+    """Of models, sequences and tokens."""
+    return tuple(stride for x in tensors for stride in x.stride()[:3])
+
+
+def _bias_pointers(q: Tensor, biases: Biases | None) -> tuple[Tensor, ...]:
+    return (q, q, q) if biases is None else tuple(bias.contiguous() for bias in biases)
+
+
+def _mask_pointer(q: Tensor, mask: Tensor | None) -> Tensor:
+    return q if mask is None else mask.to(torch.int8).contiguous()
