@@ -13,6 +13,7 @@ import argparse
 import itertools
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ def main(arguments: list[str] | None = None) -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     result: dict[str, Any] = {"benchmark": "kernels", "provenance": provenance()}
     if options.only != "time":
-        result["check"] = check(device)
+        result["check"] = check(device, options.lengths)
         worst = {name: max(row["worst"] for row in result["check"] if row["rounding"] == name) for name in ALLOWED}
         print("largest relative error:", {name: f"{error:.1e}" for name, error in worst.items()}, flush=True)
         bad = [row for row in result["check"] if not row["worst"] <= ALLOWED[row["rounding"]]]
@@ -45,7 +46,7 @@ def main(arguments: list[str] | None = None) -> None:
         result["rows"] = [timed(tokens, rank) for tokens, rank in TIMED]
     if options.out is not None:
         options.out.mkdir(parents=True, exist_ok=True)
-        (options.out / "kernels.json").write_text(json.dumps(result, indent=1) + "\n")
+        (options.out / f"kernels-{options.only or 'all'}-{options.lengths[0]}.json").write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps(result))
 
 
@@ -53,13 +54,13 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--out", type=Path, default=None)
     parser.add_argument("--only", choices=("check", "time"), default=None)
+    parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS, help="tokens to check; each shape is compiled")
     return parser.parse_args(arguments)
 
 
-def check(device: str) -> list[dict[str, Any]]:
+def check(device: str, lengths: Sequence[int]) -> list[dict[str, Any]]:
     """Largest relative error over output and gradients, for each shape and rounding."""
     rows = []
-    lengths = LENGTHS if device == "cuda" else LENGTHS[:2]
     for rounding, tokens, rank in itertools.product(ALLOWED, lengths, RANKS):
         dtype = torch.bfloat16 if rounding == "bfloat16" else torch.float32
         torch.set_float32_matmul_precision("highest" if rounding == "float32" else "high")

@@ -1,1 +1,1 @@
-"""Fused attention for many small heads over short sequences, in Triton; nothing here imports it before it is needed."""
+"""Fused attention for many small heads over short sequences; nothing here imports Triton before it is needed."""

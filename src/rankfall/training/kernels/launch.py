@@ -112,7 +112,7 @@ def _constants(
     q: Tensor, k: Tensor, v: Tensor, biases: Biases | None, mask: Tensor | None, launch: Launch
 ) -> dict[str, Any]:
     rank, value = q.shape[-1], v.shape[-1]
-    constants = {"TOKENS": q.shape[2], "CONTEXT": k.shape[2], "RANK": rank, "VALUE": value, "num_warps": launch.warps}
+    constants: dict[str, Any] = {"TOKENS": q.shape[2], "CONTEXT": k.shape[2], "RANK": rank, "VALUE": value, "num_warps": launch.warps}
     constants |= {"HAS_MASK": mask is not None, "HAS_BIAS": biases is not None}
     if launch.family != "lanes":
         constants |= {"RANK_PADDED": padded(rank), "VALUE_PADDED": padded(value), "PRECISION": _precision()}
@@ -122,7 +122,7 @@ def _constants(
 
 
 def _precision() -> str:
-    """Of float32 products: one pass through the matrix units where TF32 is allowed, else three, which keeps float32."""
+    """Of float32 products: one pass through the matrix units where TF32 is allowed, else three, for full precision."""
     if os.environ.get("TRITON_INTERPRET") == "1":
         return "widened"
     return "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32"

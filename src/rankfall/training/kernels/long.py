@@ -1,7 +1,7 @@
 """Attention of one head over one longer sequence, a block of queries against a block of keys at a time.
 
-The weights of a row never stand side by side: the forward kernel keeps a running largest score and sum. The gradient is
-two kernels, one over blocks of queries and one over blocks of keys; the first leaves each row's statistics for the
+The weights of a row never stand side by side: the forward kernel keeps a running largest score and sum. The gradient
+is two kernels, one over blocks of queries and one over blocks of keys; the first leaves each row's statistics for the
 second in `rows` (M, B, H, 2, n): the log2 of the sum of weights, and the mean pull of the gradient on them.
 """
 
