@@ -46,7 +46,9 @@ def main(arguments: list[str] | None = None) -> None:
         result["rows"] = [timed(tokens, rank) for tokens, rank in TIMED]
     if options.out is not None:
         options.out.mkdir(parents=True, exist_ok=True)
-        (options.out / f"kernels-{options.only or 'all'}-{options.lengths[0]}.json").write_text(json.dumps(result, indent=1) + "\n")
+        (options.out / f"kernels-{options.only or 'all'}-{options.lengths[0]}.json").write_text(
+            json.dumps(result, indent=1) + "\n"
+        )
     print(json.dumps(result))
 
 
@@ -54,7 +56,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--out", type=Path, default=None)
     parser.add_argument("--only", choices=("check", "time"), default=None)
-    parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS, help="tokens to check; each shape is compiled")
+    parser.add_argument(
+        "--lengths", type=int, nargs="+", default=LENGTHS, help="tokens to check; each shape is compiled"
+    )
     return parser.parse_args(arguments)
 
 

@@ -33,11 +33,13 @@ STEPS = 60
 def main(arguments: list[str] | None = None) -> None:
     options = parse(arguments)
     corners = list(itertools.product(options.layers, options.multipliers, options.ranks, options.ways))
-    if options.warm:
-        for layers, multiplier, rank, way in corners:
-            step_ms(rank, multiplier, layers, way, steps=1)
+    if options.phase == "compile one":
+        step_ms(*corners[0], steps=1)
         return
-    warm(corners)
+    if options.phase in ("all", "compile"):
+        compile_side_by_side(corners)
+    if options.phase == "compile":
+        return
     rates = ceilings()
     print({name: f"{rate:.3g}" for name, rate in rates.items()}, flush=True)
     rows = []
@@ -46,7 +48,7 @@ def main(arguments: list[str] | None = None) -> None:
         row: dict[str, Any] = {"layers": layers, "multiplier": multiplier, "rank": rank, "heads": cell.heads}
         row |= floors(cell, rates)
         for way in options.ways:
-            row[f"{way}_ms"] = step_ms(rank, multiplier, layers, way, STEPS)
+            row[f"{way}_ms"] = step_ms(layers, multiplier, rank, way, STEPS)
         row["share_of_floor"] = row["floor_ms"] / row["kernel_ms"]
         row["share_of_seam_floor"] = row["seam_floor_ms"] / row["kernel_ms"]
         rows.append(row)
@@ -64,16 +66,26 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--multipliers", type=int, nargs="+", default=MULTIPLIERS)
     parser.add_argument("--layers", type=int, nargs="+", default=LAYERS)
     parser.add_argument("--ways", nargs="+", default=WAYS, choices=attention_seam.WAYS)
-    parser.add_argument("--warm", action="store_true", help="only compile, for the cache on disk")
+    parser.add_argument("--phase", choices=("all", "compile", "compile one", "time"), default="all")
     parser.add_argument("--out", type=Path, default=None)
     return parser.parse_args(arguments)
 
 
-def warm(corners: list[tuple[int, int, int, str]]) -> None:
-    """Compile all corners side by side in processes of their own: compiling takes longer than measuring."""
+def compile_side_by_side(corners: list[tuple[int, int, int, str]]) -> None:
+    """Fill the compiler's cache on disk from processes of their own: compiling takes longer than measuring."""
     running = [
         subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.steps", "--warm", "--layers", str(layers), "--multipliers", str(m)]
+            [
+                sys.executable,
+                "-m",
+                "benchmarks.steps",
+                "--phase",
+                "compile one",
+                "--layers",
+                str(layers),
+                "--multipliers",
+                str(m),
+            ]
             + ["--ranks", str(rank), "--ways", way],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -88,7 +100,7 @@ def corner(rank: int, multiplier: int, layers: int) -> Cell:
     return Cell(rank=rank, multiplier=multiplier, layers=layers, seed=0, data="published")
 
 
-def step_ms(rank: int, multiplier: int, layers: int, way: str, steps: int) -> float:
+def step_ms(layers: int, multiplier: int, rank: int, way: str, steps: int) -> float:
     attention_seam.choose = lambda q, k, v: way
     stack = Stack([corner(rank, multiplier, layers)], "cuda", compile=True, tf32=True)
     stack.prepare()

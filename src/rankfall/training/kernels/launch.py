@@ -112,7 +112,13 @@ def _constants(
     q: Tensor, k: Tensor, v: Tensor, biases: Biases | None, mask: Tensor | None, launch: Launch
 ) -> dict[str, Any]:
     rank, value = q.shape[-1], v.shape[-1]
-    constants: dict[str, Any] = {"TOKENS": q.shape[2], "CONTEXT": k.shape[2], "RANK": rank, "VALUE": value, "num_warps": launch.warps}
+    constants: dict[str, Any] = {
+        "TOKENS": q.shape[2],
+        "CONTEXT": k.shape[2],
+        "RANK": rank,
+        "VALUE": value,
+        "num_warps": launch.warps,
+    }
     constants |= {"HAS_MASK": mask is not None, "HAS_BIAS": biases is not None}
     if launch.family != "lanes":
         constants |= {"RANK_PADDED": padded(rank), "VALUE_PADDED": padded(value), "PRECISION": _precision()}
