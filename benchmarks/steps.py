@@ -2,9 +2,9 @@
 
     python -m benchmarks.steps [--out DIR] [--ranks ...] [--multipliers ...] [--layers ...]
 
-A GPU only. Two floors, from rates measured in the same run: the step's arithmetic or, if slower, the bytes of weights,
-moments and batch (`floor_ms`); and the bytes that go through memory when projections and attention are separate
-kernels (`seam_floor_ms`). All sides are compiled and captured as one graph; steps of one model.
+A GPU only. Two floors, from rates measured in the same run: the step's arithmetic or, if slower, the bytes of
+weights, moments and batch (`floor_ms`); and the bytes that go through memory when projections and attention are
+separate kernels (`seam_floor_ms`). All sides are compiled and captured as one graph; steps of one model.
 """
 
 from __future__ import annotations
@@ -73,25 +73,11 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 def compile_side_by_side(corners: list[tuple[int, int, int, str]]) -> None:
     """Fill the compiler's cache on disk from processes of their own: compiling takes longer than measuring."""
-    running = [
-        subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "benchmarks.steps",
-                "--phase",
-                "compile one",
-                "--layers",
-                str(layers),
-                "--multipliers",
-                str(m),
-            ]
-            + ["--ranks", str(rank), "--ways", way],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        for layers, m, rank, way in corners
-    ]
+    script = (sys.executable, "-m", "benchmarks.steps", "--phase", "compile one")
+    running = []
+    for layers, multiplier, rank, way in corners:
+        chosen = ("--layers", str(layers), "--multipliers", str(multiplier), "--ranks", str(rank), "--ways", way)
+        running.append(subprocess.Popen(script + chosen, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
     for process in running:
         process.wait()
 
@@ -118,8 +104,8 @@ def floors(cell: Cell, rates: dict[str, float]) -> dict[str, float]:
     """Operations and bytes of a step, and the times they cannot undercut."""
     operations = step_flops(cell)
     state = 4 * (6 * cell.parameters + 2 * cell.batch * cell.tokens * cell.dim)
-    # Of each (tokens, columns) tensor: q, k, v, output written and read; the output's gradient written and read; q, k,
-    # v read again and the output once more, for its weights; three gradients written and read.
+    # Of each (tokens, columns) tensor: q, k, v, output written and read; the output's gradient written and read; q,
+    # k, v read again and the output once more, for its weights; three gradients written and read.
     tensor = 4 * cell.batch * cell.tokens * cell.heads * cell.rank
     through = state + cell.layers * 20 * tensor
     return {

@@ -1,8 +1,8 @@
 """The one place where training computes attention: q, k, v, mask -> output.
 
 Token-major layout (models, batch, token, head, feature), which is what the projections write: the fused kernel reads
-it in place and needs no transposes. Beside it are the PyTorch ways, equal up to rounding, and the rule that picks one by
-shape and machine.
+it in place and needs no transposes. Beside it are the PyTorch ways, equal up to rounding, and the rule that picks one
+by shape and machine.
 """
 
 from __future__ import annotations
