@@ -3,8 +3,8 @@
     python -m benchmarks.kernels [--out DIR] [--only check|time]
 
 The check goes over every rank, lengths from 4 to 256, masks, biases, two models and both types. The times are of
-attention alone, forward and gradient, 4096 columns (heads times rank) over 4096 tokens, captured as a graph, not compiled.
-Without a GPU only the check runs, and only where Triton's interpreter is asked for (TRITON_INTERPRET=1).
+attention alone, forward and gradient, 4096 columns (heads times rank) over 4096 tokens, captured as a graph. Without
+a GPU only the check runs, where Triton's interpreter is asked for (TRITON_INTERPRET=1).
 """
 
 from __future__ import annotations

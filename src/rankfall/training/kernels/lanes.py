@@ -1,11 +1,10 @@
-"""Attention of tiny heads (rank 1 or 2, up to 16 tokens), a thread for each head of each sequence.
+"""Attention of tiny heads (rank 1 to 4, up to 16 tokens), a thread for each head of each sequence.
 
 Such a head is smaller than any tile of a matrix unit, but its keys and values fit into one thread's registers:
-scores, weights and sums then need no exchange between threads and no memory. Neighbouring threads hold neighbouring heads,
-whose numbers lie side by side in the token-major layout, so that every load is coalesced without a transpose.
+scores, weights and sums then need no exchange between threads and no memory. Neighbouring threads hold neighbouring
+heads, whose numbers lie side by side in the token-major layout, so that every load is coalesced without a transpose.
 
-A program takes `SEQUENCES` sequences side by side and ; biases are added as q, k, v
-are read, and their gradients summed on the way (`*_bias_grad` holds one partial sum per program and sequence).
+Biases are added as q, k, v are read; `*_bias_grad` (M, B, H, width) float32 holds one sum per sequence.
 """
 
 from __future__ import annotations
