@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from rankfall.runs import Store
 from rankfall.training import attention_seam
 from rankfall.training.attention_seam import attend, choose
 from rankfall.training.cell import Cell
@@ -17,7 +19,9 @@ from rankfall.training.kernels import choice
 from rankfall.training.kernels.choice import launch_for, misfit
 from rankfall.training.kernels.launch import Launch, backward, forward
 from rankfall.training.kernels.operator import small_heads
-from rankfall.training.stack import Stack
+from rankfall.training.plan import make_plan
+from rankfall.training.stack import Stack, stack_bytes
+from rankfall.training.sweep import without_kernel
 
 pytest.importorskip("triton")
 
@@ -206,3 +210,20 @@ def test_without_triton_or_gpu_there_is_a_reason(monkeypatch: pytest.MonkeyPatch
     assert misfit("cpu", torch.float32, 16, 8) == "Triton is not installed"
     monkeypatch.setattr(choice, "INTERPRETED", False)
     assert misfit("cpu", torch.float32, 16, 8) == "it runs on GPUs only"
+
+
+def test_one_note_says_why_a_sweep_goes_without(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    cells = [Cell(dim=8, points=4, rank=2, steps=100, seed=seed, dtype="float64") for seed in (0, 1)]
+    monkeypatch.setattr(choice, "HAS_TRITON", True)
+    plan = make_plan(cells, Store(tmp_path), memory=1 << 40, device="cpu", max_stack=1)
+    assert without_kernel(plan, "cpu") is None
+    found = without_kernel(plan, "cuda")
+    assert found == (
+        "2 of 2 cells train without the fused attention kernel: it computes in float32 and bfloat16, not in float64"
+    )
+
+
+def test_scores_take_no_memory_where_the_kernel_goes() -> None:
+    single, double = (Cell(rank=1, multiplier=64, dtype=dtype) for dtype in ("float32", "float64"))
+    # Numbers of float64 take twice as much; the rest is weights, sixteen for each query of rank one, kept twice.
+    assert 4 * stack_bytes([single], "cuda") < stack_bytes([double], "cuda")

@@ -58,7 +58,7 @@ def sweep(
     complete = True
     try:
         if plan.stacks:
-            if slower := _without_kernel(plan, chosen.device()):
+            if slower := without_kernel(plan, chosen.device()):
                 note(slower)
             with stop_on_signals(lambda: note("stopping after this chunk; Ctrl-C again to stop at once")) as stop:
                 complete = chosen.run(plan, store, Watch(stop, chunk, note))
@@ -70,7 +70,7 @@ def sweep(
     return Outcome(rows, trained, complete)
 
 
-def _without_kernel(plan: Plan, device: str) -> str | None:
+def without_kernel(plan: Plan, device: str) -> str | None:
     """On a GPU, how many cells cannot use the fused attention kernel and why the first of them cannot."""
     if not device.startswith("cuda"):
         return None

@@ -33,8 +33,15 @@ def misfit(device: str, dtype: torch.dtype, tokens: int, rank: int) -> str | Non
         return "it runs on GPUs only"
     if not HAS_TRITON:
         return "Triton is not installed"
+    if reason := shape_misfit(dtype, tokens, rank):
+        return reason
     if device == "cuda" and torch.version.hip is None and torch.cuda.get_device_capability() < CAPABILITY:
         return f"this GPU has no compute capability {CAPABILITY[0]}.{CAPABILITY[1]}"
+    return None
+
+
+def shape_misfit(dtype: torch.dtype, tokens: int, rank: int) -> str | None:
+    """The same, of any machine."""
     if dtype not in DTYPES:
         return f"it computes in float32 and bfloat16, not in {str(dtype).removeprefix('torch.')}"
     if tokens > MOST_TOKENS or rank > MOST_RANK:
