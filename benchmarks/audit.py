@@ -3,27 +3,36 @@
     python -m benchmarks audit                      two cores, SmolLM2
     python -m benchmarks.audit --device cuda        the same on a GPU, where transformers and the weights are
     python -m benchmarks.audit --random-weights     a random model of SmolLM2's shape, where the weights are not
+    python -m benchmarks.audit --device cuda --random-weights --batch 1 8 32 --out DIR
+                                                    several texts at once; the numbers checked, and kept in a file
 
 Plain and measured passes alternate within one run, so that their ratio survives a busy machine. `cpu` is processor
 time of all threads together: on few cores the ratio of wall times cannot be better than that of processor times for
 long. Measured at every block boundary: all measures of the raw, unit and centred view; the last column adds the
-same again without the sinks, which SmolLM2 has in most of its layers and which an audit does by default.
+same again without the sinks, which SmolLM2 has in most of its layers and which an audit does by default. On a GPU
+the tokens are measured by the host's cores; `device_eigenvalues_seconds` is what the GPU's own solver takes for the
+eigenvalues alone of one text (three Gram matrices at each boundary), the least that measuring there would add.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from benchmarks._harness import report
+from benchmarks._harness import report, seconds
 from rankfall.audit.depth import measure_depth
+from rankfall.audit.depth.blocks import choose_stack
+from rankfall.audit.depth.capture import Place, capture
 from rankfall.audit.texts import Batch, encode, from_ids, shipped_text
+from rankfall.provenance import provenance
 
 SHAPE = {
     "vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30,
@@ -35,10 +44,22 @@ def main(arguments: list[str] | None = None) -> None:
     options = _options(arguments or [])
     torch.set_num_threads(options.threads)
     network, tokenizer = _model(options.random_weights, options.device)
-    rows = [_timed(network, _batch(tokenizer, tokens), options) for tokens in options.tokens]
+    rows = [
+        _timed(network, _batch(tokenizer, tokens, texts), options)
+        for tokens in options.tokens
+        for texts in options.batch
+    ]
     if options.device == "cpu":
         rows.append(_peak(network, _batch(tokenizer, 2048)))
-    report("audit", [{key: row.get(key) for key in rows[0] | rows[-1]} for row in rows])
+    else:
+        rows[0] |= _checked(network, _batch(tokenizer, options.tokens[0]))
+        rows[0] |= {"device_eigenvalues_seconds": _device_eigenvalues(network, options)}
+    table = [{key: row.get(key) for key in rows[0] | rows[-1]} for row in rows]
+    report("audit", table)
+    if options.out is not None:
+        options.out.mkdir(parents=True, exist_ok=True)
+        kept = {"benchmark": "audit", "rows": table, "provenance": provenance()}
+        (options.out / "audit.json").write_text(json.dumps(kept, indent=1))
 
 
 def _options(arguments: list[str]) -> Any:
@@ -47,7 +68,9 @@ def _options(arguments: list[str]) -> Any:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--tokens", type=int, nargs="+", default=[512])
+    parser.add_argument("--batch", type=int, nargs="+", default=[1])
     parser.add_argument("--random-weights", action="store_true")
+    parser.add_argument("--out", type=Path)
     return parser.parse_args(arguments)
 
 
@@ -63,10 +86,10 @@ def _model(random_weights: bool, device: str) -> tuple[nn.Module, Any]:
     return AutoModel.from_config(LlamaConfig(**SHAPE)).to(device).eval(), None
 
 
-def _batch(tokenizer: Any, tokens: int) -> Batch:
+def _batch(tokenizer: Any, tokens: int, texts: int = 1) -> Batch:
     if tokenizer is None:
-        return from_ids([torch.randint(SHAPE["vocab_size"], (tokens,)).tolist()])
-    return encode(tokenizer, [shipped_text() * 4], tokens=tokens)
+        return from_ids(torch.randint(SHAPE["vocab_size"], (texts, tokens)).tolist())
+    return encode(tokenizer, [shipped_text() * 4], tokens=tokens, passages=texts)
 
 
 def _timed(network: nn.Module, batch: Batch, options: Any) -> dict[str, Any]:
@@ -98,6 +121,7 @@ def _timed(network: nn.Module, batch: Batch, options: Any) -> dict[str, Any]:
     middle_cpu = {name: statistics.median(times) for name, times in cpu.items()}
     return {
         "tokens": batch.ids.shape[1],
+        "texts": batch.ids.shape[0],
         "device": options.device,
         "threads": options.threads,
         "plain_seconds": middle["plain"],
@@ -114,6 +138,37 @@ def _peak(network: nn.Module, batch: Batch) -> dict[str, Any]:
     before = _status("VmRSS")
     measure_depth(network, batch.inputs(network), real=batch.kept(), names=batch.names)
     return {"tokens": batch.ids.shape[1], "device": "cpu", "peak_mb_above_model": (_status("VmHWM") - before) / 1024}
+
+
+def _checked(network: nn.Module, batch: Batch) -> dict[str, Any]:
+    """How far effective rank and smallest singular value of raw tokens are from a float64 SVD, at worst."""
+    states: dict[int, np.ndarray] = {}
+
+    def keep(place: Place, tokens: Tensor) -> None:
+        if place.part == "boundary":
+            states[place.layer] = tokens[0].double().cpu().numpy()
+
+    capture(network, batch.inputs(network), keep)
+    rows = measure_depth(network, batch.inputs(network), real=batch.kept(), names=batch.names)
+    worst = 0.0
+    for row in rows:
+        if row.part != "boundary":
+            continue
+        values = np.linalg.svd(states[row.layer], compute_uv=False)
+        shares = values[values > 0] ** 2 / (values**2).sum()
+        rank = float(np.exp(-(shares * np.log(shares)).sum()))
+        worst = max(worst, abs(row.values["raw"]["effective_rank"] / rank - 1))
+        # Repeated tokens make it zero, which rounding alone decides.
+        if values[-1] > 1e-11 * values[0]:
+            worst = max(worst, abs(row.values["raw"]["min_singular_value"] / float(values[-1]) - 1))
+    return {"worst_relative_error": worst}
+
+
+def _device_eigenvalues(network: nn.Module, options: Any) -> float:
+    tokens, layers = options.tokens[0], len(choose_stack(network).blocks)
+    x = torch.randn(3 * (layers + 2), tokens, SHAPE["hidden_size"], device=options.device, dtype=torch.float64)
+    gram = x @ x.mT
+    return seconds(lambda: torch.linalg.eigvalsh(gram), repeats=2, device=options.device)
 
 
 def _status(key: str) -> int:

@@ -32,13 +32,15 @@ def provenance(command: str | None = None) -> dict[str, object]:
 
 @cache
 def commit() -> str | None:
-    """The checkout's commit, with `+dirty` when files differ from it; None outside a checkout."""
+    """What `RANKFALL_COMMIT` says, else the checkout's commit, with `+dirty` when files differ from it, or None."""
+    if named := os.environ.get("RANKFALL_COMMIT"):
+        return named
     here = Path(__file__).resolve().parent
     try:
         name = _git(here, "rev-parse", "--short=12", "HEAD")
         dirty = _git(here, "status", "--porcelain", "--untracked-files=no")
     except (OSError, subprocess.SubprocessError):
-        return os.environ.get("RANKFALL_COMMIT")
+        return None
     return f"{name}+dirty" if dirty else name
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import sys
-import types
 from typing import Any
 
 import pytest
@@ -19,7 +18,6 @@ from rankfall.audit.monitor import (
     as_log,
     chosen_blocks,
     lightning_callback,
-    trainer_callback,
 )
 from rankfall.measures import measure
 
@@ -189,76 +187,6 @@ def test_log_to_functions_and_to_python_logging(caplog: pytest.LogCaptureFixture
     assert "step 3: a=2" in caplog.text
     with pytest.raises(ValueError, match="required a logger with add_scalar"):
         as_log(3)
-
-
-def handler(model: nn.Module, callbacks: list[Any]) -> Any:
-    from transformers.trainer_callback import CallbackHandler, DefaultFlowCallback
-
-    return CallbackHandler([DefaultFlowCallback(), *callbacks], model, None, None, None)
-
-
-def drive(model: nn.Module, handler: Any, steps: int, accumulate: int = 1) -> Any:
-    """What the Trainer does around its steps, without the Trainer."""
-    state, control = transformers.TrainerState(), transformers.TrainerControl()
-    arguments = types.SimpleNamespace(
-        logging_strategy="no", eval_strategy="no", save_strategy="no", logging_first_step=False
-    )
-    handler.call_event("on_train_begin", arguments, state, control)
-    for step in range(steps):
-        for part in range(accumulate):
-            model(batch(step * accumulate + part))
-        state.global_step = step + 1
-        handler.call_event("on_step_end", arguments, state, control)
-        if control.should_log:
-            handler.call_event("on_log", arguments, state, control, logs={"loss": 1.0})
-            control.should_log = False
-    handler.call_event("on_train_end", arguments, state, control)
-    return state
-
-
-def test_trainer_callback_through_the_librarys_own_handler() -> None:
-    model = Network()
-    callback = trainer_callback(every=2, alarms=QUIET)
-    state = drive(model, handler(model, [callback]), steps=5, accumulate=3)
-    assert len(state.log_history) == 3
-    assert [row["step"] for row in state.log_history] == [1, 3, 5]
-    assert "rankfall/blocks.2/effective_rank" in state.log_history[0]
-    assert not any(module._forward_hooks for module in model.modules())
-
-
-def test_attached_trainer_callback_logs_through_the_trainer() -> None:
-    model, logged, added = Network(), [], []
-    trainer = types.SimpleNamespace(log=logged.append, add_callback=added.append)
-    callback = trainer_callback(every=2, alarms=QUIET)
-    callback.attach(trainer)
-    state = drive(model, handler(model, added), steps=4)
-    assert len(logged) == 2
-    assert state.log_history == []
-
-
-def test_lightning_callback(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Callback:
-        """What Lightning's base class needs from us: nothing but being called."""
-
-    package = types.ModuleType("lightning.pytorch")
-    package.Callback = Callback  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "lightning", types.ModuleType("lightning"))
-    monkeypatch.setitem(sys.modules, "lightning.pytorch", package)
-    module = nn.Module()
-    module.network = Network()
-    loggers = [MetricsLike(), MetricsLike()]
-    trainer = types.SimpleNamespace(global_step=0, loggers=loggers)
-    callback = lightning_callback(model="network", every=2, alarms=QUIET)
-    assert isinstance(callback, Callback)
-    callback.on_train_start(trainer, module)
-    for step in range(4):
-        module.network(batch(step))
-        trainer.global_step = step + 1
-        callback.on_train_batch_end(trainer, module, None, None, step)
-    callback.on_train_end(trainer, module)
-    assert {step for _, _, step in loggers[0].got} == {1, 3}
-    assert loggers[0].got == loggers[1].got
-    assert not module.network._forward_hooks
 
 
 def test_lightning_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

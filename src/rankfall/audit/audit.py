@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from rankfall.audit.controls import Control, run_controls
 from rankfall.audit.depth import measure_depth
 from rankfall.audit.load import DEFAULT_NAME, LoadedModel, open_model
+from rankfall.audit.load.limits import LIMITS
 from rankfall.audit.masks import ObservedMask, observe_masks
 from rankfall.audit.result import AuditResult, ModelFacts, TextFacts
 from rankfall.audit.texts import Batch, encode, from_ids, shipped_text
@@ -51,6 +52,7 @@ def audit(
     dtype: str = "float32",
     device: str = "cpu",
     allow_download: bool = False,
+    load_seconds: float = LIMITS.seconds,
     seed: int = 0,
     progress: Progress = _silent,
     command: str | None = None,
@@ -63,7 +65,8 @@ def audit(
     `missing` with its reason; token rank by depth is always there.
     """
     progress("opening the model", 0.0)
-    loaded = _loaded(model, tokenizer, dtype, device, allow_download)
+    options = {"dtype": dtype, "device": device, "allow_download": allow_download, "load_seconds": load_seconds}
+    loaded = _loaded(model, tokenizer, options)
     network = loaded.network
     was_training = network.training
     network.eval()
@@ -112,13 +115,13 @@ def audit(
     )
 
 
-def _loaded(model: Any, tokenizer: Any, dtype: str, device: str, allow_download: bool) -> LoadedModel:
+def _loaded(model: Any, tokenizer: Any, options: Mapping[str, Any]) -> LoadedModel:
     if isinstance(model, LoadedModel):
         return model
     if isinstance(model, nn.Module):
         body = getattr(model, "base_model", model)
         return LoadedModel(body, tokenizer, type(model).__name__, "a module in memory")
-    return open_model(model, dtype=dtype, device=device, allow_download=allow_download)
+    return open_model(model, **options)
 
 
 def _inputs(

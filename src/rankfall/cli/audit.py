@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from rankfall.audit.load.limits import LIMITS
 from rankfall.audit.load.names import ALL_NAMES, DEFAULT_NAME
 from rankfall.cli.output import JsonFlag, emit, notes, paper, table
 from rankfall.errors import require
@@ -51,6 +52,9 @@ def audit(
     allow_download: Annotated[
         bool, typer.Option("--allow-download", help="A hub id may be fetched; otherwise nothing leaves this machine.")
     ] = False,
+    load_seconds: Annotated[
+        float, typer.Option("--load-seconds", help="Refuse a model that takes longer to load.")
+    ] = LIMITS.seconds,
     seed: Annotated[int, typer.Option("--seed", help="Of the controls and the bootstrap.")] = 0,
     json: JsonFlag = False,
 ) -> None:
@@ -83,6 +87,7 @@ def audit(
             dtype=dtype,
             device=device,
             allow_download=allow_download,
+            load_seconds=load_seconds,
             seed=seed,
             progress=lambda what, share: status.update(f"{model}: {what}, {share:.0%} done"),
             command=_command(),

@@ -17,8 +17,8 @@ import numpy.typing as npt
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
 
-# Columns that dsytrd gathers into one matrix product; more does not pay at the sizes seen here.
-BLOCK = 32
+# Columns that dsytrd gathers into one matrix product; of 8 to 64, the fastest at a few hundred rows.
+BLOCK = 16
 
 
 @cache

@@ -10,7 +10,7 @@ from rankfall.measures.profile import Profile
 
 def min_singular_value(profile: Profile) -> Tensor:
     """The smallest of the min(n, d) singular values. Needs the SVD when it is near zero."""
-    return profile.singular_values[..., -1]
+    return profile.smallest_singular_value
 
 
 MEASURE = Measure(

@@ -12,13 +12,20 @@ from rankfall.linalg.spectra import TRUSTED_EIGENVALUE_SHARE, gram_eigenvalues, 
 
 # The pairwise cosines of this many tokens are held at once.
 COSINE_ROWS = 1024
+# An eigenvalue from a float64 Gram matrix is off by less than this share of the largest.
+GRAM_ROUNDING = 1e-12
+# Above this share of the largest, a sum of eigenvalues is right to 1e-6 even if each is off by GRAM_ROUNDING.
+TRUSTED_SUM_SHARE = 1e-5
 
 
 class Profile:
     """Lazy facts of tokens (b, n, d), all in float64; one decomposition serves all measures that need a spectrum.
 
-    The tokens are held divided by their largest entry (`size`), so that no square over- or underflows.
+    The tokens are held divided by their largest entry (`size`), so that no square over- or underflows. The first
+    `structural_zeros` eigenvalues are zero by construction, not by measurement.
     """
+
+    structural_zeros = 0
 
     def __init__(self, tokens: Float[Tensor, "b n d"]) -> None:
         wide = tokens.double()
@@ -73,6 +80,31 @@ class Profile:
         if bool(doubtful.any()):
             values[doubtful] = singular_values(self.tokens[doubtful])
         return values
+
+    @cached_property
+    def smallest_singular_value(self) -> Float[Tensor, b]:
+        """The least of the min(n, d) singular values."""
+        return self.singular_values[..., -1]
+
+    def count_above(self, share: float) -> Float[Tensor, b]:
+        """How many singular values exceed this share of the largest; the SVD is asked only where it is close."""
+        squares = self.eigenvalues[..., self.structural_zeros :]
+        if squares.shape[-1] == 0:
+            return squares.sum(dim=-1)
+        largest = squares[..., -1:]
+        distance = squares - share**2 * largest
+        if bool((distance.abs() > GRAM_ROUNDING * largest).all()):
+            return (distance > 0).sum(dim=-1).to(squares.dtype)
+        values = self.singular_values
+        return (values > share * values[..., :1]).sum(dim=-1).to(values.dtype)
+
+    @cached_property
+    def energy_but_first(self) -> Float[Tensor, b]:
+        """s_2^2 + s_3^2 + ...; needs the SVD when that is next to nothing."""
+        rest = self.eigenvalues[..., :-1].sum(dim=-1)
+        if bool((rest > TRUSTED_SUM_SHARE * self.eigenvalues[..., -1]).all()):
+            return rest
+        return self.singular_values[..., 1:].square().sum(dim=-1)
 
     @cached_property
     def absolute_cosine_sum(self) -> Float[Tensor, b]:

@@ -14,9 +14,8 @@ def tolerance(profile: Profile) -> float:
 
 
 def rank(profile: Profile) -> Tensor:
-    """How many singular values exceed the tolerance times the largest. Needs the SVD when any is near zero."""
-    values = profile.singular_values
-    return (values > tolerance(profile) * values[..., :1]).sum(dim=-1).to(values.dtype)
+    """How many singular values exceed the tolerance times the largest. Needs the SVD when any is close."""
+    return profile.count_above(tolerance(profile))
 
 
 MEASURE = Measure(

@@ -10,7 +10,7 @@ from rankfall.measures.profile import Profile
 
 def rank_one_residual(profile: Profile) -> Tensor:
     """sqrt(s_2^2 + s_3^2 + ...): Frobenius distance to the nearest matrix of rank one. Needs the SVD near zero."""
-    return profile.singular_values[..., 1:].square().sum(dim=-1).sqrt()
+    return profile.energy_but_first.sqrt()
 
 
 MEASURE = Measure(

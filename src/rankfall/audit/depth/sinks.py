@@ -9,6 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from rankfall.measures.views.spectra import host_float64, squared_lengths
+
 # A sink is longer than this many times the median token ...
 NORM_RATIO = 5.0
 # ... or holds more than this share of the energy, and at least this many times a fair share (1/n each).
@@ -37,8 +39,8 @@ def find_sinks(tokens: Float[Tensor, "n d"], text: int, names: list[str]) -> lis
     n = tokens.shape[0]
     if n < FEWEST_TOKENS:
         return []
-    lengths = torch.linalg.vector_norm(tokens, dim=-1, dtype=torch.float64)
-    energies = lengths.square()
+    energies = torch.from_numpy(squared_lengths(host_float64(tokens)))
+    lengths = energies.sqrt()
     total = energies.sum()
     if not bool(total > 0):
         return []

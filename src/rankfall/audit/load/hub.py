@@ -12,6 +12,7 @@ from rankfall.audit.load.folder import open_folder, refused_in_one_line
 from rankfall.audit.load.limits import GIBI, LIMITS
 from rankfall.audit.load.loaded import LoadedModel
 from rankfall.audit.load.stage import TOKENIZER_FILES, TOKENIZER_TABLES
+from rankfall.audit.load.time_limit import time_limit
 from rankfall.errors import RequestError, require
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
@@ -19,12 +20,19 @@ WANTED = ["config.json", "*.safetensors", "model.safetensors.index.json", *TOKEN
 
 
 def open_hub(
-    name: str, *, allow_download: bool, dtype: torch.dtype = torch.float32, device: str = "cpu"
+    name: str,
+    *,
+    allow_download: bool,
+    dtype: torch.dtype = torch.float32,
+    device: str = "cpu",
+    load_seconds: float = LIMITS.seconds,
 ) -> LoadedModel:
     """The model of that id; without `allow_download` nothing leaves this machine."""
     folder = _snapshot(name, allow_download)
     # A snapshot links to blobs beside it: .../models--org--name/snapshots/<commit>.
-    return open_folder(folder, name=name, source=f"hub id {name}", dtype=dtype, device=device, root=folder.parents[1])
+    root = folder.parents[1]
+    with time_limit(load_seconds, name):
+        return open_folder(folder, name=name, source=f"hub id {name}", dtype=dtype, device=device, root=root)
 
 
 def _snapshot(name: str, allow_download: bool) -> Path:

@@ -16,7 +16,7 @@ GIBI = 1 << 30
 @final
 @dataclass(frozen=True)
 class Limits:
-    """Every limit is checked on headers and configurations, before anything of that size is allocated."""
+    """Every limit of size is checked on headers and configurations, before anything of that size is allocated."""
 
     config_bytes: int = 8 * MEBI
     tokenizer_bytes: int = 256 * MEBI
@@ -29,6 +29,8 @@ class Limits:
     slack: int = 2
     download_bytes: int = 20 * GIBI
     memory_share: float = 0.8
+    # Converting a GGUF file of 135 million parameters takes half a minute on one core; downloading is not counted.
+    seconds: float = 600.0
 
 
 LIMITS = Limits()

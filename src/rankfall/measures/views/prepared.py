@@ -10,11 +10,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rankfall.linalg.lapack import Matrix, Vector
+from rankfall.linalg.smallest import smallest_singular_value
 from rankfall.linalg.spectra import singular_values
 from rankfall.measures.profile import Profile
 
 # An eigenvalue from a float64 Gram matrix is off by a few 1e-16 of the largest; above this share of the largest its
-# square root is right to 1e-6 or better, and below it the SVD decides.
+# square root is right to 1e-6 or better, and below it something that does not square decides.
 TRUSTED_SHARE = 1e-9
 
 
@@ -38,7 +39,7 @@ class PreparedProfile(Profile):
         self.tokens = torch.from_numpy(tokens)[None]
         self.size = torch.tensor([size], dtype=torch.float64)
         self.epsilon = epsilon
-        self._structural_zeros = structural_zeros
+        self.structural_zeros = structural_zeros
         self.__dict__["eigenvalues"] = torch.from_numpy(eigenvalues)[None]
         self.__dict__["absolute_cosine_sum"] = torch.tensor([max(cosine_sum, 0.0)], dtype=torch.float64)
         self.__dict__["token_energies"] = torch.from_numpy(energies)[None]
@@ -47,9 +48,25 @@ class PreparedProfile(Profile):
     @cached_property
     def singular_values(self) -> Float[Tensor, "1 s"]:
         """Singular values, largest first: from the given spectrum where that can be trusted, else by the SVD."""
-        squares = self.eigenvalues[0, self._structural_zeros :]
-        zeros = squares.new_zeros(self._structural_zeros)
-        if len(squares) == 0 or squares[0] > TRUSTED_SHARE * squares[-1]:
+        squares = self.eigenvalues[0, self.structural_zeros :]
+        zeros = squares.new_zeros(self.structural_zeros)
+        if self._smallest_is_trusted:
             return torch.cat([squares.flip(-1).sqrt(), zeros])[None]
         exact = singular_values(self.tokens[0])
         return torch.cat([exact[: len(squares)], zeros])[None]
+
+    @cached_property
+    def smallest_singular_value(self) -> Float[Tensor, b]:
+        """As the base class says; where the spectrum cannot be trusted, without a whole SVD."""
+        if self.structural_zeros:
+            return self.eigenvalues.new_zeros(1)
+        if self._smallest_is_trusted or "singular_values" in self.__dict__:
+            return self.singular_values[..., -1]
+        largest = float(self.eigenvalues[0, -1]) ** 0.5
+        found = smallest_singular_value(self.tokens[0].numpy(), largest)
+        return self.singular_values[..., -1] if found is None else self.eigenvalues.new_full((1,), found)
+
+    @cached_property
+    def _smallest_is_trusted(self) -> bool:
+        squares = self.eigenvalues[0, self.structural_zeros :]
+        return len(squares) == 0 or bool(squares[0] > TRUSTED_SHARE * squares[-1])

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from rankfall.linalg.lapack import Matrix, Vector
 
@@ -26,6 +28,13 @@ class ViewSpectra:
     cosines: float
     centred_cosines: float
     unit_spread: float | None = None
+
+
+def host_float64(tokens: Tensor) -> Matrix:
+    """The tokens in main memory and float64, converted by NumPy: called from one of our threads, PyTorch would start
+    a team of its own beside those that are at work already."""
+    host = tokens.detach().cpu()
+    return (host.float() if host.dtype == torch.bfloat16 else host).numpy().astype(np.float64)
 
 
 def squared_lengths(tokens: Matrix) -> Vector:

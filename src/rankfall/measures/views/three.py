@@ -22,7 +22,7 @@ from rankfall.linalg.lapack import Matrix, Vector
 from rankfall.measures.profile import Profile
 from rankfall.measures.views.feature_side import feature_side
 from rankfall.measures.views.prepared import PreparedProfile
-from rankfall.measures.views.spectra import inverse_lengths, squared_lengths
+from rankfall.measures.views.spectra import host_float64, inverse_lengths, squared_lengths
 from rankfall.measures.views.token_side import token_side
 
 VIEWS = ("raw", "unit", "centred")
@@ -52,7 +52,7 @@ def views_with_and_without(tokens: Tensor, apart: Sequence[int]) -> tuple[Views,
         remedy="measure the matrices of a batch one by one",
     )
     epsilon = torch.finfo(tokens.dtype).eps
-    x = tokens.detach().to("cpu", torch.float64).numpy()
+    x = host_float64(tokens)
     largest = max(float(x.max()), -float(x.min()))
     if not np.isfinite(largest):
         check_finite(tokens)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rankfall.linalg.lapack import Matrix, Vector, tridiagonalise
-from rankfall.linalg.pairs import Reduced, in_column_order, mirror, reduce_along, reflect
+from rankfall.linalg.pairs import Reduced, mirror, reduce_along, reflect
 from rankfall.measures.views.spectra import ViewSpectra
 
 # A difference below this share of its terms has lost more than six of its sixteen digits.
@@ -25,18 +25,18 @@ def token_side(
     gram = centred @ centred.T
     shift, energy = centred @ mean, float(mean @ mean)
     raw, centred_values = _raw_and_centred(gram, shift, energy)
-    full = gram + shift[:, None]
-    full += shift[None, :] + energy
-    unit = _scaled(full, inverse)
+    centred_cosines = _cosine_sum(gram)
+    unit = _cosines(gram, shift, energy, inverse)
+    sum_of_cosines, unit_spread = _off_diagonal(unit), _spread(unit)
     unit_values, unit_without = (unit_known, None) if unit_known is not None else _unit_spectra(unit, single)
     return ViewSpectra(
         raw=raw,
         unit=unit_values,
         centred=centred_values,
         unit_without=unit_without,
-        cosines=_off_diagonal(unit),
-        unit_spread=_spread(unit),
-        centred_cosines=_cosine_sum(gram),
+        cosines=sum_of_cosines,
+        unit_spread=unit_spread,
+        centred_cosines=centred_cosines,
     )
 
 
@@ -53,15 +53,19 @@ def _raw_and_centred(gram: Matrix, shift: Vector, mean_energy: float) -> tuple[V
     return reduced.spectrum(), np.concatenate([[0.0], reduced.spectrum_without()])
 
 
-def _scaled(gram: Matrix, inverse: Vector) -> Matrix:
-    scaled = gram * inverse[:, None]
-    scaled *= inverse[None, :]
-    return scaled
+def _cosines(gram: Matrix, shift: Vector, energy: float, inverse: Vector) -> Matrix:
+    """The unit tokens' Gram matrix, written over the centred tokens'."""
+    gram += shift[:, None]
+    gram += shift + energy
+    gram *= inverse[:, None]
+    gram *= inverse
+    return gram
 
 
 def _unit_spectra(cosines: Matrix, single: int | None) -> tuple[Vector, Vector | None]:
+    """Spectra with and without one token; the cosines may be overwritten."""
     if single is None:
-        return Reduced(*tridiagonalise(in_column_order(cosines))).spectrum(), None
+        return Reduced(*tridiagonalise(cosines.T)).spectrum(), None
     axis = np.zeros(len(cosines))
     axis[single] = 1.0
     reduced = reduce_along(cosines, axis)
