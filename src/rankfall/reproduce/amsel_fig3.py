@@ -20,7 +20,8 @@ GRID = "amsel-fig3"
 BY = ("layers", "positions", "rank")
 SMALL: dict[Scale, dict[str, Any]] = {
     "smoke": {"dim": 8, "position_width": 8, "points": 4, "feed_forward": 32, "batch": 16, "steps": 100},
-    "quick": {"dim": 16, "position_width": 16, "points": 4, "feed_forward": 128, "batch": 128, "steps": 1500},
+    # Width 8: at 16, three layers with the norm after each branch are still on their way down after two minutes.
+    "quick": {"dim": 8, "position_width": 8, "points": 4, "feed_forward": 64, "batch": 64, "steps": 2000},
 }
 
 
@@ -88,7 +89,7 @@ def _draw(found: Sequence[Mapping[str, Any]], cell: Cell) -> Figure:
     from rankfall.drawing.rank_curves import rank_curves
 
     return rank_curves(
-        found,
+        sorted(found, key=lambda record: (record["layers"], POSITIONS.index(record["positions"]))),
         panel=lambda record: f"{record['layers']} layer{'s' if record['layers'] > 1 else ''}",
         line=lambda record: f"positions {record['positions']}",
         width=lambda record: cell.dim,

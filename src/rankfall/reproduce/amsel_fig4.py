@@ -21,7 +21,7 @@ GRID = "amsel-fig4"
 BY = ("points", "rank")
 SMALL: dict[Scale, dict[str, Any]] = {
     "smoke": {"dim": 8, "feed_forward": 32, "batch": 32, "steps": 200},
-    "quick": {"dim": 16, "feed_forward": 128, "batch": 64, "steps": 1200},
+    "quick": {"dim": 16, "feed_forward": 64, "batch": 64, "steps": 2000},
 }
 
 
