@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from rankfall.reproduce.base import Claim, Outcome, Progress, Reproduction, Scale, silent
 from rankfall.reproduce.published_values import published
-from rankfall.reproduce.trained_cells import finished, missing_note, train
+from rankfall.reproduce.trained_cells import gather
 from rankfall.reproduce.trained_points import error_of, points
 from rankfall.training.cell import DATA, Cell
 from rankfall.training.grid import read_grid
@@ -40,12 +40,9 @@ class Figure1(Reproduction):
 
         cells = figure_cells(scale)
         known = published_errors()
-        if scale == "paper":
-            trained, missing = finished(cells)
-            found = points(trained, BY, known)
-            notes = missing_note(missing, len(cells), BY, GRIDS)
-        else:
-            found = points(train(cells, progress), BY, {})
+        trained, notes = gather(cells, scale, progress, BY, GRIDS)
+        found = points(trained, BY, known if scale == "paper" else {})
+        if scale != "paper":
             notes = [f"d = {cells[0].dim}, not 64: the crosses are the published points at the same rank over width."]
         drawn = found if scale == "paper" else [*found, *_published_records(known)]
         return Outcome(

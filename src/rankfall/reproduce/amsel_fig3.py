@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from rankfall.reproduce.base import Claim, Outcome, Progress, Reproduction, Scale, silent
 from rankfall.reproduce.published_values import published
-from rankfall.reproduce.trained_cells import finished, missing_note, train
+from rankfall.reproduce.trained_cells import gather
 from rankfall.reproduce.trained_points import error_of, points
 from rankfall.training.cell import POSITIONS, Cell
 from rankfall.training.grid import read_grid
@@ -39,12 +39,9 @@ class Figure3(Reproduction):
             (int(row["layers"]), row["positional_encoding"], int(row["rank"])): float(row["mse_best"])
             for row in published("amsel_fig3.csv")
         }
-        if scale == "paper":
-            trained, missing = finished(cells)
-            found = points(trained, BY, known)
-            notes = missing_note(missing, len(cells), BY, (GRID,))
-        else:
-            found = points(train(cells, progress), BY, {})
+        trained, notes = gather(cells, scale, progress, BY, (GRID,))
+        found = points(trained, BY, known if scale == "paper" else {})
+        if scale != "paper":
             notes = [f"d = {cells[0].dim} with {cells[0].position_width} learned coordinates, not 64 with 64."]
         claims = depth_claims(found) if scale != "smoke" else []
         return Outcome(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from rankfall.reproduce.amsel_fig1 import published_errors
 from rankfall.reproduce.base import Claim, Outcome, Progress, Reproduction, Scale, silent
-from rankfall.reproduce.trained_cells import finished, missing_note, train
+from rankfall.reproduce.trained_cells import gather
 from rankfall.reproduce.trained_points import error_of, points
 from rankfall.training.cell import Cell
 from rankfall.training.grid import read_grid
@@ -24,7 +24,7 @@ GRID = "depth"
 BY = ("layers", "multiplier", "rank", "recipe")
 SMALL: dict[Scale, dict[str, Any]] = {
     "smoke": {"dim": 8, "points": 4, "feed_forward": 32, "batch": 32, "steps": 200, "layers": 3},
-    "quick": {"dim": 16, "points": 8, "feed_forward": 64, "batch": 64, "steps": 1200, "layers": 5},
+    "quick": {"dim": 16, "points": 8, "feed_forward": 64, "batch": 64, "steps": 1000, "layers": 5},
 }
 
 
@@ -38,17 +38,18 @@ class TrainedDepth(Reproduction):
         import pandas as pd
 
         cells = figure_cells(scale)
-        trained, missing = finished(cells) if scale == "paper" else (train(cells, progress), [])
+        trained, notes = gather(cells, scale, progress, BY, (GRID,))
         asked = {tuple(getattr(cell, name) for name in BY) for cell in cells}
         known = {(*key, "published"): value for key, value in published_errors().items()}
-        found = points(trained, BY, {key: value for key, value in known.items() if key in asked})
+        known = {key: value for key, value in known.items() if scale == "paper" and key in asked}
+        found = points(trained, BY, known)
         return Outcome(
             points=found,
             claims=recipe_claims(found) if scale != "smoke" else [],
             tables={"depth": pd.DataFrame(found)},
             draw=lambda: _draw(found, cells[0].dim),
             notes=[
-                *missing_note(missing, len(cells), BY, (GRID,)),
+                *notes,
                 f"Fresh data, {cells[0].steps:,} steps. The published points are training losses after 100,000 steps "
                 "on the repeated sample: shown for orientation, not judged. Outputting zero costs 1.",
             ],
