@@ -20,7 +20,7 @@ ARCHITECTURES = ROOT / "src" / "rankfall" / "audit" / "coverage" / "architecture
 MARKER = re.compile(r"^<!-- table: (.+?) -->$", re.MULTILINE)
 # Columns of a trained point that the table leaves to `rankfall reproduce`.
 NOT_SHOWN = {"mean", "trained_fresh_best"}
-TRAINED = ("amsel/fig1", "amsel/fig2", "amsel/fig3", "amsel/fig4", "amsel/in-context")
+TRAINED = ("amsel/fig1", "amsel/fig2", "amsel/fig3", "amsel/fig4", "amsel/in-context", "rankfall/depth")
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
@@ -58,12 +58,14 @@ def trained_figure(identity: str) -> str:
     finally:
         os.environ.pop(STORE_VARIABLE) if before is None else os.environ.update({STORE_VARIABLE: before})
     shown = [{name: value for name, value in point.items() if name not in NOT_SHOWN} for point in outcome.points]
-    ours = [point for point in shown if point["ours"] is not None]
+    # Some figures train on fresh data only: nothing of theirs is on the repeated sample.
+    ours = [point for point in shown if point["ours"] is not None or point.get("trained_fresh") is not None]
     if not ours:
-        return f"No trained cells of this figure have been committed yet ({len(outcome.points)} published points)."
+        return "No trained cells of this figure have been committed yet."
     decided = [point["agrees"] for point in ours if point["agrees"] is not None]
     parts = [
-        f"{len(ours)} of {len(outcome.points)} points have been trained; {sum(decided)} of {len(decided)} agree.",
+        f"{len(ours)} of {len(outcome.points)} points have been trained"
+        + (f"; {sum(decided)} of {len(decided)} agree." if decided else "."),
         markdown_table(ours),
         *(f"- {'Holds' if one.holds else '**Fails**'}: {one.statement} ({one.evidence})." for one in outcome.claims),
     ]

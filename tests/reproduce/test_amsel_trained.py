@@ -13,11 +13,13 @@ from rankfall.reproduce.amsel_fig3 import depth_claims
 from rankfall.reproduce.amsel_fig4 import length_claims
 from rankfall.reproduce.amsel_in_context import nothing_learned, rank_claims
 from rankfall.reproduce.trained_cells import STORE_VARIABLE
+from rankfall.reproduce.trained_depth import figure_cells as depth_cells
+from rankfall.reproduce.trained_depth import recipe_claims
 from rankfall.reproduce.trained_points import points
 from rankfall.runs import Store
 from rankfall.training.cell import Cell
 
-TRAINED = ("amsel/fig1", "amsel/fig2", "amsel/fig3", "amsel/fig4", "amsel/in-context")
+TRAINED = ("amsel/fig1", "amsel/fig2", "amsel/fig3", "amsel/fig4", "amsel/in-context", "rankfall/depth")
 
 
 @pytest.fixture
@@ -51,7 +53,7 @@ def test_paper_scale_without_cells_says_so(store: Store) -> None:
     outcome = find("amsel/fig1").run("paper")
     assert outcome.agrees is None
     assert len(outcome.points) == 63
-    assert "630 of 630 cells are not trained yet" in outcome.notes[0]
+    assert "654 of 654 cells are not trained yet" in outcome.notes[0]
     assert "`rankfall sweep amsel-fig1 --store runs`" in outcome.notes[0]
 
 
@@ -73,7 +75,20 @@ def test_paper_scale_compares_kept_cells(store: Store) -> None:
     assert by_rank[16]["agrees"] is None
     assert outcome.agrees is False
     assert [claim.holds for claim in outcome.claims] == [True]
-    assert "625 of 630" in outcome.notes[0]
+    assert "649 of 654" in outcome.notes[0]
+
+
+def test_depth_compares_recipes(store: Store) -> None:
+    cells = {(c.layers, c.multiplier, c.rank, c.recipe): c for c in depth_cells("paper")}
+    for rank, recipe, error in ((64, "published", 1.0), (64, "stable", 0.01), (1, "stable", 0.7)):
+        keep(store, cells[5, 1, rank, recipe], error, error)
+    outcome = find("rankfall/depth").run("paper")
+    assert [claim.holds for claim in outcome.claims] == [True, True]
+    assert "29 of 32 cells are not trained yet" in outcome.notes[0]
+    by_recipe = {p["recipe"]: p for p in outcome.points if (p["layers"], p["multiplier"], p["rank"]) == (5, 1, 64)}
+    assert by_recipe["published"]["published"] == 0.5997
+    assert by_recipe["stable"]["published"] is None
+    assert {p["agrees"] for p in outcome.points} == {None}, "trained otherwise than the published points"
 
 
 def test_heads_against_published_medians(store: Store) -> None:
@@ -129,3 +144,10 @@ def test_claims_can_fail() -> None:
     assert rank_claims(unlearned) == []
     assert nothing_learned(unlearned)
     assert not nothing_learned(worse)
+    recipes = [
+        point(layers=5, multiplier=1, rank=rank, recipe=recipe, error=0.5)
+        for rank in (1, 64)
+        for recipe in ("published", "stable")
+    ]
+    assert [claim.holds for claim in recipe_claims(recipes)] == [False, False]
+    assert [claim.holds for claim in recipe_claims(recipes[1::2])] == [False], "one recipe: no comparison of recipes"

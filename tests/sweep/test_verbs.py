@@ -54,7 +54,7 @@ def test_a_dry_run_plans_and_writes_nothing(home: Path, capfd: pytest.CaptureFix
     assert (status, plan["schema"], plan["cells"], plan["finished"]) == (0, 1, 3, 0)
     assert sorted(stack["cells"] for stack in plan["stacks"]) == [1, 2]
     assert plan["seconds_estimated"] > 0
-    assert plan["estimate_from"] == "a trial of one chunk"
+    assert plan["estimate_from"] == "a trial of a few steps"
     assert {row["status"] for row in plan["runs"]} == {"missing"}
     assert not (home / "planned").exists()
 

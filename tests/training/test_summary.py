@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -29,3 +30,12 @@ def test_all_diverged() -> None:
     (record,) = aggregate([run(0, 8, math.nan, "diverged")], ("rank",))
     assert record["mse_best_best"] is None
     assert record["diverged"] == 1
+
+
+def test_the_best_rate_speaks_for_its_group() -> None:
+    slow = [
+        (dataclasses.replace(cell, learning_rate=0.1), summary) for cell, summary in (run(0, 8, 0.9), run(1, 8, 0.5))
+    ]
+    (record,) = aggregate([*slow, run(6, 8, 0.41), run(7, 8, 0.4)], ("rank",))
+    assert (record["mse_best_best"], record["runs"]) == (0.4, 2)
+    assert record["mse_best_spread"] == pytest.approx(0.01), "not that between rates"

@@ -12,6 +12,17 @@ if TYPE_CHECKING:
 
 Record = Mapping[str, Any]
 
+STYLES: dict[str, tuple[str, dict[str, Any]]] = {
+    "ours": ("ours, repeated sample (training loss)", {"linestyle": "-", "markersize": 5}),
+    "trained_fresh": (
+        "ours, fresh data throughout", {"linestyle": "--", "markersize": 5, "markerfacecolor": "white"},
+    ),
+    "published": (
+        "published (repeated sample)", {"linestyle": "none", "marker": "x", "markersize": 8, "alpha": 0.8},
+    ),
+}  # fmt: skip
+"""What is drawn of a record, by column: its meaning and its look."""
+
 
 def rank_curves(
     records: Sequence[Record],
@@ -22,6 +33,7 @@ def rank_curves(
     """`panel` and `line` name where a record belongs; the axis is rank over width, so that scales can be laid over.
 
     Crosses: published. Filled, solid: training loss on the repeated sample. Hollow, dashed: fresh data throughout.
+    The legend names those of the three that there are.
     """
     panels = list(dict.fromkeys(panel(record) for record in records))
     lines = list(dict.fromkeys(line(record) for record in records))
@@ -32,12 +44,11 @@ def rank_curves(
             own.sort(key=lambda record: record["rank"] / width(record))
             _draw(ax, own, width, COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)], label)
         ax.set(title=name, xlabel="rank / width", xscale="log", yscale="log")
-        ax.set_xticks([1, 1 / 4, 1 / 16, 1 / 64], ["1", "1/4", "1/16", "1/64"])
-        ax.minorticks_off()
+        _ticks(ax, min(record["rank"] / width(record) for record in records))
     axes[0, 0].set_ylabel("squared error")
     named = axes[0, 0].get_legend_handles_labels()[0]
     # Below the panels: inside, it would lie on points at one scale or another.
-    figure.legend(handles=[*named, *_key()], fontsize=8, loc="outside lower center", ncols=min(3, len(panels)))
+    figure.legend(handles=[*named, *_key(records)], fontsize=8, loc="outside lower center", ncols=min(3, len(panels)))
     drawn: Figure = figure
     return drawn
 
@@ -45,25 +56,32 @@ def rank_curves(
 def _draw(
     ax: Any, records: Sequence[Record], width: Callable[[Record], int], colour: str, marker: str, label: str
 ) -> None:
-    styles: tuple[tuple[str, dict[str, Any]], ...] = (
-        ("ours", {"marker": marker, "linestyle": "-", "markersize": 5}),
-        ("trained_fresh", {"marker": marker, "linestyle": "--", "markersize": 5, "markerfacecolor": "white"}),
-        ("published", {"marker": "x", "linestyle": "none", "markersize": 8, "alpha": 0.8}),
-    )
     ax.plot([], [], color=colour, marker=marker, linestyle="none", label=label)
-    for column, style in styles:
+    for column, (_, style) in STYLES.items():
         found = [(r["rank"] / width(r), r[column]) for r in records if r.get(column) is not None]
         if found:
-            ax.plot(*zip(*found, strict=True), color=colour, **style)
+            ax.plot(*zip(*found, strict=True), **({"color": colour, "marker": marker} | style))
 
 
-def _key() -> list[Any]:
+def _key(records: Sequence[Record]) -> list[Any]:
     from matplotlib.lines import Line2D
 
-    grey: dict[str, Any] = {"color": "#555555", "marker": "o", "markersize": 5}
-    cross = grey | {"marker": "x", "markersize": 8}
+    grey: dict[str, Any] = {"color": "#555555", "marker": "o"}
     return [
-        Line2D([], [], linestyle="-", label="ours, repeated sample (training loss)", **grey),
-        Line2D([], [], linestyle="--", markerfacecolor="white", label="ours, fresh data throughout", **grey),
-        Line2D([], [], linestyle="none", label="published (repeated sample)", **cross),
+        Line2D([], [], label=meaning, **(grey | style))
+        for column, (meaning, style) in STYLES.items()
+        if any(record.get(column) is not None for record in records)
     ]
+
+
+def _ticks(ax: Any, lowest: float) -> None:
+    """Fractions down to the lowest rank there is; errors often span less than a decade, hence 2 and 5 as well."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    step = 2 if lowest >= 1 / 8 else 4
+    powers = [step**k for k in range(7) if step**k * lowest <= 1]
+    ax.set_xticks([1 / power for power in powers], ["1", *(f"1/{power}" for power in powers[1:])])
+    ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    ax.yaxis.set_major_formatter("{x:g}")
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_minor_locator(NullLocator())

@@ -7,8 +7,9 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
+from rankfall.reproduce.amsel_fig1 import SMALL
 from rankfall.reproduce.base import Claim, Outcome, Progress, Reproduction, Scale, silent
-from rankfall.reproduce.trained_cells import finished, missing_note, train
+from rankfall.reproduce.trained_cells import gather
 from rankfall.training.cell import Cell
 from rankfall.training.grid import read_grid
 
@@ -25,10 +26,6 @@ TOLERANCE = {"angle": 1.5, "norm": 0.10}
 """Degrees for the angle, a share for the norm."""
 LEAST_NORM: dict[Scale, float] = {"smoke": 10.0, "quick": 20.0, "paper": 1000.0}
 """At the start the norm is about 1/2: entries of both factors are uniform in sqrt(6/4w). Published: above 1000."""
-SMALL: dict[Scale, dict[str, Any]] = {
-    "smoke": {"dim": 8, "points": 4, "feed_forward": 32, "batch": 64, "steps": 600},
-    "quick": {"dim": 16, "points": 8, "feed_forward": 64, "batch": 64, "steps": 3000},
-}
 
 
 @final
@@ -41,10 +38,9 @@ class Figure2(Reproduction):
         import pandas as pd
 
         cells = figure_cells(scale)
-        trained, missing = finished(cells) if scale == "paper" else (train(cells, progress), [])
+        trained, notes = gather(cells, scale, progress, ("multiplier",), (GRID,))
         records = [_record(cell, summary) for cell, summary in trained if "qk_angle_50" in summary]
         found = [point for measure in PUBLISHED for point in _points(measure, records, scale)]
-        notes = missing_note(missing, len(cells), ("multiplier",), (GRID,))
         return Outcome(
             points=found,
             claims=_claims(records, LEAST_NORM[scale]),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from rankfall.reproduce.base import Claim, Outcome, Progress, Reproduction, Scale, silent
 from rankfall.reproduce.published_values import published
-from rankfall.reproduce.trained_cells import finished, missing_note, train
+from rankfall.reproduce.trained_cells import gather
 from rankfall.reproduce.trained_points import error_of, points
 from rankfall.training.cell import Cell
 from rankfall.training.grid import read_grid
@@ -21,7 +21,7 @@ GRID = "amsel-fig4"
 BY = ("points", "rank")
 SMALL: dict[Scale, dict[str, Any]] = {
     "smoke": {"dim": 8, "feed_forward": 32, "batch": 32, "steps": 200},
-    "quick": {"dim": 16, "feed_forward": 128, "batch": 64, "steps": 1200},
+    "quick": {"dim": 16, "feed_forward": 64, "batch": 64, "steps": 2000},
 }
 
 
@@ -38,12 +38,9 @@ class Figure4(Reproduction):
         known = {
             (int(row["num_points"]), int(row["rank"])): float(row["mse_best"]) for row in published("amsel_fig4.csv")
         }
-        if scale == "paper":
-            trained, missing = finished(cells)
-            found = points(trained, BY, known)
-            notes = missing_note(missing, len(cells), BY, (GRID,))
-        else:
-            found = points(train(cells, progress), BY, {})
+        trained, notes = gather(cells, scale, progress, BY, (GRID,))
+        found = points(trained, BY, known if scale == "paper" else {})
+        if scale != "paper":
             notes = [f"d = {cells[0].dim} and {cells[0].multiplier} copies, not 64 and 64."]
         return Outcome(
             points=found, claims=length_claims(found), tables={"figure4": pd.DataFrame(found)},

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from rankfall.reproduce.base import Claim, Outcome, Progress, Reproduction, Scale, silent
-from rankfall.reproduce.trained_cells import finished, missing_note, train
+from rankfall.reproduce.trained_cells import gather
 from rankfall.reproduce.trained_points import error_of, points
+from rankfall.tasks import InContext
 from rankfall.training.cell import Cell
 from rankfall.training.grid import read_grid
 
@@ -17,13 +18,33 @@ if TYPE_CHECKING:
 
 GRID = "amsel-in-context"
 BY = ("layers", "rank")
-SHARED: dict[str, Any] = {"task": "in-context", "mask": "causal", "positions": "additive", "data": "fresh"}
+# Full rank at quick scale reaches 0.44. Each alone keeps it from learning anything in that time, all else equal: the
+# published norm, unit length and one learned number, in place of layer norm (0.98); x in 8 dimensions, not 4 (1.00).
+SHARED: dict[str, Any] = {
+    "mask": "causal", "positions": "additive", "data": "fresh", "norm": "layer", "recipe": "stable"
+}  # fmt: skip
 UNLEARNED = 0.95
 """Errors above this are that of outputting zero, 1."""
 UNLEARNED_NOTE = "No model has learned the task: every error is that of outputting zero; ranks cannot be compared."
 SMALL: dict[Scale, dict[str, Any]] = {
-    "smoke": {"dim": 8, "points": 8, "feed_forward": 32, "batch": 32, "steps": 300, "layers": 1},
-    "quick": {"dim": 16, "points": 16, "feed_forward": 128, "batch": 64, "steps": 2000, "layers": 2},
+    "smoke": {
+        "task": "in-context:2",
+        "dim": 8,
+        "points": 6,
+        "feed_forward": 32,
+        "batch": 32,
+        "steps": 300,
+        "layers": 1,
+    },
+    "quick": {
+        "task": "in-context:4",
+        "dim": 16,
+        "points": 12,
+        "feed_forward": 64,
+        "batch": 64,
+        "steps": 2000,
+        "layers": 2,
+    },
 }
 
 
@@ -37,18 +58,22 @@ class InContextFigure(Reproduction):
         import pandas as pd
 
         cells = figure_cells(scale)
-        trained, missing = finished(cells) if scale == "paper" else (train(cells, progress), [])
-        found = points(trained, BY, {})
+        trained, notes = gather(cells, scale, progress, BY, (GRID,))
+        task, lengths = cells[0].task_object, (cells[0].points, cells[0].dim)
+        assert isinstance(task, InContext)
+        least = task.least_error(*lengths)
+        found = [{**point, "least": least} for point in points(trained, BY, {})]
         return Outcome(
             points=found,
             claims=rank_claims(found) if scale != "smoke" else [],
             tables={"in_context": pd.DataFrame(found)},
-            draw=(lambda: _draw(found, cells[0].dim)) if found else None,
+            draw=(lambda: _draw(found, cells[0].dim, least)) if found else None,
             notes=[
-                *missing_note(missing, len(cells), BY, (GRID,)),
+                *notes,
                 *([UNLEARNED_NOTE] if nothing_learned(found) else []),
                 "The published curves are not at hand as numbers: the claim is the paper's, the numbers are ours. "
-                "Outputting zero costs 1; the error is the mean over all positions of the prompt.",
+                "Outputting zero costs 1. The error is the mean over all positions of the prompt, the first too, "
+                f"where w is not yet determined: no predictor at all stays below {least:.3f} (`least`).",
             ],
         )
 
@@ -57,8 +82,12 @@ def figure_cells(scale: Scale) -> list[Cell]:
     """One width, all ranks: equal parameters throughout, and fresh data, as the task's authors train."""
     if scale == "paper":
         return read_grid(GRID)
-    base = Cell(**SHARED, **SMALL[scale], rank=1, learning_rate=0.003, recipe="stable")
-    return [dataclasses.replace(base, rank=rank) for rank in (1, base.dim)]
+    base = Cell(**SHARED, **SMALL[scale], rank=1, learning_rate=0.005)
+    return [
+        dataclasses.replace(base, rank=rank, seed=seed)
+        for rank in (1, base.dim // 4, base.dim)
+        for seed in range(1 if scale == "smoke" else 2)
+    ]
 
 
 def rank_claims(found: Sequence[Mapping[str, Any]]) -> list[Claim]:
@@ -87,15 +116,19 @@ def measured_errors(found: Sequence[Mapping[str, Any]]) -> dict[int, float]:
     return {point["rank"]: error for point in found if (error := error_of(point)) is not None}
 
 
-def _draw(found: Sequence[Mapping[str, Any]], dim: int) -> Figure:
+def _draw(found: Sequence[Mapping[str, Any]], dim: int, least: float) -> Figure:
     from rankfall.drawing.rank_curves import rank_curves
 
-    return rank_curves(
+    figure = rank_curves(
         found,
         panel=lambda record: "in-context linear regression",
         line=lambda record: f"{record['layers']} layers",
         width=lambda record: dim,
     )
+    for level, meaning in ((1.0, "outputting zero"), (least, "the least there is")):
+        figure.axes[0].axhline(level, color="#999999", linewidth=1, linestyle=":")
+        figure.axes[0].annotate(meaning, (1.0, level), ha="right", va="bottom", fontsize=8, color="#555555")
+    return figure
 
 
 REPRODUCTION = InContextFigure()

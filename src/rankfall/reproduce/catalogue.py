@@ -23,6 +23,7 @@ ALL_REPRODUCTIONS: dict[str, str] = {
     "wu/fig3": "wu_fig3",
     "wu/fig4": "wu_fig4",
     "rankfall/equilibria": "rankfall_equilibria",
+    "rankfall/depth": "trained_depth",
     "rankfall/rate-vs-radius": "rate_vs_radius",
     "rankfall/theory-gap": "theory_gap",
     "rankfall/vote-quality": "vote_quality",

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import rankfall
-from rankfall.reproduce.base import Progress
+from rankfall.reproduce.base import Progress, Scale
 from rankfall.runs import Store, identity
 from rankfall.runs.plaintext import from_csv
 from rankfall.training.cell import Cell
@@ -19,6 +19,16 @@ from rankfall.training.summary import Trained
 STORE_VARIABLE = "RANKFALL_STORE"
 """The store that figures look into, besides the results that ship with the project."""
 DEFAULT_STORE = Path("runs")
+
+
+def gather(
+    cells: Sequence[Cell], scale: Scale, progress: Progress, by: tuple[str, ...], grids: Sequence[str]
+) -> tuple[list[Trained], list[str]]:
+    """The trained cells of a figure, and what to say about those that nobody has trained yet."""
+    if scale != "paper":
+        return train(cells, progress), []
+    found, missing = finished(cells)
+    return found, missing_note(missing, len(cells), by, grids)
 
 
 def train(cells: Sequence[Cell], progress: Progress) -> list[Trained]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 from rankfall.errors import RequestError
 from rankfall.tasks.base import Sample, Task
 from rankfall.tasks.biased import Biased
@@ -20,10 +22,11 @@ def parse_task(text: str) -> Task:
     for kind in ALL_TASKS:
         if kind.name == name and not colon:
             return kind()
-    if name == Biased.name and number.isdecimal():
-        return Biased(int(number))
+        if kind.name == name and number.isdecimal() and (parameters := fields(kind)):
+            return kind(**{parameters[0].name: int(number)})
+    numbered = ", ".join(f"{kind.name}:{field.name.upper()}" for kind in ALL_TASKS for field in fields(kind))
     raise RequestError(
-        required=f"a task among {', '.join(kind.name for kind in ALL_TASKS)} (biased also as biased:PIECES)",
+        required=f"a task among {', '.join(kind.name for kind in ALL_TASKS)} (also {numbered})",
         got=text,
         remedy="for example farthest",
     )

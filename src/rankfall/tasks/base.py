@@ -21,6 +21,7 @@ class Sample:
     """Same shape; anything where nothing is asked."""
 
 
+@dataclass(frozen=True)
 class Task(ABC):
     """One task. Subclasses are frozen dataclasses that hold parameters only; any number of points, any width."""
 

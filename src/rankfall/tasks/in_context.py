@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from rankfall.errors import require, require_count
 from rankfall.tasks.base import Sample, Task
@@ -17,39 +18,57 @@ from rankfall.tasks.streams import Draws
 class InContext(Task):
     """The prompt x_1, y_1, ..., x_k, y_k with y_i = <w, x_i>; at each x_i the model must output y_i.
 
-    x_i and sqrt(p) w standard normal in p = dim/2 dimensions, so that y_i has variance one and outputting zero costs
-    one. x fills the first p coordinates of its token, y the coordinate after them, where answers are read off too:
-    no learned read-in or read-out, hence the same encoder as for the other tasks.
+    x_i and sqrt(p) w standard normal in p = `dimensions` dimensions (dim/2 when None), so that y_i has variance one
+    and outputting zero costs one. x fills the first p coordinates of its token, y the coordinate after them, where
+    answers are read off too: no learned read-in or read-out, hence the same encoder as for the other tasks.
     """
 
+    dimensions: int | None = None
     name: ClassVar[str] = "in-context"
-    summary: ClassVar[str] = "in-context linear regression on k pairs (x, <w, x>), causal"
+    summary: ClassVar[str] = "in-context linear regression on k pairs (x, <w, x>), causal (in-context:4 for x in R^4)"
     causal: ClassVar[bool] = True
 
+    def __post_init__(self) -> None:
+        if self.dimensions is not None:
+            require_count("dimensions", self.dimensions)
+
     def check(self, points: int, dim: int) -> None:
-        require_count("points", points, least=1)
+        require_count("points", points)
+        require_count("dim", dim, least=2)
         require(
-            dim >= 2 and dim % 2 == 0,
-            required="an even dim, half of it for x and the other half for y",
+            self.regressors(dim) < dim,
+            required=f"a dim above {self.regressors(dim)}, for x and a coordinate of y",
             got=dim,
-            remedy="set dim to an even number",
+            remedy="widen dim, or lower the number of dimensions",
         )
+
+    def regressors(self, dim: int) -> int:
+        """p, the dimension of x and w."""
+        return self.dimensions or dim // 2
+
+    def least_error(self, points: int, dim: int) -> float:
+        """The least mean error of any predictor: after j pairs max(0, 1 - j/p), averaged over j = 0, ..., k-1.
+
+        Given j < p pairs, w is known on their span and standard normal/sqrt(p) across it, so that the best guess is
+        zero there and leaves (p - j)/p of the variance; p pairs leave nothing.
+        """
+        p = self.regressors(dim)
+        return sum(max(0.0, 1.0 - j / p) for j in range(points)) / points
 
     def tokens(self, points: int) -> int:
         return 2 * points
 
     def asked(self, points: int, dim: int) -> Tensor:
         asked = torch.zeros(points, 2, dim)
-        asked[:, 0, dim // 2] = 1.0
+        asked[:, 0, self.regressors(dim)] = 1.0
         return asked.reshape(2 * points, dim)
 
     def sample(self, draws: Draws, batch: int, points: int, dim: int) -> Sample:
-        half = dim // 2
-        x = draws.normal(0, batch, points, half)
-        w = draws.normal(1, batch, half, 1) / half**0.5
-        y = x @ w
-        asks = torch.cat([x, torch.zeros_like(x)], dim=-1)
-        tells = torch.cat([torch.zeros_like(x), y, torch.zeros_like(x[..., 1:])], dim=-1)
+        p = self.regressors(dim)
+        x = draws.normal(0, batch, points, p)
+        w = draws.normal(1, batch, p, 1) / p**0.5
+        asks = pad(x, (0, dim - p))
+        tells = pad(x @ w, (p, dim - p - 1))
         inputs = torch.stack([asks, tells], dim=-2).flatten(-3, -2)
         answers = torch.stack([tells, torch.zeros_like(tells)], dim=-2).flatten(-3, -2)
         return Sample(inputs, answers)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import time
 from collections.abc import Iterable, Mapping
@@ -13,14 +12,14 @@ import torch
 
 from rankfall.provenance import hardware
 from rankfall.runs import Checkpoints, Store, rows_of
-from rankfall.training.cell import CHUNK, Cell
+from rankfall.training.cell import Cell
 from rankfall.training.cost import step_flops
 from rankfall.training.grid import FIELDS
 from rankfall.training.plan import Group, Plan, group_flops, stack_name
 from rankfall.training.stack import Stack, stack_key
 
 TRIAL_FLOPS = {"cpu": 2e10, "cuda": 2e13}
-"""A trial chunk of at most so much work takes a few seconds."""
+"""A trial of about so much work takes a few seconds."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ def estimate(plan: Plan, store: Store, device: str, *, workers: int = 1) -> Esti
     elif rows:
         known, source = _rates(rows), "runs in this store on other hardware"
     elif device == "cpu" or torch.cuda.is_available():
-        known, source = {None: [_trial(plan, device)]}, "a trial of one chunk"
+        known, source = {None: [_trial(plan, device)]}, "a trial of a few steps"
     else:
         return Estimate((math.nan,) * len(plan.stacks), "no GPU here to try it on")
     everything = [rate for rates in known.values() for rate in rates]
@@ -75,20 +74,23 @@ def _rates(rows: Iterable[Mapping[str, Any]]) -> dict[Any, list[float]]:
 
 
 def _trial(plan: Plan, device: str) -> float:
-    """Operations per second of one chunk of the cheapest stack, or of something smaller like it."""
-    group: Group = min(plan.stacks, key=lambda group: sum(map(step_flops, group)))
-    while _chunk_flops(group) > TRIAL_FLOPS[device.partition(":")[0]]:
-        if len(group) > 1:
-            group = group[: len(group) // 2]
-        elif group[0].batch > 1:
-            group = (dataclasses.replace(group[0], batch=max(1, group[0].batch // 2)),)
-        else:
-            break
+    """Operations per second of a few steps of the cheapest stack, or of its first cells where that is much work.
+
+    Batches stay as they are: a step on a small one spends its time on the weights, whatever the batch.
+    """
+    group: Group = min(plan.stacks, key=_step_flops)
+    wanted = TRIAL_FLOPS[device.partition(":")[0]]
+    while len(group) > 1 and _step_flops(group) > wanted:
+        group = group[: len(group) // 2]
     stack = Stack(group, device)
+    stack.prepare()
+    steps = min(stack.batches.window, max(1, round(wanted / _step_flops(group))))
     start = time.perf_counter()
-    stack.advance()
-    return _chunk_flops(group) / (time.perf_counter() - start)
+    stack.run_steps(steps)
+    if stack.device.type == "cuda":
+        torch.cuda.synchronize(stack.device)
+    return steps * _step_flops(group) / (time.perf_counter() - start)
 
 
-def _chunk_flops(group: Iterable[Cell]) -> float:
-    return CHUNK * sum(step_flops(cell) for cell in group)
+def _step_flops(group: Iterable[Cell]) -> float:
+    return sum(map(step_flops, group))

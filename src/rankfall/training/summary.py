@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import statistics
 from collections.abc import Iterable, Mapping
@@ -17,10 +18,12 @@ MEASURED = ("mse_best", "mse_final", "mse_fresh")
 
 
 def aggregate(trained: Iterable[Trained], by: tuple[str, ...] = GROUPED) -> list[dict[str, Any]]:
-    """One record per group of cells that agree in the fields `by`: seeds and, where there are several, rates.
+    """One record per group of cells that agree in the fields `by`.
 
-    For each measured error: `_best` (least), `_mean`, `_spread` (largest minus least) and `_deviation` (standard,
-    None below two). Diverged runs are counted and left out of the errors.
+    For each measured error over seeds: `_best` (least), `_mean`, `_spread` (largest minus least) and `_deviation`
+    (standard, None below two). Diverged runs are counted and left out of the errors. Where a group holds several
+    settings, such as learning rates, the record is of the one with the lowest `mse_best`: runs at a bad rate say
+    nothing about the spread over seeds.
     """
     groups: dict[tuple[Any, ...], list[Trained]] = {}
     for cell, summary in trained:
@@ -34,6 +37,10 @@ def _order(group: tuple[tuple[Any, ...], list[Trained]]) -> list[tuple[bool, Any
 
 
 def _record(key: dict[str, Any], members: list[Trained]) -> dict[str, Any]:
+    settings: dict[Cell, list[Trained]] = {}
+    for cell, summary in members:
+        settings.setdefault(dataclasses.replace(cell, seed=0), []).append((cell, summary))
+    members = min(settings.values(), key=_least)
     done = [summary for _, summary in members if summary["status"] == "done"]
     record = {**key, "heads": members[0][0].heads, "runs": len(done), "diverged": len(members) - len(done)}
     for name in MEASURED:
@@ -45,3 +52,8 @@ def _record(key: dict[str, Any], members: list[Trained]) -> dict[str, Any]:
             f"{name}_deviation": statistics.stdev(values) if len(values) > 1 else None,
         }
     return record
+
+
+def _least(members: list[Trained]) -> float:
+    found = (float(summary["mse_best"]) for _, summary in members if summary["status"] == "done")
+    return min((error for error in found if math.isfinite(error)), default=math.inf)
