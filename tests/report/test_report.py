@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from plotly.offline import get_plotlyjs
 
 from rankfall.drawing.canvas import canvas, save
 from rankfall.errors import RequestError
@@ -47,6 +48,20 @@ def test_embedded_data_cannot_close_its_element() -> None:
     assert "<" not in text
     assert ">" not in text
     assert json.loads(text) == {"a": "</script><!-- &"}
+
+
+def test_the_page_grows_with_what_is_seen_not_with_what_was_measured() -> None:
+    """A report is the plotting library, once, and its own parts; of a long table a page shows the first rows."""
+    library = len(get_plotlyjs())
+    assert library < 6e6
+    long = pd.DataFrame({"layer": np.arange(100_000), "mu": np.linspace(0, 1, 100_000)})
+    document = Document("t", "s", [], [Section("s", [], [Grid("long", "long", long)])], "c", {})
+    assert len(render(document)) - library < 100_000
+    figure, axes = canvas()
+    axes[0, 0].imshow(np.random.default_rng(0).random((128, 128)))
+    figure.canvas.draw()
+    # A map of 128 by 128 cells: not more than a dozen letters for each.
+    assert len(embedded(interactive(figure))) < 12 * 128 * 128
 
 
 def test_lines_keep_their_numbers_names_and_scales() -> None:

@@ -62,6 +62,32 @@
     draw(place);
   }
 
+  // What a figure draws, as a table: one line for each point of each series, or each cell of a map.
+  function numbersOf(plot) {
+    const lines = [["series", "panel", "x", "y", "value"]];
+    for (const trace of plot.data) {
+      const start = [trace.name ?? "", trace.xaxis.slice(1) || "1"];
+      if (trace.z) trace.z.forEach((row, j) => row.forEach((value, i) => lines.push([...start, trace.x[i], trace.y[j], value])));
+      else trace.x.forEach((x, k) => lines.push([...start, x, trace.y[k], ""]));
+    }
+    return lines.map((line) => line.map(quoted).join(",")).join("\n") + "\n";
+  }
+
+  function quoted(value) {
+    const text = String(value ?? "");
+    // A spreadsheet would compute what starts like a formula; names come from outside, numbers do not.
+    const safe = typeof value === "string" && /^[=+\-@\t]/.test(text) ? `'${text}` : text;
+    return /[",\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
+  }
+
+  function download(place) {
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(new Blob([numbersOf(plots[place.dataset.name])], { type: "text/csv" }));
+    link.download = `${place.dataset.name}-drawn.csv`;
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+  }
+
   function sort(head) {
     const row = head.parentElement;
     const body = row.closest("table").tBodies[0];
@@ -99,27 +125,46 @@
     if (target.matches(".define")) { event.stopPropagation(); define(target); return; }
     document.getElementById("definition").hidden = true;
     if (target.matches(".scale")) flip(target.closest(".picture").querySelector(".plot"), target.dataset.axis);
+    else if (target.matches(".data")) download(target.closest(".picture").querySelector(".plot"));
     else if (target.matches("th")) sort(target);
   });
   document.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && event.target.matches("th")) sort(event.target);
   });
 
-  // Plots are drawn as they come near the screen, so that a long report opens at once; printing draws all.
+  // What is near the screen is drawn at once, so that a long report opens fast; the rest follows while the reader reads.
+  const waiting = new Set(document.querySelectorAll(".plot"));
   const near = new IntersectionObserver((entries) => {
-    for (const entry of entries) {
-      if (!entry.isIntersecting) continue;
-      near.unobserve(entry.target);
-      drawn.push(entry.target);
-      draw(entry.target);
-    }
+    for (const entry of entries) if (entry.isIntersecting) first(entry.target);
   }, { rootMargin: "400px" });
-  document.querySelectorAll(".plot").forEach((place) => {
+  function first(place) {
+    near.unobserve(place);
+    if (!waiting.delete(place)) return;
+    drawn.push(place);
+    draw(place);
+  }
+  const later = window.requestIdleCallback ?? ((work) => setTimeout(work, 50));
+  function next() {
+    const [place] = waiting;
+    if (!place) return;
+    first(place);
+    later(next, { timeout: 500 });
+  }
+  for (const place of waiting) {
     place.style.minHeight = `${place.dataset.height}px`;
     near.observe(place);
-  });
-  window.addEventListener("beforeprint", () => {
-    root.dataset.theme = "light";
-    document.querySelectorAll(".plot").forEach(draw);
-  });
+  }
+  later(next, { timeout: 500 });
+
+  // On paper: light, whole, and as wide as the paper, which is narrower than most screens.
+  let chosen = null;
+  function onPaper(printing) {
+    if (printing) chosen = root.dataset.theme;
+    root.dataset.theme = printing ? "light" : chosen;
+    root.classList.toggle("paper", printing);
+    [...waiting].forEach(first);
+    drawn.forEach(draw);
+  }
+  window.addEventListener("beforeprint", () => onPaper(true));
+  window.addEventListener("afterprint", () => onPaper(false));
 })();
