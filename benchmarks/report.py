@@ -62,7 +62,11 @@ def measured(page: Path) -> dict[str, Any]:
             tab = context.new_page()
             tab.add_init_script(PROBE)
             tab.goto(page.resolve().as_uri())
-            openings.append(tab.wait_for_function(READ, polling=50, timeout=60_000).json_value())
+            tab.wait_for_selector(".plot:not([data-drawn=yes])", state="detached")
+            # The page forbids evaluation of text, which Playwright's own waiting needs.
+            while (opened := tab.evaluate(READ)) is None:
+                tab.wait_for_timeout(50)
+            openings.append(opened)
             context.close()
     every = quantiles([one["every"] for one in openings])
     return {

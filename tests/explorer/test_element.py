@@ -35,9 +35,8 @@ def test_every_script_is_listed_and_sent_once() -> None:
 
 
 def test_words_stay_inside_the_attribute() -> None:
-    plot = lines(
-        "name", HOSTILE, {"label": HOSTILE}, [panel(HOSTILE, [line(HOSTILE, [0, 1], [1.0, math.nan], "red")])]
-    )
+    series = [line(HOSTILE, [0, 1], [1.0, math.nan], "red")]
+    plot = lines("name", HOSTILE, {"label": HOSTILE}, [panel(HOSTILE, series)])
     text = element(plot)
     assert "<script" not in text
     inside = re.fullmatch(r'<rankfall-plot data-plot="([^"]*)"></rankfall-plot>', text)

@@ -36,7 +36,7 @@ def test_page(page) -> None:
 
     # Nobody has scrolled: what is below the screen is drawn all the same, only later.
     assert page.evaluate("scrollY") == 0
-    page.wait_for_function("[...document.querySelectorAll('.plot')].every(place => place.dataset.drawn === 'yes')")
+    page.wait_for_selector(".plot:not([data-drawn=yes])", state="detached")
     for place in page.query_selector_all(".plot"):
         assert place.query_selector_all(".trace, .heatmaplayer image, .bars path")
 

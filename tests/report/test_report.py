@@ -15,7 +15,7 @@ from rankfall.drawing.canvas import canvas, save
 from rankfall.errors import RequestError
 from rankfall.report import Document, Grid, Section, write
 from rankfall.report.interactive import interactive
-from rankfall.report.page import embedded, render
+from rankfall.report.page import coded, embedded, render
 from tests.report.sample import HOSTILE, sample
 
 
@@ -41,6 +41,11 @@ def test_page_names_no_other_address() -> None:
     head = page[: page.index('<script type="application/json"')]
     assert not re.search(r"""(src|href)=["']?(https?:)?//""", head)
     assert "default-src 'none'" in head
+
+
+def test_words_in_backquotes_are_code() -> None:
+    assert coded("type `a <b>` & go") == "type <code>a &lt;b&gt;</code> &amp; go"
+    assert coded("one ` alone") == "one ` alone"
 
 
 def test_embedded_data_cannot_close_its_element() -> None:
@@ -85,7 +90,9 @@ def test_panels_share_one_legend_entry_and_have_places() -> None:
     figure.canvas.draw()
     plot = interactive(figure)
     assert [trace["showlegend"] for trace in plot["data"]] == [True, False]
-    assert plot["layout"]["xaxis"]["domain"][1] <= plot["layout"]["xaxis2"]["domain"][0]
+    left, right = plot["layout"]["xaxis"]["domain"], plot["layout"]["xaxis2"]["domain"]
+    assert (left[0], right[1]) == (0.0, 1.0)
+    assert left[1] <= right[0]
 
 
 def test_bars_bands_points_and_images() -> None:

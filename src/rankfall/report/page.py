@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from importlib import resources
 from typing import Any
@@ -11,12 +12,15 @@ from rankfall.drawing.canvas import FORMATS
 from rankfall.report.document import Document, Grid
 from rankfall.report.interactive import interactive
 
-MARKS = {"good": "✓", "warn": "!", "bad": "✗", "unknown": "?"}
+# What is only said, and not judged, has no mark.
+MARKS = {"good": "✓", "warn": "!", "bad": "✗", "unknown": ""}
 
 # More rows than anybody scrolls through; the files beside the report have all of them.
 ROWS_SHOWN = 400
 
 PIXELS_PER_INCH = 100
+
+BACKQUOTED = re.compile(r"`([^`\n]+)`")
 
 
 def render(document: Document) -> str:
@@ -26,6 +30,7 @@ def render(document: Document) -> str:
     from plotly.offline import get_plotlyjs
 
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["coded"] = coded
     template = environment.from_string(_asset("page.html.j2"))
     plots = {}
     heights = {}
@@ -46,6 +51,13 @@ def render(document: Document) -> str:
         endings=FORMATS,
         provenance=list(flat(document.provenance)),
     )
+
+
+def coded(text: str) -> Any:
+    """Words in backquotes as code; everything is escaped first."""
+    from markupsafe import Markup, escape
+
+    return Markup(BACKQUOTED.sub(r"<code>\1</code>", str(escape(text))))
 
 
 def embedded(value: Any) -> str:

@@ -16,13 +16,17 @@ class RankfallPlot extends HTMLElement {
     this.bubble = html("div", { class: "bubble", role: "status" });
     this.kept = new Map();
     root.append(html("style", {}, STYLE), this.heading, this.body, this.bubble);
-    // A narrower window draws anew; the first report of the observer is the size already drawn for.
-    this.watch = new ResizeObserver(() => {
-      if (this.plot && this.clientWidth && this.clientWidth !== this.drawnWidth) this.draw();
+    // The width is remembered: asking for it while the plots beside this one change would lay out the page each time.
+    this.watch = new ResizeObserver(([seen]) => {
+      const width = Math.round(seen.contentRect.width);
+      if (!width || width === this.width) return;
+      this.width = width;
+      if (this.plot) this.draw();
     });
   }
 
   connectedCallback() {
+    this.width = this.clientWidth;
     this.watch.observe(this);
     this.take();
   }
@@ -32,8 +36,9 @@ class RankfallPlot extends HTMLElement {
     if (this.plot) clearInterval(this.memory().timer);
   }
 
+  // An element that stood there before its scripts hears of its attribute before it is connected, and has no width yet.
   attributeChangedCallback() {
-    if (this.isConnected) this.take();
+    if (this.width !== undefined) this.take();
   }
 
   take() {
@@ -45,7 +50,6 @@ class RankfallPlot extends HTMLElement {
   }
 
   draw() {
-    this.drawnWidth = this.clientWidth;
     this.heading.textContent = this.plot.title;
     this.hush();
     KINDS[this.plot.kind](this, this.plot, this.memory());
@@ -59,10 +63,10 @@ class RankfallPlot extends HTMLElement {
   }
 
   room(height) {
-    return { width: Math.max(240, this.clientWidth), height };
+    return { width: Math.max(240, this.width), height };
   }
 
-  // An element that stays through redraws, so that a drag or the keyboard's place is not lost.
+  // A canvas is made once: to clear it is cheaper.
   keep(tag, attributes) {
     if (!this.kept.has(tag)) this.kept.set(tag, html(tag));
     return filled(this.kept.get(tag), attributes, []);
@@ -76,7 +80,7 @@ class RankfallPlot extends HTMLElement {
     });
     this.bubble.replaceChildren(html("b", {}, title), ...lines);
     this.bubble.style.display = "block";
-    const left = x + this.bubble.offsetWidth + 16 > this.clientWidth ? x - this.bubble.offsetWidth - 12 : x + 14;
+    const left = x + this.bubble.offsetWidth + 16 > this.width ? x - this.bubble.offsetWidth - 12 : x + 14;
     this.bubble.style.left = `${Math.max(0, left)}px`;
     this.bubble.style.top = `${y + this.heading.offsetHeight}px`;
   }

@@ -1,6 +1,7 @@
 // A matrix of shares as a picture: what is forbidden stays empty. Row 0 is at the top.
 
 const FORBIDDEN = 65535;
+const SHADES = Array.from({ length: 256 }, (_, k) => viridis(k / 255));
 
 function drawHeat(host, plot) {
   const { width } = host.room(plot.height);
@@ -15,10 +16,9 @@ function drawHeat(host, plot) {
   canvas.style.cssText = `width:${side}px;height:${side}px;left:${MARGIN.left}px;top:0`;
   const pen = canvas.getContext("2d");
   const image = pen.createImageData(size, size);
-  const shades = Array.from({ length: 256 }, (_, k) => viridis(k / 255));
   for (let k = 0; k < values.length; k += 1) {
     if (values[k] === FORBIDDEN) continue;
-    const shade = shades[Math.round((255 * values[k]) / most)];
+    const shade = SHADES[Math.round((255 * values[k]) / most)];
     image.data[4 * k] = shade[0];
     image.data[4 * k + 1] = shade[1];
     image.data[4 * k + 2] = shade[2];

@@ -11,7 +11,7 @@
   function themed(layout) {
     const out = { ...layout, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: ink() }, modebar: { bgcolor: "rgba(0,0,0,0)", color: line() } };
     for (const key of Object.keys(out)) {
-      if (/^[xy]axis/.test(key)) out[key] = { ...out[key], gridcolor: line(), linecolor: line(), zeroline: false, automargin: true, exponentformat: "power" };
+      if (/^[xy]axis/.test(key)) out[key] = { ...out[key], gridcolor: line(), linecolor: line(), zeroline: false, automargin: true, exponentformat: "power", title: { ...out[key].title, standoff: 6 } };
     }
     return out;
   }
@@ -43,11 +43,12 @@
     const plot = plots[place.dataset.name];
     const narrow = window.innerWidth < 640;
     const [panels, rows] = narrow ? stacked(plot.layout) : [plot.layout, 1];
+    // The width is said, not guessed: Plotly keeps an older one when a page turns into paper and back.
     const layout = themed({
-      ...panels, height: narrow ? 320 * rows : Number(place.dataset.height), margin: { l: 60, r: 20, t: 30, b: 50 }, hovermode: "closest",
+      ...panels, width: place.clientWidth, height: narrow ? 320 * rows : Number(place.dataset.height), margin: { l: 60, r: 20, t: 30, b: 50 }, hovermode: "closest",
       legend: { orientation: "h", y: -0.18, yanchor: "top", font: { size: narrow ? 10 : 12 } },
     });
-    return Plotly.react(place, visible(plot.data), layout, { displaylogo: false, responsive: true, modeBarButtonsToRemove: ["select2d", "lasso2d"] })
+    return Plotly.react(place, visible(plot.data), layout, { displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d"] })
       .then(() => { place.dataset.drawn = "yes"; });
   }
 
@@ -66,12 +67,15 @@
   function numbersOf(plot) {
     const lines = [["series", "panel", "x", "y", "value"]];
     for (const trace of plot.data) {
-      const start = [trace.name ?? "", trace.xaxis.slice(1) || "1"];
+      const start = [plain(trace.name ?? ""), trace.xaxis.slice(1) || "1"];
       if (trace.z) trace.z.forEach((row, j) => row.forEach((value, i) => lines.push([...start, trace.x[i], trace.y[j], value])));
       else trace.x.forEach((x, k) => lines.push([...start, x, trace.y[k], ""]));
     }
     return lines.map((line) => line.map(quoted).join(",")).join("\n") + "\n";
   }
+
+  // Names are written for Plotly, which reads markup.
+  const plain = (name) => name.replaceAll("<br>", " ").replaceAll("&lt;", "<").replaceAll("&gt;", ">").replaceAll("&amp;", "&");
 
   function quoted(value) {
     const text = String(value ?? "");
@@ -164,7 +168,21 @@
     root.classList.toggle("paper", printing);
     [...waiting].forEach(first);
     drawn.forEach(draw);
+    // A table of many columns is set smaller, so that none is cut off.
+    document.querySelectorAll("table").forEach((table) => {
+      table.style.zoom = "";
+      if (printing) table.style.zoom = Math.min(1, table.parentElement.clientWidth / table.scrollWidth);
+    });
   }
   window.addEventListener("beforeprint", () => onPaper(true));
   window.addEventListener("afterprint", () => onPaper(false));
+
+  let settling = null;
+  let width = window.innerWidth;
+  window.addEventListener("resize", () => {
+    if (window.innerWidth === width || root.classList.contains("paper")) return;
+    width = window.innerWidth;
+    clearTimeout(settling);
+    settling = setTimeout(() => drawn.forEach(draw), 150);
+  });
 })();
