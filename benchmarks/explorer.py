@@ -73,15 +73,21 @@ def main() -> None:
 def all_cases() -> Iterator[Case]:
     """Every control of every tab; those of the simulation at the usual size and at the largest number of tokens."""
     for size, base in (("usual", USUAL), ("large", LARGE)):
-        few = {"tokens": base.tokens - CHANGES - 1}
-        yield _token(size, base, "tokens N", **few)
-        yield _token(size, base, "tokens N", "3-D", **few, view="3-D")
-        yield _token(size, base, "width d", width=base.width - CHANGES - 1)
-        yield _token(size, base, "depth", depth=base.depth - CHANGES - 1)
-        yield _token(size, base, "temperature", temperature=1 / 64)
-        yield _token(size, base, "residual")
-        yield _token(size, base, "layer shown")
-        yield _token(size, base, "width", "of the window", mask="window:1")
+        few = base.tokens - CHANGES - 1
+        sliders: tuple[tuple[str, str, dict[str, Any]], ...] = (
+            ("tokens N", "", {"tokens": few}),
+            ("tokens N", "3-D", {"tokens": few, "view": "3-D"}),
+            ("width d", "", {"width": base.width - CHANGES - 1}),
+            ("depth", "", {"depth": base.depth - CHANGES - 1}),
+            ("temperature", "", {"temperature": 1 / 64}),
+            ("residual", "", {}),
+            ("layer shown", "", {"depth": 40}),
+            ("width", "of the window", {"mask": "window:1"}),
+        )
+        for seed, (control, more, changed) in enumerate(sliders, start=50):
+            # A seed of its own for each: what one control has shown is not remembered for the next.
+            state = PageState(token=replace(base, seed=seed, **changed))
+            yield Case(f"tokens, {size}: {control} {more}".strip(), control, "ArrowRight", state)
         for name in ("norm", "value matrix", "mask", "view"):
             yield Case(f"tokens, {size}: {name}", name, "ArrowDown", PageState(token=base), reseed=True)
     for size, head in (("usual", HeadState()), ("large", HeadState(dim=1024, rank=64, heads=16))):
@@ -92,11 +98,6 @@ def all_cases() -> Iterator[Case]:
     yield _head("usual", "tokens of context", HeadState(context=32))
     for name in ("measure", "tokens as", "error of runs"):
         yield Case(f"stored: {name}", name, "ArrowDown", PageState(tab=TABS[2]))
-
-
-def _token(size: str, base: TokenState, control: str, more: str = "", **changed: Any) -> Case:
-    name = f"tokens, {size}: {control} {more}".strip()
-    return Case(name, control, "ArrowRight", PageState(token=replace(base, **changed)))
 
 
 def _head(size: str, control: str, head: HeadState) -> Case:
@@ -133,7 +134,7 @@ def change(page: Any, control: str, key: str) -> tuple[float, int]:
     focus(page, control, key)
     page.evaluate("() => { probe.start = probe.end = null; probe.drawn = 0; }")
     page.keyboard.press(key)
-    page.wait_for_function("probe.end !== null", polling=20)
+    page.wait_for_function("probe.end !== null", polling=100)
     seen = None
     while seen != (seen := page.evaluate("[probe.end, probe.drawn]")):
         page.wait_for_timeout(SETTLED_MS)

@@ -12,13 +12,8 @@ app = marimo.App(width="full", app_title="rankfall", css_file="page.css", html_h
 with app.setup:
     import marimo as mo
 
-    from rankfall.errors import RequestError
-    from rankfall.explorer import head_curves, same_result, stored, token_curves, widgets
-    from rankfall.explorer.depth_figure import draw_depth
+    from rankfall.explorer import head_curves, same_result, stored, widgets
     from rankfall.explorer.element import script, side_by_side
-    from rankfall.explorer.head_figures import draw_heads, draw_ranks
-    from rankfall.explorer.mask_figures import draw_attention, draw_graph
-    from rankfall.explorer.motion_figure import draw_motion
     from rankfall.explorer.state import (
         TABS,
         HeadState,
@@ -31,6 +26,7 @@ with app.setup:
         to_query,
     )
     from rankfall.explorer.stored_figures import draw_audits, draw_runs
+    from rankfall.explorer.views import head_view, token_view
 
 
 @app.cell
@@ -91,71 +87,19 @@ def _(mask_choice, mask_name, start):
 
 
 @app.cell
-def _(mask_controls, tab, token_controls):
+def _(mask_controls, shown_controls, tab, token_controls):
     mo.stop(tab.value != TABS[0])
-    mo.vstack([mask_controls, token_controls], gap=0.5)
+    mo.vstack([mask_controls, token_controls, shown_controls], gap=0.5)
     return
 
 
+# Few cells, since each tells the browser how it fares: one for all that a move changes on the screen, one for what
+# can wait until it is drawn.
 @app.cell
-def _(mask_name, mask_numbers, token_knobs):
+def _(mask_name, mask_numbers, tab, token_knobs):
     token = TokenState(mask=widgets.mask_text(mask_name.value, mask_numbers.value), **token_knobs.value)
+    token_view(token) if tab.value == TABS[0] else None
     return (token,)
-
-
-@app.cell
-def _(tab, token):
-    mo.stop(tab.value != TABS[0])
-    try:
-        curves = token_curves.token_curves(token)
-    except RequestError as _error:
-        mo.stop(True, mo.callout(widgets.as_text(f"Not possible: {_error}"), kind="warn"))
-    return (curves,)
-
-
-@app.cell
-def _(curves):
-    mo.vstack(
-        [
-            mo.md(widgets.facts(token_curves.summary(curves))),
-            *(mo.md(f"*{_line}*") for _line in token_curves.reasons(curves)),
-        ],
-        gap=0.25,
-    )
-    return
-
-
-@app.cell
-def _(shown_controls, tab):
-    mo.stop(tab.value != TABS[0])
-    shown_controls
-    return
-
-
-@app.cell
-def _(curves, token):
-    _row = token_curves.nearest_row(curves, token.layer)
-    _layer = curves.layers[_row]
-    side_by_side(
-        draw_motion(curves, token.view, _layer),
-        draw_depth(curves, _layer),
-        draw_attention(token_curves.attention_at(token, curves, _row), token.mask, _layer),
-        draw_graph(token.mask, token.tokens),
-    )
-    return
-
-
-@app.cell
-def _(tab, token):
-    mo.stop(tab.value != TABS[0])
-    mo.accordion(
-        {
-            "The same result on the command line and in Python": mo.md(
-                f"```sh\n{same_result.token_command(token)}\n```\n```python\n{same_result.token_python(token)}```"
-            )
-        }
-    )
-    return
 
 
 @app.cell
@@ -189,29 +133,12 @@ def _(head_controls, tab):
 
 
 @app.cell
-def _(head_count, head_dim, head_rank, model_knobs):
+def _(head_count, head_dim, head_rank, model_knobs, tab):
     head = HeadState(
         dim=int(head_dim.value), rank=int(head_rank.value), heads=int(head_count.value), **model_knobs.value
     )
+    head_view(head) if tab.value == TABS[1] else None
     return (head,)
-
-
-@app.cell
-def _(head, tab):
-    mo.stop(tab.value != TABS[1])
-    _curves = head_curves.head_curves(head)
-    mo.vstack(
-        [
-            mo.md(widgets.facts(head_curves.summary(head, _curves))),
-            side_by_side(draw_heads(head, _curves), draw_ranks(head, _curves)),
-            mo.md(
-                "*The target is the nearer of two orthonormal points. The floor is proved: no weights go below it. "
-                "Random heads are fitted as well as can be; their error is predicted, and theirs is rank 1 whatever "
-                "r is.*"
-            ),
-        ]
-    )
-    return
 
 
 @app.cell
@@ -223,20 +150,6 @@ def _(head_dim, model_knobs, tab):
             mo.md("*The first row is the usual choice; nothing is timed here.*"),
         ],
         gap=0.25,
-    )
-    return
-
-
-@app.cell
-def _(head, tab):
-    mo.stop(tab.value != TABS[1])
-    _commands = "\n".join(same_result.head_commands(head))
-    mo.accordion(
-        {
-            "The same result on the command line and in Python": mo.md(
-                f"```sh\n{_commands}\n```\n```python\n{same_result.head_python(head)}```"
-            )
-        }
     )
     return
 
@@ -333,8 +246,10 @@ def _(head, kept, tab, token):
             _shown.set(_key, _wanted[_key])
         elif _key not in _wanted and _key in _shown:
             _shown.remove(_key)
+    _same = {TABS[0]: same_result.token_words(token), TABS[1]: same_result.head_words(head)}.get(tab.value)
     mo.accordion(
-        {
+        ({"The same result on the command line and in Python": mo.md(_same)} if _same else {})
+        | {
             "Share what you see": mo.md(
                 "The address above is the link. On another machine:\n\n"
                 f"```sh\nrankfall explore --link '{link_of(_state)}'\n```"

@@ -20,6 +20,9 @@ ROWS_SHOWN = 400
 
 PIXELS_PER_INCH = 100
 
+# A longer text is a sentence, which wraps.
+SHORT_WORD = 24
+
 BACKQUOTED = re.compile(r"`([^`\n]+)`")
 
 
@@ -88,14 +91,15 @@ def flat(record: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
     return lines
 
 
-def _cell(value: Any) -> dict[str, str]:
+def _cell(value: Any) -> dict[str, Any]:
     if value is None or value != value:  # NaN is the only value that differs from itself
-        return {"text": "–", "value": ""}
+        return {"text": "–", "value": "", "words": False}
     if isinstance(value, bool):
-        return {"text": "yes" if value else "no", "value": str(int(value))}
+        return {"text": "yes" if value else "no", "value": str(int(value)), "words": False}
     if isinstance(value, float):
-        return {"text": f"{value:.5g}", "value": repr(float(value))}
-    return {"text": str(value), "value": str(value)}
+        return {"text": f"{value:.5g}", "value": repr(float(value)), "words": False}
+    text = str(value)
+    return {"text": text, "value": text, "words": len(text) > SHORT_WORD}
 
 
 def _asset(name: str) -> str:

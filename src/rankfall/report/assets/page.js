@@ -39,10 +39,30 @@
     return [out, suffixes.length];
   }
 
+  // Labels stand at the left of a panel and below it: where the panel before comes too near, this one starts later.
+  function spaced(layout, width, height) {
+    const out = { ...layout };
+    for (const [which, size] of [["x", width], ["y", height]]) {
+      const names = Object.keys(layout).filter((key) => key.startsWith(`${which}axis`));
+      for (const name of names) {
+        const [start, end] = layout[name].domain;
+        const before = names.map((other) => layout[other].domain[1]).filter((edge) => edge <= start + 1e-6);
+        if (!before.length) continue;
+        // Across, it is the name of the other axis that needs room.
+        const named = which === "x" ? layout[name.replace("x", "y")].title.text : layout[name].title.text;
+        const needed = (which === "x" ? 44 : 46) + (named ? 26 : 0);
+        const gap = start - Math.max(...before);
+        const later = Math.min(Math.max(0, needed / size - gap), 0.6 * (end - start));
+        out[name] = { ...layout[name], domain: [start + later, end] };
+      }
+    }
+    return out;
+  }
+
   function draw(place) {
     const plot = plots[place.dataset.name];
-    const narrow = window.innerWidth < 640;
-    const [panels, rows] = narrow ? stacked(plot.layout) : [plot.layout, 1];
+    const narrow = window.innerWidth < 640 && !root.classList.contains("paper");
+    const [panels, rows] = narrow ? stacked(plot.layout) : [spaced(plot.layout, place.clientWidth - 80, place.dataset.height - 130), 1];
     // The width is said, not guessed: Plotly keeps an older one when a page turns into paper and back.
     const layout = themed({
       ...panels, width: place.clientWidth, height: narrow ? 320 * rows : Number(place.dataset.height), margin: { l: 60, r: 20, t: 30, b: 50 }, hovermode: "closest",
