@@ -15,6 +15,7 @@ ALL_BENCHMARKS = (
     "monitor",
     "audit",
     "explorer",
+    "report",
 )
 
 

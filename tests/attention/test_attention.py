@@ -23,6 +23,7 @@ from rankfall.attention import (
     value_forms,
 )
 from rankfall.attention.banded import pays
+from rankfall.attention.checks import check_finite
 from rankfall.attention.masks import (
     BlockDiagonal,
     Causal,
@@ -319,3 +320,12 @@ def test_unknown_kind_is_refused_by_name() -> None:
     unchecked = weigh.__wrapped__  # below the run-time check of types, which only tests install
     with pytest.raises(RequestError, match="softmax, hardmax; got sparsemax"):
         unchecked(torch.ones(2, 2), None, "sparsemax")
+
+
+def test_numbers_whose_sum_overflows_are_finite() -> None:
+    huge = torch.full((4, 4), 1e308, dtype=torch.float64)
+    assert not torch.isfinite(huge.sum())
+    check_finite(huge)
+    # Infinities that cancel are found all the same.
+    with pytest.raises(RequestError, match=r"finite tokens; got inf at index \(0, 1\)"):
+        check_finite(torch.tensor([[0.0, torch.inf], [-torch.inf, 0.0]]))

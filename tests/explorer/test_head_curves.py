@@ -8,7 +8,7 @@ from rankfall.explorer.head_curves import HEAD_COUNTS, head_curves, plan_rows, p
 from rankfall.explorer.head_figures import draw_heads, draw_ranks
 from rankfall.explorer.same_result import head_commands, head_python
 from rankfall.explorer.state import HeadState
-from tests.explorer.calls import printed_by_command, printed_by_python
+from tests.explorer.calls import printed_by_command, printed_by_python, series_of
 
 STATES = [HeadState(), HeadState(dim=16, rank=64, heads=256, layers=2, context=64)]
 
@@ -38,8 +38,8 @@ def test_curves_pass_through_the_chosen_point() -> None:
     assert list(curves.floors) == sorted(curves.floors, reverse=True)
     assert [(rank, heads) for rank, heads, _ in curves.by_rank] == [(r, 32 // r) for r in (1, 2, 4, 8, 16, 32)]
     assert curves.by_rank[-1][2] == 0.0
-    assert draw_heads(state, curves).data[-1].y[0] == curves.floor
-    assert draw_ranks(state, curves).data[-1].x[0] == 4
+    assert series_of(draw_heads(state, curves))[-1]["y"] == [curves.floor]
+    assert series_of(draw_ranks(state, curves))[-1]["x"] == [4]
 
 
 def test_a_rank_above_the_width_is_the_width() -> None:
@@ -49,6 +49,8 @@ def test_a_rank_above_the_width_is_the_width() -> None:
 
 def test_the_table_is_in_units_that_people_read() -> None:
     rows = plan_rows(768, 12, 1024)
-    first = plan_table(rows)[0]
+    table = plan_table(rows)
+    assert len(table["rows"]) == len(rows)
+    first = dict(zip(table["columns"], table["rows"][0], strict=True))
     assert (first["heads"], first["rank"]) == (12, 64)
     assert first["million parameters"] == pytest.approx(rows[0]["parameters"] / 1e6, abs=0.005)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -36,23 +37,40 @@ def served(tmp_path_factory) -> Iterator[Served]:
         yield running
 
 
-def curves(page: Any, trace: int = 0) -> list[list[float]]:
-    """That curve of every plot on the page, as it is drawn now; empty while a plot is still being made.
+DRAWN = """plot => {
+  const series = plot.plot?.panels?.[0].series[0];
+  const path = plot.shadowRoot.querySelector("path[data-name]")?.getAttribute("d");
+  return series && path ? { y: series.y, name: series.name, path } : null;
+}"""
 
-    Marimo's widgets live in shadow trees, which only locators reach into.
-    """
-    read = f"plots => plots.map(plot => [...(plot.data?.[{trace}]?.y ?? [])])"
-    return page.locator(".js-plotly-plot").evaluate_all(read)
+
+def curve(page: Any, which: int) -> dict[str, Any] | None:
+    """The first curve of the plot at that place, and the path that draws it; None while there is none."""
+    plots = page.locator("rankfall-plot")
+    return plots.nth(which).evaluate(DRAWN) if plots.count() > which else None
 
 
 def wait_for_curve(page: Any, which: int, wanted: list[float]) -> None:
     """Until the plot at that place shows these values."""
     for _ in range(PATIENCE // 100):
-        drawn = curves(page)
-        if len(drawn) > which and drawn[which] == pytest.approx(wanted, abs=1e-9):
+        drawn = curve(page, which)
+        if drawn is not None and drawn["y"] == pytest.approx(wanted, abs=1e-9):
+            assert heights(drawn["path"]) == pytest.approx(heights_of(wanted, drawn["path"]), abs=0.02)
             return
         page.wait_for_timeout(100)
     raise AssertionError(f"plot {which} never showed {wanted[:3]} ...; the address was {page.url}")
+
+
+def heights(path: str) -> list[float]:
+    """The screen's y of every point of a path, which counts from the top."""
+    return [float(point.split(" ")[1]) for point in re.split("[ML]", path)[1:]]
+
+
+def heights_of(values: list[float], path: str) -> list[float]:
+    """Where the values must stand on a straight axis, if the first and the lowest are where they were drawn."""
+    drawn, lowest = heights(path), min(range(len(values)), key=lambda k: values[k])
+    scale = (drawn[lowest] - drawn[0]) / (values[lowest] - values[0])
+    return [drawn[0] + scale * (value - values[0]) for value in values]
 
 
 def test_without_the_token_nothing_is_served(served) -> None:
@@ -78,7 +96,7 @@ def test_page(served) -> None:
 
         page.goto(served.link({**to_query(PageState(token=STATE)), "norm": HOSTILE}))
         wait_for_curve(page, 1, list(token_curves(STATE).log10_mu))
-        page.locator(".js-plotly-plot").nth(3).wait_for()
+        page.locator("rankfall-plot").nth(3).wait_for()
         page.get_by_text(f"norm={HOSTILE}: not possible here").wait_for()
         assert page.evaluate("window.harmed") is None
 
@@ -90,12 +108,23 @@ def test_page(served) -> None:
         page.wait_for_url("**tokens=13**")
         assert from_query(query_of(page.url))[0].token == longer
 
-        motion = page.locator(".js-plotly-plot").nth(0)
-        assert motion.evaluate("plot => plot._transitionData._frames.length") == 21
-        before = motion.evaluate("plot => [...plot._fullData[1].x]")
-        motion.locator(".updatemenu-button").first.click()
-        page.wait_for_timeout(800)
-        assert motion.evaluate("plot => [...plot._fullData[1].x]") != before
+        motion = page.locator("rankfall-plot").nth(0)
+        assert motion.evaluate("plot => plot.plot.layers.length") == 21
+        picture = "plot => plot.shadowRoot.querySelector('canvas').toDataURL()"
+        before = motion.evaluate(picture)
+        motion.get_by_role("button", name="play").click()
+        motion.get_by_text("layer 20", exact=True).wait_for()
+        assert motion.evaluate(picture) != before
+        motion.get_by_role("slider").fill("0")
+        assert motion.evaluate(picture) == before
+
+        depth = page.locator("rankfall-plot").nth(1)
+        depth.get_by_role("button", name="theorem's bound").click()
+        shown = "plot => [...plot.shadowRoot.querySelectorAll('path[data-name]')].map(path => path.dataset.name)"
+        assert "theorem's bound" not in depth.evaluate(shown)
+        depth.get_by_role("img").focus()
+        page.keyboard.press("ArrowRight")
+        depth.get_by_text("layer 0", exact=True).wait_for()
 
         page.get_by_role("button", name="The same result").click()
         page.get_by_text("--tokens 13").locator("visible=true").first.wait_for()
@@ -111,6 +140,10 @@ def test_page(served) -> None:
         page.keyboard.press("ArrowRight")
         wait_for_curve(page, 0, list(head_curves(HeadState(rank=9)).floors))
         page.wait_for_url("**r=9**")
+        cells = page.locator("rankfall-plot td:first-child")
+        usual = cells.all_inner_texts()
+        page.get_by_role("button", name="heads", exact=True).click()
+        assert cells.all_inner_texts() == sorted(usual, key=int)
 
         page.get_by_role("tab", name="Stored").click()
         wait_for_curve(page, 0, [9.0, 4.0, 2.0])

@@ -7,9 +7,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from rankfall.explorer.element import element
 from rankfall.explorer.stored import REPORTS, STORE, places, runs_table, settled, stored_audits, stored_runs
 from rankfall.explorer.stored_figures import draw_audits, draw_runs
 from rankfall.runs import Store, import_results
+from tests.explorer.calls import series_of
 
 RESULTS = Path(__file__).parents[2] / "results" / "amsel-fig1"
 
@@ -36,9 +38,10 @@ def test_audits_are_found_and_drawn(tmp_path) -> None:
     assert [audit.name for audit in audits] == ["small", "more/<b>large"]
     assert problems == []
     figure = draw_audits(audits, "effective_rank", "unit")
-    assert [list(trace.y) for trace in figure.data] == [[9.0, 4.0, 2.0], [8.0, 7.0]]
-    assert figure.data[1].name == "more/&lt;b&gt;large"
-    assert len(draw_audits(audits, "mu", "unit").data) == 0
+    assert [series["y"] for series in series_of(figure)] == [[9.0, 4.0, 2.0], [8.0, 7.0]]
+    assert series_of(figure)[1]["name"] == "more/<b>large"
+    assert "<b>" not in element(figure)
+    assert series_of(draw_audits(audits, "mu", "unit")) == []
 
 
 def test_a_broken_audit_is_said_and_another_report_is_passed_by(tmp_path) -> None:
@@ -66,8 +69,8 @@ def test_runs_of_a_store(tmp_path) -> None:
     assert {"rank", "multiplier"} <= set(list(table[0])[:3])
     assert "dim 64" in settled(found.rows)
     figure = draw_runs(found.rows, "mse_best")
-    assert sum(len(trace.x) for trace in figure.data) == len(found.rows)
-    assert figure.data[0].name == "layers 1, multiplier 1, published data"
+    assert sum(len(series["x"]) for series in series_of(figure)) == len(found.rows)
+    assert series_of(figure)[0]["name"] == "layers 1, multiplier 1, published data"
 
 
 def test_no_store_is_said(tmp_path) -> None:

@@ -9,6 +9,7 @@ import torch
 
 from rankfall.errors import RequestError
 from rankfall.explorer.depth_figure import draw_depth, tail_line
+from rankfall.explorer.element import element
 from rankfall.explorer.mask_figures import GRAPH_TOKENS, draw_attention, draw_graph, graph_tokens
 from rankfall.explorer.motion_figure import draw_motion
 from rankfall.explorer.same_result import token_command, token_python
@@ -24,7 +25,7 @@ from rankfall.explorer.token_curves import (
     thinning,
     token_curves,
 )
-from tests.explorer.calls import printed_by_command, printed_by_python
+from tests.explorer.calls import printed_by_command, printed_by_python, series_of, unpacked
 
 STATES = [
     TokenState(tokens=12, width=6, depth=9),
@@ -60,8 +61,14 @@ def test_the_bound_stands_above_and_the_tail_touches_the_end() -> None:
     # The causal tail is 1/2: between the line's ends mu falls by that factor in every layer.
     slope = (tail[1][1] - tail[1][0]) / (tail[0][1] - tail[0][0])
     assert 10**slope == pytest.approx(curves.tail_rate, abs=1e-12)
-    names = [trace.name for trace in draw_depth(curves, 3).data]
-    assert names == ["mu, measured", "theorem's bound", "tail rate, by theory", "effective rank"]
+    plot = draw_depth(curves, 3)
+    assert plot["mark"] == 3
+    assert [series["name"] for series in series_of(plot)] == [
+        "mu, measured",
+        "theorem's bound",
+        "tail rate, by theory",
+        "effective rank",
+    ]
 
 
 def test_a_bound_that_rounds_to_one_says_how_far_below_it_is() -> None:
@@ -75,7 +82,7 @@ def test_a_bound_that_rounds_to_one_says_how_far_below_it_is() -> None:
 
 def test_nothing_is_drawn_where_nothing_is_known() -> None:
     curves = token_curves(STATES[2])
-    assert [trace.name for trace in draw_depth(curves, 0).data] == ["mu, measured", "effective rank"]
+    assert [series["name"] for series in series_of(draw_depth(curves, 0))] == ["mu, measured", "effective rank"]
     assert "does not apply: no norm between layers" in " ".join(reasons(curves))
     assert ("theorem's bound", "does not apply") in summary(curves)
 
@@ -94,15 +101,16 @@ def test_a_screen_of_states_at_any_depth(depth) -> None:
     assert curves.layers[1] == thinning(depth)
 
 
-def test_motion_has_a_frame_for_every_recorded_layer() -> None:
+def test_motion_holds_every_recorded_layer() -> None:
     curves = token_curves(STATES[0])
     for view, axes in (("2-D", 2), ("3-D", 3)):
-        figure = draw_motion(curves, view, 4)
-        assert [frame.name for frame in figure.frames] == [str(layer) for layer in curves.layers]
+        plot = draw_motion(curves, view, 4)
+        assert plot["layers"] == list(curves.layers)
         points, _ = shown_coordinates(curves.tokens, axes)
-        first = torch.tensor(figure.frames[2].data[0].y)
-        torch.testing.assert_close(first, points[2, :, 1].float())
-        assert figure.layout.sliders[0].active == nearest_row(curves, 4) == 4
+        sent = unpacked(plot["places"], torch.int16).reshape(points.shape).double() / 32767
+        # Half a step of 16 bits.
+        torch.testing.assert_close(sent, points, atol=0.5 / 32767 + 1e-12, rtol=0)
+        assert plot["row"] == nearest_row(curves, 4) == 4
 
 
 def test_few_dimensions_are_shown_as_they_are() -> None:
@@ -124,16 +132,31 @@ def test_attention_is_that_of_the_recorded_layer() -> None:
         attention = attention_at(state, curves, row)
         torch.testing.assert_close(attention.sum(dim=-1), torch.ones(10, dtype=torch.float64))
         torch.testing.assert_close(attention @ curves.tokens[row], curves.tokens[row + 1])
-    drawn = draw_attention(attention, state.mask, 7).data[0].z
-    assert torch.equal(torch.tensor(drawn).isnan(), ~(abs(torch.arange(10)[:, None] - torch.arange(10)) <= 2))
+    plot = draw_attention(attention, state.mask, 7)
+    sent = unpacked(plot["values"], torch.uint16).to(torch.int64).reshape(10, 10)
+    forbidden = abs(torch.arange(10)[:, None] - torch.arange(10)) > 2
+    assert torch.equal(sent == 65535, forbidden)
+    shown = (sent.double() / 65534 * plot["top"]).masked_fill(forbidden, 0.0)
+    torch.testing.assert_close(shown, attention, atol=0.5 / 65534 + 1e-12, rtol=0)
 
 
 def test_the_graph_is_drawn_for_few_tokens_with_its_roots() -> None:
     assert graph_tokens("causal", 64) == GRAPH_TOKENS
     assert graph_tokens("causal", 5) == 5
-    arrows, discs = draw_graph("causal", 5).data
-    assert len(arrows.x) == 3 * (5 * 4 // 2)
-    assert [text for text in discs.hovertext if "root" in text] == ["token 0, a root: reaches everyone"]
+    plot = draw_graph("causal", 5)
+    # Token i attends to those before it: information flows from them.
+    assert sorted(plot["edges"]) == [[source, target] for source in range(5) for target in range(source + 1, 5)]
+    says = [token["says"] for token in plot["tokens"]]
+    assert [text for text in says if "root" in text] == ["token 0, a root: reaches everyone"]
+
+
+def test_a_redraw_is_a_small_message() -> None:
+    """What makes a redraw fast: at the page's largest settings all four plots travel in this many letters."""
+    state = TokenState(tokens=128, width=64, depth=256, view="3-D")
+    curves = token_curves(state)
+    attention = attention_at(state, curves, 0)
+    plots = [draw_motion(curves, "3-D", 0), draw_depth(curves, 0), draw_attention(attention, state.mask, 0)]
+    assert sum(len(element(plot)) for plot in [*plots, draw_graph(state.mask, 128)]) < 120_000
 
 
 def test_what_cannot_be_simulated_is_refused() -> None:

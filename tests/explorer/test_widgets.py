@@ -40,4 +40,5 @@ def test_words_from_outside_are_no_markup() -> None:
 
 
 def test_facts_stand_side_by_side() -> None:
-    assert facts([("a", "1"), ("b", "2")]) == "a **1**&emsp; b **2**"
+    shown = facts([("a", "1"), ("b", "<2>")])
+    assert shown == '<div class="rankfall-facts"><span>a <b>1</b></span><span>b <b>&lt;2&gt;</b></span></div>'

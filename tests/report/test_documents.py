@@ -79,6 +79,18 @@ def test_comparison_lays_models_over_relative_depth(audits) -> None:
     assert labels(audits[0], audits[0]) == ("bert (A)", "bert (B)")
 
 
+def test_every_number_of_a_report_is_defined(audits) -> None:
+    experiment = Experiment((parse_schedule("causal"),), Recipe(4, "random", "orthogonal"), tokens=5, layers=6)
+    documents = [
+        audit_document(audits[0], "rankfall audit"),
+        comparison_document(*audits, "rankfall compare"),
+        simulation_document(simulate(experiment), "t", "rankfall simulate"),
+    ]
+    for grid in (grid for document in documents for grid in document.grids()):
+        numbers = grid.table.select_dtypes("number").columns
+        assert [name for name in numbers if not grid.definitions.get(name)] == [], grid.name
+
+
 def test_compare_verb(folders, tmp_path: Path, capsys) -> None:
     text = tmp_path / "text.txt"
     text.write_text(some_text(40))

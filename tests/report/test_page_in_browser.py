@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from rankfall.report import write
@@ -32,9 +34,10 @@ def test_page(page) -> None:
     """One visit, in the order of a reader: a browser is too slow to start for each question."""
     assert page.asked == [page.url]
 
+    # Nobody has scrolled: what is below the screen is drawn all the same, only later.
+    assert page.evaluate("scrollY") == 0
+    page.wait_for_selector(".plot:not([data-drawn=yes])", state="detached")
     for place in page.query_selector_all(".plot"):
-        place.scroll_into_view_if_needed()
-        page.wait_for_function("place => place.dataset.drawn === 'yes'", arg=place)
         assert place.query_selector_all(".trace, .heatmaplayer image, .bars path")
 
     assert page.evaluate("window.harmed") is None
@@ -59,9 +62,27 @@ def test_page(page) -> None:
     page.click("#grid-layers .define")
     assert page.inner_text("#definition") == "distance from all tokens being equal"
 
+    with page.expect_download() as download:
+        page.click("#picture-depth button.data")
+    numbers = pd.read_csv(download.value.path())
+    causal = numbers[numbers["series"] == "causal"]
+    assert causal["y"].tolist() == pytest.approx(np.exp(-np.arange(1, 30) / 3), rel=1e-6)
+    assert HOSTILE in set(numbers["series"])
+
     before = page.evaluate("getComputedStyle(document.body).backgroundColor")
     page.click("#theme")
-    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != before
+    dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert dark != before
+
+    seen = "[...document.querySelectorAll('.plot svg')].map(svg => svg.clientWidth)"
+    theme = "document.documentElement.dataset.theme"
+    page.evaluate(f"addEventListener('beforeprint', () => {{ window.printed = [...{seen}, {theme}]; }})")
+    assert page.pdf(format="A4").startswith(b"%PDF")
+    *widths, theme = page.evaluate("window.printed")
+    assert theme == "light"
+    # 21 cm of paper less its margins, at 96 dots an inch.
+    assert 300 < max(widths) <= 21 / 2.54 * 96
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == dark
 
     page.set_viewport_size({"width": 380, "height": 800})
     page.wait_for_function("document.documentElement.scrollWidth <= 390")

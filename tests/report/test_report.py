@@ -9,12 +9,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from plotly.offline import get_plotlyjs
 
 from rankfall.drawing.canvas import canvas, save
 from rankfall.errors import RequestError
 from rankfall.report import Document, Grid, Section, write
 from rankfall.report.interactive import interactive
-from rankfall.report.page import embedded, render
+from rankfall.report.page import coded, embedded, render
 from tests.report.sample import HOSTILE, sample
 
 
@@ -42,11 +43,30 @@ def test_page_names_no_other_address() -> None:
     assert "default-src 'none'" in head
 
 
+def test_words_in_backquotes_are_code() -> None:
+    assert coded("type `a <b>` & go") == "type <code>a &lt;b&gt;</code> &amp; go"
+    assert coded("one ` alone") == "one ` alone"
+
+
 def test_embedded_data_cannot_close_its_element() -> None:
     text = embedded({"a": "</script><!-- &"})
     assert "<" not in text
     assert ">" not in text
     assert json.loads(text) == {"a": "</script><!-- &"}
+
+
+def test_the_page_grows_with_what_is_seen_not_with_what_was_measured() -> None:
+    """A report is the plotting library, once, and its own parts; of a long table a page shows the first rows."""
+    library = len(get_plotlyjs())
+    assert library < 6e6
+    long = pd.DataFrame({"layer": np.arange(100_000), "mu": np.linspace(0, 1, 100_000)})
+    document = Document("t", "s", [], [Section("s", [], [Grid("long", "long", long)])], "c", {})
+    assert len(render(document)) - library < 100_000
+    figure, axes = canvas()
+    axes[0, 0].imshow(np.random.default_rng(0).random((128, 128)))
+    figure.canvas.draw()
+    # A map of 128 by 128 cells: not more than a dozen letters for each.
+    assert len(embedded(interactive(figure))) < 12 * 128 * 128
 
 
 def test_lines_keep_their_numbers_names_and_scales() -> None:
@@ -70,7 +90,9 @@ def test_panels_share_one_legend_entry_and_have_places() -> None:
     figure.canvas.draw()
     plot = interactive(figure)
     assert [trace["showlegend"] for trace in plot["data"]] == [True, False]
-    assert plot["layout"]["xaxis"]["domain"][1] <= plot["layout"]["xaxis2"]["domain"][0]
+    left, right = plot["layout"]["xaxis"]["domain"], plot["layout"]["xaxis2"]["domain"]
+    assert (left[0], right[1]) == (0.0, 1.0)
+    assert left[1] <= right[0]
 
 
 def test_bars_bands_points_and_images() -> None:

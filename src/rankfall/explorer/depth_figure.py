@@ -5,42 +5,23 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from rankfall.explorer.theme import BLUE, GREEN, INK, ORANGE, VERMILION, axis, figure, layout, line
+from rankfall.explorer.theme import BLUE, GREEN, ORANGE, VERMILION, line, lines, panel
 from rankfall.explorer.token_curves import TokenCurves
 
-HEIGHT = 470
+HEIGHT = 400
 
 
-def draw_depth(curves: TokenCurves, layer: int) -> Any:
+def draw_depth(curves: TokenCurves, layer: int) -> dict[str, Any]:
     """Above log10 mu, below the effective rank; a thin line marks the layer that is shown elsewhere."""
-    data = [line("mu, measured", curves.layers, curves.log10_mu, BLUE, hovertemplate="layer %{x}: 10^%{y:.3f}")]
+    fall = [line("mu, measured", curves.layers, curves.log10_mu, BLUE)]
     if curves.bound_log10_mu is not None:
-        data.append(line("theorem's bound", curves.layers, curves.bound_log10_mu, VERMILION, dash="dash"))
+        fall.append(line("theorem's bound", curves.layers, curves.bound_log10_mu, VERMILION, dash="dash"))
     tail = tail_line(curves)
     if tail is not None:
-        data.append(line("tail rate, by theory", *tail, ORANGE, dash="dot", width=3))
-    data.append(
-        line("effective rank", curves.layers, curves.effective_rank, GREEN, yaxis="y2", hovertemplate="%{y:.3f}")
-    )
-    shape = layout("Collapse by depth", HEIGHT, hovermode="x")
-    shape |= {
-        "xaxis": axis("layer", anchor="y2"),
-        "yaxis": axis("log10 mu", domain=[0.46, 1]),
-        "yaxis2": axis("effective rank", domain=[0, 0.38], rangemode="tozero"),
-        "shapes": [
-            {
-                "type": "line",
-                "x0": layer,
-                "x1": layer,
-                "yref": "paper",
-                "y0": 0,
-                "y1": 1,
-                "line": {"color": INK, "width": 1},
-            }
-        ],
-        "margin": {"l": 60, "r": 16, "t": 40, "b": 90},
-    }
-    return figure(data, shape)
+        fall.append(line("tail rate, by theory", *tail, ORANGE, dash="dot", width=3))
+    rank = [line("effective rank", curves.layers, curves.effective_rank, GREEN)]
+    panels = [panel("log10 mu", fall, share=6), panel("effective rank", rank, share=4, zero=True)]
+    return lines("depth", "Collapse by depth", {"label": "layer"}, panels, mark=layer, height=HEIGHT)
 
 
 def tail_line(curves: TokenCurves) -> tuple[list[float], list[float]] | None:

@@ -78,9 +78,9 @@ def plan_rows(dim: int, layers: int, context: int) -> tuple[dict[str, Any], ...]
     return tuple(plan(candidates(reference, sharing), [floor_column]))
 
 
-def plan_table(rows: tuple[dict[str, Any], ...]) -> list[dict[str, Any]]:
+def plan_table(rows: tuple[dict[str, Any], ...]) -> dict[str, Any]:
     """The planner's rows with the columns that fit on a screen, in units that people read."""
-    return [
+    shown = [
         {
             "heads": row["heads"],
             "rank": row["rank"],
@@ -93,6 +93,13 @@ def plan_table(rows: tuple[dict[str, Any], ...]) -> list[dict[str, Any]]:
         }
         for row in rows
     ]
+    return {
+        "kind": "table",
+        "name": "plan",
+        "title": "Heads and ranks that cost the same",
+        "columns": list(shown[0]),
+        "rows": [list(row.values()) for row in shown],
+    }
 
 
 def summary(state: HeadState, curves: HeadCurves) -> list[tuple[str, str]]:

@@ -12,12 +12,8 @@ app = marimo.App(width="full", app_title="rankfall", css_file="page.css", html_h
 with app.setup:
     import marimo as mo
 
-    from rankfall.errors import RequestError
-    from rankfall.explorer import head_curves, same_result, stored, token_curves, widgets
-    from rankfall.explorer.depth_figure import draw_depth
-    from rankfall.explorer.head_figures import draw_heads, draw_ranks
-    from rankfall.explorer.mask_figures import draw_attention, draw_graph
-    from rankfall.explorer.motion_figure import draw_motion
+    from rankfall.explorer import head_curves, same_result, stored, widgets
+    from rankfall.explorer.element import script, side_by_side
     from rankfall.explorer.state import (
         TABS,
         HeadState,
@@ -30,6 +26,7 @@ with app.setup:
         to_query,
     )
     from rankfall.explorer.stored_figures import draw_audits, draw_runs
+    from rankfall.explorer.views import head_view, token_view
 
 
 @app.cell
@@ -40,6 +37,7 @@ def _():
     mo.vstack(
         [
             mo.md("# rankfall\nWhere a transformer loses rank, and what keeps it."),
+            mo.Html(script()),
             *([mo.callout(widgets.as_text("\n".join(unread)), kind="warn")] if unread else []),
             tab,
         ]
@@ -89,97 +87,32 @@ def _(mask_choice, mask_name, start):
 
 
 @app.cell
-def _(mask_controls, tab, token_controls):
+def _(mask_controls, shown_controls, tab, token_controls):
     mo.stop(tab.value != TABS[0])
-    mo.vstack([mask_controls, token_controls], gap=0.5)
+    mo.vstack([mask_controls, token_controls, shown_controls], gap=0.5)
     return
 
 
+# Few cells, since each tells the browser how it fares: one for all that a move changes on the screen, one for what
+# can wait until it is drawn.
 @app.cell
-def _(mask_name, mask_numbers, token_knobs):
+def _(mask_name, mask_numbers, tab, token_knobs):
     token = TokenState(mask=widgets.mask_text(mask_name.value, mask_numbers.value), **token_knobs.value)
+    token_view(token) if tab.value == TABS[0] else None
     return (token,)
-
-
-@app.cell
-def _(tab, token):
-    mo.stop(tab.value != TABS[0])
-    try:
-        curves = token_curves.token_curves(token)
-    except RequestError as _error:
-        mo.stop(True, mo.callout(widgets.as_text(f"Not possible: {_error}"), kind="warn"))
-    return (curves,)
-
-
-@app.cell
-def _(curves):
-    mo.vstack(
-        [
-            mo.md(widgets.facts(token_curves.summary(curves))),
-            *(mo.md(f"*{_line}*") for _line in token_curves.reasons(curves)),
-        ],
-        gap=0.25,
-    )
-    return
-
-
-@app.cell
-def _(shown_controls, tab):
-    mo.stop(tab.value != TABS[0])
-    shown_controls
-    return
-
-
-@app.cell
-def _(curves, token):
-    shown_row = token_curves.nearest_row(curves, token.layer)
-    shown_layer = curves.layers[shown_row]
-    mo.hstack(
-        [
-            draw_motion(curves, token.view, shown_layer),
-            draw_depth(curves, shown_layer),
-        ],
-        widths="equal",
-        wrap=True,
-    )
-    return shown_layer, shown_row
-
-
-@app.cell
-def _(curves, shown_layer, shown_row, token):
-    _attention = token_curves.attention_at(token, curves, shown_row)
-    mo.hstack(
-        [draw_attention(_attention, token.mask, shown_layer), draw_graph(token.mask, token.tokens)],
-        widths="equal",
-        wrap=True,
-    )
-    return
-
-
-@app.cell
-def _(tab, token):
-    mo.stop(tab.value != TABS[0])
-    mo.accordion(
-        {
-            "The same result on the command line and in Python": mo.md(
-                f"```sh\n{same_result.token_command(token)}\n```\n```python\n{same_result.token_python(token)}```"
-            )
-        }
-    )
-    return
 
 
 @app.cell
 def _(start):
     head_dim = widgets.widget(HeadState, "dim", start.head.dim)
-    head_knobs = mo.ui.dictionary(
-        {
-            _name: widgets.widget(HeadState, _name, getattr(start.head, _name))
-            for _name in ("heads", "layers", "context")
-        }
+    head_count = widgets.widget(HeadState, "heads", start.head.heads)
+    # Apart from the others: the planner's table is laid out anew only for what it shows.
+    model_knobs = mo.ui.dictionary(
+        {_name: widgets.widget(HeadState, _name, getattr(start.head, _name)) for _name in ("layers", "context")}
     )
-    dim_choice, other_choices = mo.as_html(head_dim), widgets.row(list(head_knobs.elements.values()))
-    return dim_choice, head_dim, head_knobs, other_choices
+    dim_choice = mo.as_html(head_dim)
+    other_choices = widgets.row([head_count, *model_knobs.elements.values()])
+    return dim_choice, head_count, head_dim, model_knobs, other_choices
 
 
 @app.cell
@@ -200,58 +133,23 @@ def _(head_controls, tab):
 
 
 @app.cell
-def _(head_dim, head_knobs, head_rank):
-    head = HeadState(dim=int(head_dim.value), rank=int(head_rank.value), **head_knobs.value)
+def _(head_count, head_dim, head_rank, model_knobs, tab):
+    head = HeadState(
+        dim=int(head_dim.value), rank=int(head_rank.value), heads=int(head_count.value), **model_knobs.value
+    )
+    head_view(head) if tab.value == TABS[1] else None
     return (head,)
 
 
 @app.cell
-def _(head, tab):
-    mo.stop(tab.value != TABS[1])
-    _curves = head_curves.head_curves(head)
-    mo.vstack(
-        [
-            mo.md(widgets.facts(head_curves.summary(head, _curves))),
-            mo.hstack([draw_heads(head, _curves), draw_ranks(head, _curves)], widths="equal", wrap=True),
-            mo.md(
-                "*The target is the nearer of two orthonormal points. The floor is proved: no weights go below it. "
-                "Random heads are fitted as well as can be; their error is predicted, and theirs is rank 1 whatever "
-                "r is.*"
-            ),
-        ]
-    )
-    return
-
-
-@app.cell
-def _(head, tab):
+def _(head_dim, model_knobs, tab):
     mo.stop(tab.value != TABS[1])
     mo.vstack(
         [
-            mo.md(
-                "### Heads and ranks that cost the same\nThe first row is the usual choice; nothing is timed here."
-            ),
-            mo.ui.table(
-                head_curves.plan_table(head_curves.plan_rows(head.dim, head.layers, head.context)),
-                selection=None,
-                pagination=False,
-                show_download=False,
-            ),
-        ]
-    )
-    return
-
-
-@app.cell
-def _(head, tab):
-    mo.stop(tab.value != TABS[1])
-    _commands = "\n".join(same_result.head_commands(head))
-    mo.accordion(
-        {
-            "The same result on the command line and in Python": mo.md(
-                f"```sh\n{_commands}\n```\n```python\n{same_result.head_python(head)}```"
-            )
-        }
+            side_by_side(head_curves.plan_table(head_curves.plan_rows(int(head_dim.value), **model_knobs.value))),
+            mo.md("*The first row is the usual choice; nothing is timed here.*"),
+        ],
+        gap=0.25,
     )
     return
 
@@ -265,7 +163,11 @@ def _(start):
         }
     )
     reread = mo.ui.button(label="read again", value=0, on_click=lambda times: times + 1)
-    return reread, stored_knobs
+    audit_controls = mo.vstack(
+        [mo.md("### Audits"), widgets.row([stored_knobs["measure"], stored_knobs["seen"], reread])]
+    )
+    run_controls = mo.vstack([mo.md("### Runs"), stored_knobs["error"]])
+    return audit_controls, reread, run_controls, stored_knobs
 
 
 @app.cell
@@ -285,13 +187,18 @@ def _(stored_knobs):
 
 
 @app.cell
-def _(audits, kept, reread, report_folder, stored_knobs, unreadable):
+def _(audit_controls, tab):
+    mo.stop(tab.value != TABS[2])
+    audit_controls
+    return
+
+
+@app.cell
+def _(audits, kept, report_folder, unreadable):
     _nothing = mo.md(f"No audit under `{report_folder}`. Make one: `rankfall audit smollm2 --out reports/smollm2`")
     mo.vstack(
         [
-            mo.md("### Audits"),
-            mo.hstack([stored_knobs["measure"], stored_knobs["seen"], reread], justify="start", wrap=True, gap=1.5),
-            draw_audits(audits, kept.measure, kept.seen) if audits else _nothing,
+            side_by_side(draw_audits(audits, kept.measure, kept.seen)) if audits else _nothing,
             *(widgets.as_text(_problem) for _problem in unreadable),
         ]
     )
@@ -299,23 +206,32 @@ def _(audits, kept, reread, report_folder, stored_knobs, unreadable):
 
 
 @app.cell
-def _(kept, runs, store_folder, stored_knobs):
+def _(run_controls, tab):
+    mo.stop(tab.value != TABS[2])
+    run_controls
+    return
+
+
+@app.cell
+def _(kept, runs, store_folder):
     _nothing = mo.md(f"No runs in `{store_folder}`. Make some: `rankfall sweep smoke --store {store_folder}`")
     mo.vstack(
         [
-            mo.md("### Runs"),
             *([widgets.as_text(runs.problem)] if runs.problem else []),
-            *(
-                [
-                    stored_knobs["error"],
-                    draw_runs(runs.rows, kept.error),
-                    widgets.as_text(f"All have: {stored.settled(runs.rows)}."),
-                    mo.ui.table(stored.runs_table(runs.rows), selection=None, page_size=15),
-                    mo.md(f"```sh\nrankfall runs --store {store_folder}\n```"),
-                ]
-                if runs.rows
-                else [_nothing]
-            ),
+            side_by_side(draw_runs(runs.rows, kept.error)) if runs.rows else _nothing,
+        ]
+    )
+    return
+
+
+@app.cell
+def _(runs, store_folder):
+    mo.stop(not runs.rows)
+    mo.vstack(
+        [
+            widgets.as_text(f"All have: {stored.settled(runs.rows)}."),
+            mo.ui.table(stored.runs_table(runs.rows), selection=None, page_size=15),
+            mo.md(f"```sh\nrankfall runs --store {store_folder}\n```"),
         ]
     )
     return
@@ -330,8 +246,10 @@ def _(head, kept, tab, token):
             _shown.set(_key, _wanted[_key])
         elif _key not in _wanted and _key in _shown:
             _shown.remove(_key)
+    _same = {TABS[0]: same_result.token_words(token), TABS[1]: same_result.head_words(head)}.get(tab.value)
     mo.accordion(
-        {
+        ({"The same result on the command line and in Python": mo.md(_same)} if _same else {})
+        | {
             "Share what you see": mo.md(
                 "The address above is the link. On another machine:\n\n"
                 f"```sh\nrankfall explore --link '{link_of(_state)}'\n```"

@@ -79,5 +79,16 @@ for design in ("independent", "signed"):
 """
 
 
+def token_words(state: TokenState) -> str:
+    """Both, as Markdown."""
+    return f"```sh\n{token_command(state)}\n```\n```python\n{token_python(state)}```"
+
+
+def head_words(state: HeadState) -> str:
+    """Commands and script, as Markdown."""
+    commands = "\n".join(head_commands(state))
+    return f"```sh\n{commands}\n```\n```python\n{head_python(state)}```"
+
+
 def _number(value: float) -> str:
     return repr(int(value)) if value == int(value) else repr(value)

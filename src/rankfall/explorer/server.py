@@ -72,7 +72,10 @@ def serve(port: int | None, store: Path, reports: Path) -> Iterator[Served]:
     page = Path(__file__).with_name("page.py")
     words = [sys.executable, "-m", "marimo", "--quiet", "--yes", "run", str(page), "--headless", "--no-sandbox"]
     words += ["--host", HOST, "--port", str(chosen), "--token", "--token-password-file", "-", "--no-check"]
-    known = os.environ | {STORE: str(store), REPORTS: str(reports), "MARIMO_SKIP_UPDATE_CHECK": "1"}
+    # The page's matrices are small. Two threads win a few milliseconds on an idle machine and, waiting for each other
+    # while the browser has a core, lose hundreds; whoever has set a number of threads keeps it.
+    known = {"OMP_NUM_THREADS": "1"} | os.environ | {STORE: str(store), REPORTS: str(reports)}
+    known["MARIMO_SKIP_UPDATE_CHECK"] = "1"
     process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=known)
     try:
         assert process.stdin is not None

@@ -1,4 +1,4 @@
-"""Stored results drawn: audits laid over each other by relative depth, runs by rank."""
+"""Stored results drawn: audits laid over each other by layer, runs by rank."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from rankfall.explorer.stored import StoredAudit
-from rankfall.explorer.theme import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION, axis, figure, layout, line
+from rankfall.explorer.theme import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION, line, lines, panel
 
-HEIGHT = 400
 CYCLE = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY)
 
 
-def draw_audits(audits: Sequence[StoredAudit], measure: str, view: str) -> Any:
+def draw_audits(audits: Sequence[StoredAudit], measure: str, view: str) -> dict[str, Any]:
     """One curve per audited model: all tokens, sinks among them, at block boundaries, where `hidden_states` are."""
-    data = []
+    series = []
     for audit, colour in zip(audits, CYCLE * len(audits), strict=False):
         table = audit.depth
         rows = table[table["view"] == view]
@@ -24,31 +23,24 @@ def draw_audits(audits: Sequence[StoredAudit], measure: str, view: str) -> Any:
                 rows = rows[rows[column] == wanted]
         if measure in rows:
             rows = rows.sort_values("layer")
-            data.append(
-                line(_text(audit.name), rows["layer"].tolist(), rows[measure].tolist(), colour, mode="lines+markers")
-            )
-    shape = layout(f"{measure.replace('_', ' ')} by layer, tokens: {view}", HEIGHT, showlegend=True)
-    shape |= {"xaxis": axis("layer"), "yaxis": axis(measure.replace("_", " "))}
-    return figure(data, shape)
+            series.append(line(audit.name, rows["layer"].tolist(), rows[measure].tolist(), colour, dots=3))
+    words = measure.replace("_", " ")
+    return lines("audits", f"{words} by layer, tokens: {view}", {"label": "layer"}, [panel(words, series)])
 
 
-def draw_runs(rows: Sequence[dict[str, Any]], error: str) -> Any:
+def draw_runs(rows: Sequence[dict[str, Any]], error: str) -> dict[str, Any]:
     """Error against rank, a series for each number of layers, multiplier and kind of data; every run is a point."""
-    series: dict[tuple[int, int, str], list[tuple[float, float]]] = defaultdict(list)
+    found: dict[tuple[int, int, str], list[tuple[float, float]]] = defaultdict(list)
     for row in rows:
         if isinstance(row.get("rank"), int) and isinstance(row.get(error), int | float):
             kind = (int(row.get("layers") or 0), int(row.get("multiplier") or 0), str(row.get("data")))
-            series[kind].append((row["rank"], row[error]))
-    data = []
-    for (kind, points), colour in zip(sorted(series.items()), CYCLE * max(1, len(series)), strict=False):
+            found[kind].append((row["rank"], row[error]))
+    series = []
+    for (kind, points), colour in zip(sorted(found.items()), CYCLE * max(1, len(found)), strict=False):
         name = f"layers {kind[0]}, multiplier {kind[1]}, {kind[2]} data"
         ranks, errors = zip(*sorted(points), strict=True)
-        data.append(line(_text(name), ranks, errors, colour, mode="lines+markers"))
-    shape = layout(f"{error.replace('_', ' ')} of stored runs", HEIGHT, showlegend=True)
-    shape |= {"xaxis": axis("rank r", type="log", dtick=0.30103), "yaxis": axis(error.replace("_", " "), type="log")}
-    return figure(data, shape)
-
-
-def _text(name: str) -> str:
-    """Plotly reads `<` as markup; a folder may be called anything."""
-    return name.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+        series.append(line(name, ranks, errors, colour, dots=3))
+    words = error.replace("_", " ")
+    return lines(
+        "runs", f"{words} of stored runs", {"label": "rank r", "log": True}, [panel(words, series, log=True)]
+    )

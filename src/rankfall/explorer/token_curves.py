@@ -21,18 +21,17 @@ from rankfall.explorer.state import TokenState
 SHOWN_STATES = 40
 # Factors above this are written by their distance from 1.
 NEAR_ONE = 0.99995
-MEASURES = ("effective_rank", "mean_abs_cosine")
+MEASURES = ("effective_rank",)
 
 
 @final
 @dataclass(frozen=True)
 class TokenCurves:
-    """By recorded layer: log10 mu, effective rank, mean |cosine|, the theorem's bound; `tokens` (layers, n, d)."""
+    """By recorded layer: log10 mu, effective rank, the theorem's bound; `tokens` (layers, n, d)."""
 
     layers: tuple[int, ...]
     log10_mu: tuple[float, ...]
     effective_rank: tuple[float, ...]
-    mean_abs_cosine: tuple[float, ...]
     bound_log10_mu: tuple[float, ...] | None
     bound_rate: float | None
     bound_log10_gap: float | None
@@ -85,7 +84,6 @@ def _simulated(state: TokenState) -> TokenCurves:
         layers=tuple(row["layer"] for row in report.records),
         log10_mu=column("log10_mu"),
         effective_rank=column("effective_rank"),
-        mean_abs_cosine=column("mean_abs_cosine"),
         bound_log10_mu=None if bound is None else tuple((bound / math.log(10)).tolist()),
         bound_rate=None if report.theorem.bound is None else report.theorem.bound.rate,
         bound_log10_gap=None if report.theorem.bound is None else report.theorem.bound.log_gap() / math.log(10),

@@ -83,5 +83,15 @@ def as_text(text: str) -> Any:
 
 
 def facts(pairs: list[tuple[str, str]]) -> str:
-    """Names and values side by side, as Markdown."""
-    return "&emsp; ".join(f"{name} **{value}**" for name, value in pairs)
+    """Names and values side by side, as HTML."""
+    import html
+
+    told = (f"<span>{html.escape(name)} <b>{html.escape(value)}</b></span>" for name, value in pairs)
+    return f'<div class="rankfall-facts">{"".join(told)}</div>'
+
+
+def small(text: str) -> str:
+    """A remark under something, as HTML."""
+    import html
+
+    return f'<p class="rankfall-remark">{html.escape(text)}</p>'

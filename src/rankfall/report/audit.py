@@ -6,7 +6,7 @@ from rankfall.audit import AuditResult
 from rankfall.drawing.ablation import draw_ablation
 from rankfall.drawing.head_ranks import draw_head_ranks
 from rankfall.drawing.token_depth import draw_token_depth, draw_views
-from rankfall.measures import ALL_MEASURES
+from rankfall.report.definitions import DEFINITIONS
 from rankfall.report.document import Answer, Document, Grid, Level, Picture, Section
 
 LEVELS: dict[str, Level] = {"kept": "good", "reduced": "warn", "collapsed": "bad"}
@@ -34,9 +34,8 @@ TITLES = {
 def audit_document(result: AuditResult, command: str) -> Document:
     """The report of one audit."""
     verdict = result.verdict
-    definitions = {one.name: one.definition for one in ALL_MEASURES}
     tables = {
-        name: Grid(name, TITLES[name], table, definitions=definitions) for name, table in result.tables().items()
+        name: Grid(name, TITLES[name], table, definitions=DEFINITIONS) for name, table in result.tables().items()
     }
     first = Answer("Does it keep its token rank?", verdict.headline, LEVELS[verdict.status], _thresholds(result))
     answers = [first] + [

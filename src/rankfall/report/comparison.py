@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from rankfall.audit import AuditResult
 from rankfall.drawing.canvas import COLOURS, canvas
 from rankfall.provenance import provenance
+from rankfall.report.definitions import DEFINITIONS
 from rankfall.report.document import Answer, Document, Grid, Picture, Section
 
 if TYPE_CHECKING:
@@ -41,10 +42,14 @@ def comparison_document(first: AuditResult, second: AuditResult, command: str) -
                         "Tokens scaled to length one; 0 is the embeddings, 1 the last layer.",
                         draw_comparison(pairs),
                     ),
-                    Grid("depth", "Layer by layer", depth_table(pairs)),
+                    Grid("depth", "Layer by layer", depth_table(pairs), definitions=DEFINITIONS),
                 ],
             ),
-            Section("Head rank", (), [Grid("heads", "Median over the heads of each layer", heads_table(pairs))]),
+            Section(
+                "Head rank",
+                (),
+                [Grid("heads", "Median over the heads of each layer", heads_table(pairs), definitions=DEFINITIONS)],
+            ),
         ],
         command=command,
         provenance=provenance(),

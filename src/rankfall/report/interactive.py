@@ -42,7 +42,18 @@ def interactive(figure: Figure) -> dict[str, Any]:
         layout[f"xaxis{suffix}"] = _axis(axes, "x", f"y{suffix}")
         layout[f"yaxis{suffix}"] = _axis(axes, "y", f"x{suffix}")
         layout["annotations"] += _texts(axes, suffix)
+    _fill(layout, "x")
+    _fill(layout, "y")
     return {"data": data, "layout": layout}
+
+
+def _fill(layout: dict[str, Any], which: str) -> None:
+    """Stretch the panels over the whole plot: Plotly makes its own room for labels and legend."""
+    axes = [axis for name, axis in layout.items() if name.startswith(f"{which}axis")]
+    low = min((axis["domain"][0] for axis in axes), default=0.0)
+    high = max((axis["domain"][1] for axis in axes), default=1.0)
+    for axis in axes:
+        axis["domain"] = [(place - low) / (high - low) for place in axis["domain"]]
 
 
 def _traces(axes: Axes) -> Iterator[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from importlib import resources
 from typing import Any
@@ -11,12 +12,18 @@ from rankfall.drawing.canvas import FORMATS
 from rankfall.report.document import Document, Grid
 from rankfall.report.interactive import interactive
 
-MARKS = {"good": "✓", "warn": "!", "bad": "✗", "unknown": "?"}
+# What is only said, and not judged, has no mark.
+MARKS = {"good": "✓", "warn": "!", "bad": "✗", "unknown": ""}
 
 # More rows than anybody scrolls through; the files beside the report have all of them.
 ROWS_SHOWN = 400
 
 PIXELS_PER_INCH = 100
+
+# A longer text is a sentence, which wraps.
+SHORT_WORD = 24
+
+BACKQUOTED = re.compile(r"`([^`\n]+)`")
 
 
 def render(document: Document) -> str:
@@ -26,6 +33,7 @@ def render(document: Document) -> str:
     from plotly.offline import get_plotlyjs
 
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["coded"] = coded
     template = environment.from_string(_asset("page.html.j2"))
     plots = {}
     heights = {}
@@ -46,6 +54,13 @@ def render(document: Document) -> str:
         endings=FORMATS,
         provenance=list(flat(document.provenance)),
     )
+
+
+def coded(text: str) -> Any:
+    """Words in backquotes as code; everything is escaped first."""
+    from markupsafe import Markup, escape
+
+    return Markup(BACKQUOTED.sub(r"<code>\1</code>", str(escape(text))))
 
 
 def embedded(value: Any) -> str:
@@ -76,14 +91,15 @@ def flat(record: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
     return lines
 
 
-def _cell(value: Any) -> dict[str, str]:
+def _cell(value: Any) -> dict[str, Any]:
     if value is None or value != value:  # NaN is the only value that differs from itself
-        return {"text": "–", "value": ""}
+        return {"text": "–", "value": "", "words": False}
     if isinstance(value, bool):
-        return {"text": "yes" if value else "no", "value": str(int(value))}
+        return {"text": "yes" if value else "no", "value": str(int(value)), "words": False}
     if isinstance(value, float):
-        return {"text": f"{value:.5g}", "value": repr(float(value))}
-    return {"text": str(value), "value": str(value)}
+        return {"text": f"{value:.5g}", "value": repr(float(value)), "words": False}
+    text = str(value)
+    return {"text": text, "value": text, "words": len(text) > SHORT_WORD}
 
 
 def _asset(name: str) -> str:

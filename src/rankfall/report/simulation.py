@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from rankfall.drawing.collapse import curve_of, draw_collapse
 from rankfall.dynamics.experiment import Report
-from rankfall.measures import ALL_MEASURES
 from rankfall.provenance import provenance
+from rankfall.report.definitions import DEFINITIONS
 from rankfall.report.document import Answer, Document, Grid, Level, Picture, Section
 
 if TYPE_CHECKING:
@@ -27,8 +27,6 @@ def simulation_document(reports: Sequence[Report], title: str, command: str) -> 
     """The report of one experiment: an answer per mask, one picture, the rates, the hypotheses, every layer."""
     import pandas as pd
 
-    definitions = {one.name: one.definition for one in ALL_MEASURES}
-    definitions["log10_mu"] = "decimal logarithm of mu, exact far below machine precision"
     layers = pd.DataFrame([{"mask": str(one.mask), **row} for one in reports for row in one.records])
     hypotheses = pd.DataFrame(
         [
@@ -51,11 +49,16 @@ def simulation_document(reports: Sequence[Report], title: str, command: str) -> 
                 (),
                 [
                     Picture("collapse", "mu and effective rank by depth", caption, _drawn(reports, title)),
-                    Grid("rates", "Rates, factor per layer", pd.DataFrame([_rates(one) for one in reports])),
+                    Grid(
+                        "rates",
+                        "Rates, factor per layer",
+                        pd.DataFrame([_rates(one) for one in reports]),
+                        definitions=DEFINITIONS,
+                    ),
                 ],
             ),
             Section("Hypotheses of the theorems", (), [Grid("hypotheses", "One by one", hypotheses)]),
-            Section("Layers", (), [Grid("layers", "Every layer", layers, definitions=definitions)]),
+            Section("Layers", (), [Grid("layers", "Every layer", layers, definitions=DEFINITIONS)]),
         ],
         command=command,
         provenance=provenance(),

@@ -6,6 +6,7 @@ approach each other, so the attention matrices tend to U.
 
 from __future__ import annotations
 
+import functools
 import math
 
 import numpy as np
@@ -13,7 +14,7 @@ from scipy.sparse import csr_array, diags_array
 from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import eigsh
 
-from rankfall.attention.masks import Mask, MaskSchedule
+from rankfall.attention.masks import Explicit, Mask, MaskSchedule
 
 # Larger components are symmetric ones by sparse shift-and-invert, or none at all.
 DENSE_LIMIT = 2048
@@ -33,6 +34,11 @@ def other_eigenvalues(mask: Mask, n: int) -> np.ndarray:
     makes causal masks exact although their U has long Jordan chains that no eigenvalue routine survives.
     For components beyond 2048 tokens only the two largest eigenvalues are found.
     """
+    # A mask given as a matrix can be changed under our hands; the others are what their numbers say.
+    return _eigenvalues(mask, n) if isinstance(mask, Explicit) else _remembered_eigenvalues(mask, n)
+
+
+def _eigenvalues(mask: Mask, n: int) -> np.ndarray:
     allowed = mask.dense(n).cpu().numpy()
     degrees = allowed.sum(axis=1)
     count, component = connected_components(csr_array(allowed), directed=True, connection="strong")
@@ -44,7 +50,13 @@ def other_eigenvalues(mask: Mask, n: int) -> np.ndarray:
         found.append(_block_eigenvalues(allowed[np.ix_(members, members)], degrees[members]))
     values = np.concatenate(found)
     values = np.delete(values, np.abs(values - 1).argmin())
-    return values[np.argsort(-np.abs(values))]
+    values = values[np.argsort(-np.abs(values))]
+    values.setflags(write=False)
+    return values
+
+
+# They depend on the mask alone, and simulations of one mask come by the dozen.
+_remembered_eigenvalues = functools.lru_cache(maxsize=64)(_eigenvalues)
 
 
 def tail_rate(

@@ -11,7 +11,7 @@
   function themed(layout) {
     const out = { ...layout, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: ink() }, modebar: { bgcolor: "rgba(0,0,0,0)", color: line() } };
     for (const key of Object.keys(out)) {
-      if (/^[xy]axis/.test(key)) out[key] = { ...out[key], gridcolor: line(), linecolor: line(), zeroline: false, automargin: true, exponentformat: "power" };
+      if (/^[xy]axis/.test(key)) out[key] = { ...out[key], gridcolor: line(), linecolor: line(), zeroline: false, automargin: true, exponentformat: "power", title: { ...out[key].title, standoff: 6 } };
     }
     return out;
   }
@@ -39,15 +39,36 @@
     return [out, suffixes.length];
   }
 
+  // Labels stand at the left of a panel and below it: where the panel before comes too near, this one starts later.
+  function spaced(layout, width, height) {
+    const out = { ...layout };
+    for (const [which, size] of [["x", width], ["y", height]]) {
+      const names = Object.keys(layout).filter((key) => key.startsWith(`${which}axis`));
+      for (const name of names) {
+        const [start, end] = layout[name].domain;
+        const before = names.map((other) => layout[other].domain[1]).filter((edge) => edge <= start + 1e-6);
+        if (!before.length) continue;
+        // Across, it is the name of the other axis that needs room.
+        const named = which === "x" ? layout[name.replace("x", "y")].title.text : layout[name].title.text;
+        const needed = (which === "x" ? 44 : 46) + (named ? 26 : 0);
+        const gap = start - Math.max(...before);
+        const later = Math.min(Math.max(0, needed / size - gap), 0.6 * (end - start));
+        out[name] = { ...layout[name], domain: [start + later, end] };
+      }
+    }
+    return out;
+  }
+
   function draw(place) {
     const plot = plots[place.dataset.name];
-    const narrow = window.innerWidth < 640;
-    const [panels, rows] = narrow ? stacked(plot.layout) : [plot.layout, 1];
+    const narrow = window.innerWidth < 640 && !root.classList.contains("paper");
+    const [panels, rows] = narrow ? stacked(plot.layout) : [spaced(plot.layout, place.clientWidth - 80, place.dataset.height - 130), 1];
+    // The width is said, not guessed: Plotly keeps an older one when a page turns into paper and back.
     const layout = themed({
-      ...panels, height: narrow ? 320 * rows : Number(place.dataset.height), margin: { l: 60, r: 20, t: 30, b: 50 }, hovermode: "closest",
+      ...panels, width: place.clientWidth, height: narrow ? 320 * rows : Number(place.dataset.height), margin: { l: 60, r: 20, t: 30, b: 50 }, hovermode: "closest",
       legend: { orientation: "h", y: -0.18, yanchor: "top", font: { size: narrow ? 10 : 12 } },
     });
-    return Plotly.react(place, visible(plot.data), layout, { displaylogo: false, responsive: true, modeBarButtonsToRemove: ["select2d", "lasso2d"] })
+    return Plotly.react(place, visible(plot.data), layout, { displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d"] })
       .then(() => { place.dataset.drawn = "yes"; });
   }
 
@@ -60,6 +81,35 @@
       delete layout[key].range;
     }
     draw(place);
+  }
+
+  // What a figure draws, as a table: one line for each point of each series, or each cell of a map.
+  function numbersOf(plot) {
+    const lines = [["series", "panel", "x", "y", "value"]];
+    for (const trace of plot.data) {
+      const start = [plain(trace.name ?? ""), trace.xaxis.slice(1) || "1"];
+      if (trace.z) trace.z.forEach((row, j) => row.forEach((value, i) => lines.push([...start, trace.x[i], trace.y[j], value])));
+      else trace.x.forEach((x, k) => lines.push([...start, x, trace.y[k], ""]));
+    }
+    return lines.map((line) => line.map(quoted).join(",")).join("\n") + "\n";
+  }
+
+  // Names are written for Plotly, which reads markup.
+  const plain = (name) => name.replaceAll("<br>", " ").replaceAll("&lt;", "<").replaceAll("&gt;", ">").replaceAll("&amp;", "&");
+
+  function quoted(value) {
+    const text = String(value ?? "");
+    // A spreadsheet would compute what starts like a formula; names come from outside, numbers do not.
+    const safe = typeof value === "string" && /^[=+\-@\t]/.test(text) ? `'${text}` : text;
+    return /[",\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
+  }
+
+  function download(place) {
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(new Blob([numbersOf(plots[place.dataset.name])], { type: "text/csv" }));
+    link.download = `${place.dataset.name}-drawn.csv`;
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
   }
 
   function sort(head) {
@@ -99,27 +149,60 @@
     if (target.matches(".define")) { event.stopPropagation(); define(target); return; }
     document.getElementById("definition").hidden = true;
     if (target.matches(".scale")) flip(target.closest(".picture").querySelector(".plot"), target.dataset.axis);
+    else if (target.matches(".data")) download(target.closest(".picture").querySelector(".plot"));
     else if (target.matches("th")) sort(target);
   });
   document.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && event.target.matches("th")) sort(event.target);
   });
 
-  // Plots are drawn as they come near the screen, so that a long report opens at once; printing draws all.
+  // What is near the screen is drawn at once, so that a long report opens fast; the rest follows while the reader reads.
+  const waiting = new Set(document.querySelectorAll(".plot"));
   const near = new IntersectionObserver((entries) => {
-    for (const entry of entries) {
-      if (!entry.isIntersecting) continue;
-      near.unobserve(entry.target);
-      drawn.push(entry.target);
-      draw(entry.target);
-    }
+    for (const entry of entries) if (entry.isIntersecting) first(entry.target);
   }, { rootMargin: "400px" });
-  document.querySelectorAll(".plot").forEach((place) => {
+  function first(place) {
+    near.unobserve(place);
+    if (!waiting.delete(place)) return;
+    drawn.push(place);
+    draw(place);
+  }
+  const later = window.requestIdleCallback ?? ((work) => setTimeout(work, 50));
+  function next() {
+    const [place] = waiting;
+    if (!place) return;
+    first(place);
+    later(next, { timeout: 500 });
+  }
+  for (const place of waiting) {
     place.style.minHeight = `${place.dataset.height}px`;
     near.observe(place);
-  });
-  window.addEventListener("beforeprint", () => {
-    root.dataset.theme = "light";
-    document.querySelectorAll(".plot").forEach(draw);
+  }
+  later(next, { timeout: 500 });
+
+  // On paper: light, whole, and as wide as the paper, which is narrower than most screens.
+  let chosen = null;
+  function onPaper(printing) {
+    if (printing) chosen = root.dataset.theme;
+    root.dataset.theme = printing ? "light" : chosen;
+    root.classList.toggle("paper", printing);
+    [...waiting].forEach(first);
+    drawn.forEach(draw);
+    // A table of many columns is set smaller, so that none is cut off.
+    document.querySelectorAll("table").forEach((table) => {
+      table.style.zoom = "";
+      if (printing) table.style.zoom = Math.min(1, table.parentElement.clientWidth / table.scrollWidth);
+    });
+  }
+  window.addEventListener("beforeprint", () => onPaper(true));
+  window.addEventListener("afterprint", () => onPaper(false));
+
+  let settling = null;
+  let width = window.innerWidth;
+  window.addEventListener("resize", () => {
+    if (window.innerWidth === width || root.classList.contains("paper")) return;
+    width = window.innerWidth;
+    clearTimeout(settling);
+    settling = setTimeout(() => drawn.forEach(draw), 150);
   });
 })();

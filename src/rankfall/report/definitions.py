@@ -1,0 +1,46 @@
+"""What the columns of a report's tables mean: one place for all reports, so that every number is explained alike."""
+
+from __future__ import annotations
+
+from rankfall.measures import ALL_MEASURES
+
+COLUMNS: dict[str, str] = {
+    "layer": "how many blocks the tokens have passed; 0 is the embeddings",
+    "depth": "the layer over the number of layers: 0 is the embeddings, 1 the last layer",
+    "text": "number of the passage, from 0",
+    "position": "place of the token in its passage, from 0",
+    "head": "number of the head in its layer, from 0",
+    "kv_head": "number of the keys and values that the head reads; fewer than heads where they are shared",
+    "log10_mu": "decimal logarithm of mu, exact far below machine precision",
+    "log10_relative_mu": "decimal logarithm of relative mu, exact far below machine precision",
+    "residual_effective_rank": "effective rank of what is left when the mean token is taken off",
+    "effective_rank_low": "lower end of the 95 % bootstrap interval over passages",
+    "effective_rank_high": "upper end of the 95 % bootstrap interval over passages",
+    "norm_ratio": "length of the token over the median length in its passage",
+    "energy_share": "share of the passage's squared length that this token holds",
+    "coordinate": "the coordinate in which the token is largest",
+    "coordinate_share": "share of the token's squared length in that coordinate",
+    "temperature": "scores are divided by it before the softmax; 1 is the model's own",
+    "width": "width d of the tokens",
+    "heads": "attention heads H of the layer",
+    "head_dim": "width r of a head: the most that its query/key rank can be",
+    "value_dim": "width of a head's values: the most that its value/output rank can be",
+    "qk_rank": "singular values of the query/key form above d · 2^-23 of the largest",
+    "ov_rank": "singular values of the value/output form above d · 2^-23 of the largest",
+    "qk_effective_rank": "exponential of the entropy of the squared singular values of the query/key form",
+    "ov_effective_rank": "exponential of the entropy of the squared singular values of the value/output form",
+    "qk_norm": "Frobenius norm of the query/key form",
+    "ov_norm": "Frobenius norm of the value/output form",
+    "offset": "distance between the asking and the asked token at which a rotary head was probed",
+    "mse_lower_bound": "least squared error with which a layer of this shape, skip connection included, can find the "
+    "nearer of two orthonormal points (A-thm2), whatever its weights",
+    "share": "effective rank of the query/key form over the most that it can be",
+    "tokens": "tokens N of the passage",
+    "predicted_rate": "factor per layer by which pure attention under this mask shrinks mu in the end",
+    "radius": "steps in which the best placed token reaches every token",
+    "roots": "tokens from which every token is reached",
+    "measured": "factor per layer by which mu fell in this run, at its end",
+    "second eigenvalue": "the factor that linear theory predicts for the end: second eigenvalue of uniform attention",
+    "theorem's bound": "the factor that B-thm1 proves, where its hypotheses hold",
+}
+DEFINITIONS: dict[str, str] = {one.name: one.definition for one in ALL_MEASURES} | COLUMNS
