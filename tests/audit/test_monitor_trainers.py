@@ -148,6 +148,7 @@ def fit(module: Lit, folder: Path, loggers: list[Recorder], **settings: Any) -> 
         callbacks=[lightning_callback(model="network", every=2, alarms=QUIET)],
         default_root_dir=folder,
         enable_checkpointing=False,
+        log_every_n_steps=1,
         enable_progress_bar=False,
         enable_model_summary=False,
         **settings,

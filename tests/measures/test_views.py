@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from rankfall.errors import RequestError
+from rankfall.linalg.scratch import Scratch
 from rankfall.measures import ALL_MEASURES, measure
 from rankfall.measures.views import views, views_with_and_without
 
@@ -91,6 +92,35 @@ def test_float32_tokens_are_judged_by_float32_rounding() -> None:
     x = made("plain", 8, 16).float()
     x[1] = x[0] * (1 + 1e-7)
     assert float(next(one for one in ALL_MEASURES if one.name == "rank").of(views(x)["raw"])) == 7
+
+
+@pytest.mark.parametrize("share", [1e-3, 3e-5, 1e-5, 1e-7])
+def test_the_smallest_singular_value_where_squares_have_lost_it(share: float) -> None:
+    by_name = {one.name: one for one in ALL_MEASURES}
+    x = made("plain", 30, 40)
+    u, s, v = torch.linalg.svd(x, full_matrices=False)
+    s[-1] = share * s[0]
+    x = (u * s) @ v
+    found = views(x)["raw"]
+    assert float(by_name["min_singular_value"].of(found)) == pytest.approx(float(s[-1]), rel=1e-6)
+    assert float(by_name["rank"].of(found)) == 30
+    assert float(by_name["rank"].of(views(x.float())["raw"])) == (30 if share > 40 * 1.2e-7 else 29)
+
+
+def test_profiles_outlive_the_working_memory_they_were_made_in() -> None:
+    scratch = Scratch()
+    x, other = made("sink", 40, 60), made("shifted", 50, 60)
+    whole, without = views_with_and_without(x, [0], scratch)
+    views_with_and_without(other, [1], scratch)
+    compare(whole, x)
+    compare(without, x[1:])
+
+
+def test_nearly_one_direction_is_measured_by_the_svd() -> None:
+    by_name = {one.name: one for one in ALL_MEASURES}
+    x = made("plain", 6, 9)[:1].expand(6, 9) + 1e-9 * made("plain", 6, 9, seed=1)
+    rest = torch.linalg.svdvals(x)[1:].square().sum().sqrt()
+    assert float(by_name["rank_one_residual"].of(views(x)["raw"])) == pytest.approx(float(rest), rel=1e-6)
 
 
 def test_nan_and_wrong_shapes_are_refused() -> None:

@@ -13,6 +13,7 @@ from typing import final
 import numpy as np
 
 from rankfall.linalg.lapack import Matrix, Vector, tridiagonal_eigenvalues, tridiagonalise
+from rankfall.linalg.scratch import Scratch
 
 
 @final
@@ -43,22 +44,25 @@ def mirror(direction: Vector) -> Vector:
     return v / np.linalg.norm(v)
 
 
-def reflect(symmetric: Matrix, v: Vector) -> Matrix:
-    """The lower triangle of (I - 2 v v^T) A (I - 2 v v^T), in a new matrix in column order."""
+def reflect(symmetric: Matrix, v: Vector, scratch: Scratch | None = None) -> Matrix:
+    """The lower triangle of (I - 2 v v^T) A (I - 2 v v^T), in column order, in scratch memory."""
     from scipy.linalg.blas import dsyr2
 
     image = symmetric @ v
     p = 2.0 * (image - (v @ image) * v)
-    return dsyr2(-1.0, v, p, a=in_column_order(symmetric), lower=1, overwrite_a=1)
+    return dsyr2(-1.0, v, p, a=in_column_order(symmetric, scratch or Scratch()), lower=1, overwrite_a=1)
 
 
-def in_column_order(symmetric: Matrix) -> Matrix:
+def in_column_order(symmetric: Matrix, scratch: Scratch) -> Matrix:
     """A copy in column order. A symmetric matrix is its own transpose, so no element need move."""
-    return np.ascontiguousarray(symmetric).copy().T
+    copy = scratch.matrix("in column order", *symmetric.shape)
+    copy[:] = symmetric
+    return copy.T
 
 
-def reduce_along(symmetric: Matrix, direction: Vector) -> Reduced:
+def reduce_along(symmetric: Matrix, direction: Vector, scratch: Scratch | None = None) -> Reduced:
     """A in tridiagonal form with the direction as first coordinate; any direction will do if it is zero."""
+    scratch = scratch or Scratch()
     if not direction.any():
-        return Reduced(*tridiagonalise(in_column_order(symmetric)))
-    return Reduced(*tridiagonalise(reflect(symmetric, mirror(direction))))
+        return Reduced(*tridiagonalise(in_column_order(symmetric, scratch)))
+    return Reduced(*tridiagonalise(reflect(symmetric, mirror(direction), scratch)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -12,6 +13,7 @@ from rankfall.audit.depth.capture import Place, capture
 from rankfall.audit.depth.rows import DepthRow, Measured, Values, gather
 from rankfall.audit.depth.sinks import find_sinks
 from rankfall.audit.depth.workers import Workers
+from rankfall.linalg.scratch import Scratch
 from rankfall.linalg.threads import single_threaded_blas
 from rankfall.measures import ALL_MEASURES
 from rankfall.measures.views import Views, views_with_and_without
@@ -40,6 +42,13 @@ def measure_depth(
     `layers` limits what is measured (default: all); `without_sinks` repeats all measures without the sinks, where
     there are some. `step` is called with 1 for every text measured at a place.
     """
+    memory = threading.local()
+
+    def measured(place: Place, text: int, tokens: Tensor) -> Measured:
+        if not hasattr(memory, "scratch"):
+            memory.scratch = Scratch()
+        return measure_one(place, text, tokens, names[text], without_sinks, memory.scratch)
+
     done = (lambda: None) if step is None else (lambda: step(1))
     workers: Workers[Measured] = Workers(done)
     with single_threaded_blas(), workers:
@@ -49,21 +58,25 @@ def measure_depth(
                 return
             for text in range(tokens.shape[0]):
                 kept = tokens[text] if real[text] is None else tokens[text][real[text]]
-                workers.submit(kept, partial(_measured, place, text, names[text], without_sinks))
+                workers.submit(kept, partial(measured, place, text))
 
         capture(model, inputs, on_tokens, inside=inside, stack=stack)
         return gather(workers.results(), seed)
 
 
-def _measured(place: Place, text: int, names: list[str], without_sinks: bool, tokens: Tensor) -> Measured:
-    return measure_one(place, text, tokens, names, without_sinks)
-
-
-def measure_one(place: Place, text: int, tokens: Tensor, names: list[str], without_sinks: bool = True) -> Measured:
-    """All measures of one text at one place."""
-    sinks = find_sinks(tokens, text, names)
+def measure_one(
+    place: Place,
+    text: int,
+    tokens: Tensor,
+    names: list[str],
+    without_sinks: bool = True,
+    scratch: Scratch | None = None,
+) -> Measured:
+    """All measures of one text at one place; `scratch` is working memory of this thread."""
+    scratch = Scratch() if scratch is None else scratch
+    sinks = find_sinks(tokens, text, names, scratch)
     apart = [sink.position for sink in sinks] if without_sinks else []
-    with_all, without = views_with_and_without(tokens, apart)
+    with_all, without = views_with_and_without(tokens, apart, scratch)
     return Measured(place, text, _read(with_all), None if without is None else _read(without), tuple(sinks))
 
 

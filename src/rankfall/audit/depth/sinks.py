@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from rankfall.linalg.scratch import Scratch
 from rankfall.measures.views.spectra import host_float64, squared_lengths
 
 # A sink is longer than this many times the median token ...
@@ -34,12 +35,14 @@ class Sink:
     coordinate_share: float
 
 
-def find_sinks(tokens: Float[Tensor, "n d"], text: int, names: list[str]) -> list[Sink]:
+def find_sinks(
+    tokens: Float[Tensor, "n d"], text: int, names: list[str], scratch: Scratch | None = None
+) -> list[Sink]:
     """The sinks among the tokens, in order of position."""
     n = tokens.shape[0]
     if n < FEWEST_TOKENS:
         return []
-    energies = torch.from_numpy(squared_lengths(host_float64(tokens)))
+    energies = torch.from_numpy(squared_lengths(host_float64(tokens, scratch)))
     lengths = energies.sqrt()
     total = energies.sum()
     if not bool(total > 0):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import final
 
@@ -21,12 +22,14 @@ TRUSTED_SHARE = 1e-9
 
 @final
 class PreparedProfile(Profile):
-    """One token matrix as a batch of one. `tokens` are already divided by `size`; `structural_zeros` singular values
-    are zero by construction (one, for centred tokens that are no more than their coordinates)."""
+    """One token matrix (n, d) of this `shape` as a batch of one. `make` gives the tokens, divided by `size`, should
+    they be needed; `structural_zeros` singular values are zero by construction (one, for centred tokens that are no
+    more than their coordinates)."""
 
     def __init__(
         self,
-        tokens: Matrix,
+        make: Callable[[], Matrix],
+        shape: tuple[int, int],
         eigenvalues: Vector,
         cosine_sum: float,
         *,
@@ -36,7 +39,7 @@ class PreparedProfile(Profile):
         epsilon: float,
         structural_zeros: int = 0,
     ) -> None:
-        self.tokens = torch.from_numpy(tokens)[None]
+        self._make, self._shape = make, shape
         self.size = torch.tensor([size], dtype=torch.float64)
         self.epsilon = epsilon
         self.structural_zeros = structural_zeros
@@ -44,6 +47,21 @@ class PreparedProfile(Profile):
         self.__dict__["absolute_cosine_sum"] = torch.tensor([max(cosine_sum, 0.0)], dtype=torch.float64)
         self.__dict__["token_energies"] = torch.from_numpy(energies)[None]
         self.__dict__["spread"] = torch.tensor([spread], dtype=torch.float64)
+
+    @cached_property
+    def tokens(self) -> Float[Tensor, "1 n d"]:  # type: ignore[override]
+        """Made when asked for: almost everything is read off what is given."""
+        return torch.from_numpy(self._make())[None]
+
+    @property
+    def count(self) -> int:
+        """Tokens, n."""
+        return self._shape[0]
+
+    @property
+    def width(self) -> int:
+        """Coordinates, d."""
+        return self._shape[1]
 
     @cached_property
     def singular_values(self) -> Float[Tensor, "1 s"]:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from rankfall.linalg.lapack import Matrix, Vector
+from rankfall.linalg.scratch import Scratch
 
 
 @final
@@ -30,11 +31,14 @@ class ViewSpectra:
     unit_spread: float | None = None
 
 
-def host_float64(tokens: Tensor) -> Matrix:
+def host_float64(tokens: Tensor, scratch: Scratch | None = None) -> Matrix:
     """The tokens in main memory and float64, converted by NumPy: called from one of our threads, PyTorch would start
     a team of its own beside those that are at work already."""
     host = tokens.detach().cpu()
-    return (host.float() if host.dtype == torch.bfloat16 else host).numpy().astype(np.float64)
+    given = (host.float() if host.dtype == torch.bfloat16 else host).numpy()
+    wide = (Scratch() if scratch is None else scratch).matrix("tokens", *given.shape)
+    wide[:] = given
+    return wide
 
 
 def squared_lengths(tokens: Matrix) -> Vector:

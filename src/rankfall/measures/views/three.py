@@ -11,14 +11,18 @@ and centred share one reduction to tridiagonal form (`rankfall.linalg.pairs`). E
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import final
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from rankfall.attention.checks import check_finite, check_tokens
 from rankfall.errors import require
 from rankfall.linalg.lapack import Matrix, Vector
+from rankfall.linalg.scratch import Scratch
 from rankfall.measures.profile import Profile
 from rankfall.measures.views.feature_side import feature_side
 from rankfall.measures.views.prepared import PreparedProfile
@@ -38,11 +42,14 @@ def views(tokens: Tensor) -> Views:
     return views_with_and_without(tokens, ())[0]
 
 
-def views_with_and_without(tokens: Tensor, apart: Sequence[int]) -> tuple[Views, Views | None]:
+def views_with_and_without(
+    tokens: Tensor, apart: Sequence[int], scratch: Scratch | None = None
+) -> tuple[Views, Views | None]:
     """The three views of all tokens (n, d), and of the tokens without those at the positions `apart`.
 
     The second is None when nothing is apart or nothing would be left. Taking out a single token, as an attention
-    sink asks for, shares the unit view's reduction.
+    sink asks for, shares the unit view's reduction. `scratch` is working memory to use again; the profiles hold none
+    of it, but need `tokens` unchanged until they are read.
     """
     check_tokens(tokens)
     require(
@@ -51,20 +58,24 @@ def views_with_and_without(tokens: Tensor, apart: Sequence[int]) -> tuple[Views,
         got=f"shape {tuple(tokens.shape)}",
         remedy="measure the matrices of a batch one by one",
     )
-    epsilon = torch.finfo(tokens.dtype).eps
-    x = host_float64(tokens)
+    scratch = Scratch() if scratch is None else scratch
+    x = host_float64(tokens, scratch)
     largest = max(float(x.max()), -float(x.min()))
     if not np.isfinite(largest):
         check_finite(tokens)
     # Scaling keeps squares from over- and underflowing; most tokens need none.
     size = 1.0 if 1 / SAFE < largest < SAFE or largest == 0 else largest
-    x = x if size == 1.0 else x / size
-    keep = np.delete(np.arange(len(x)), np.asarray(apart, dtype=np.int64))
-    if len(keep) in (0, len(x)):
-        return _three(x, size, epsilon)[0], None
-    single = int(apart[0]) if len(apart) == 1 and _one_side(len(x), x.shape[1]) else None
-    whole, unit_without = _three(x, size, epsilon, single=single)
-    return whole, _three(x[keep], size, epsilon, unit_known=unit_without)[0]
+    if size != 1.0:
+        x /= size
+    n, d = x.shape
+    keep = np.delete(np.arange(n), np.asarray(apart, dtype=np.int64))
+    source = _Source(tokens, size)
+    if len(keep) in (0, n):
+        return _three(x, source, scratch)[0], None
+    single = int(apart[0]) if len(apart) == 1 and _one_side(n, d) else None
+    whole, unit_without = _three(x, source, scratch, single=single)
+    rest = np.take(x, keep, axis=0, out=scratch.matrix("kept tokens", len(keep), d), mode="clip")
+    return whole, _three(rest, _Source(tokens, size, keep), scratch, unit_known=unit_without)[0]
 
 
 def _one_side(n: int, d: int) -> bool:
@@ -72,42 +83,60 @@ def _one_side(n: int, d: int) -> bool:
     return (n <= d) == (n - 1 <= d)
 
 
+@final
+@dataclass(frozen=True, eq=False)
+class _Source:
+    """Where a profile gets its tokens from, should it need them after the working memory was used for others."""
+
+    tokens: Tensor
+    size: float
+    keep: npt.NDArray[np.int64] | None = None
+
+    def raw(self) -> Matrix:
+        x = host_float64(self.tokens) / self.size
+        return x if self.keep is None else x[self.keep]
+
+    def unit(self) -> Matrix:
+        x = self.raw()
+        return x * inverse_lengths(squared_lengths(x))[:, None]
+
+    def centred(self) -> Matrix:
+        x = self.raw()
+        return x - x.mean(axis=0)
+
+
 def _three(
-    x: Matrix, size: float, epsilon: float, *, single: int | None = None, unit_known: Vector | None = None
+    x: Matrix, source: _Source, scratch: Scratch, *, single: int | None = None, unit_known: Vector | None = None
 ) -> tuple[Views, Vector | None]:
-    n, d = x.shape
+    shape = n, d = x.shape
+    epsilon = torch.finfo(source.tokens.dtype).eps
     mean = x.mean(axis=0)
-    centred = x - mean
+    centred = np.subtract(x, mean, out=scratch.matrix("centred", n, d))
     energies = squared_lengths(x)
     inverse = inverse_lengths(energies)
-    unit = x * inverse[:, None]
-    side = token_side if n <= d else feature_side
-    found = side(inverse, centred, mean, single, unit_known)
+    if n <= d:
+        found = token_side(inverse, centred, mean, single, unit_known, scratch)
+    else:
+        found = feature_side(inverse, centred, mean, single, unit_known)
     unit_spread = found.unit_spread
+    if unit_spread is None:
+        unit = source.unit()
+        unit_spread = float(np.linalg.norm(unit - unit.mean(axis=0)))
     centred_energies = squared_lengths(centred)
     spread = float(np.sqrt(centred_energies.sum()))
     made = {
         "raw": PreparedProfile(
-            x, found.raw, found.cosines, energies=energies, spread=spread, size=size, epsilon=epsilon
+            source.raw, shape, found.raw, found.cosines,
+            energies=energies, spread=spread, size=source.size, epsilon=epsilon,
         ),
         "unit": PreparedProfile(
-            unit,
-            found.unit,
-            found.cosines,
-            energies=energies * inverse**2,
-            spread=unit_spread if unit_spread is not None else float(np.linalg.norm(unit - unit.mean(axis=0))),
-            size=1.0,
-            epsilon=epsilon,
+            source.unit, shape, found.unit, found.cosines,
+            energies=energies * inverse**2, spread=unit_spread, size=1.0, epsilon=epsilon,
         ),
         "centred": PreparedProfile(
-            centred,
-            found.centred,
-            found.centred_cosines,
-            energies=centred_energies,
-            spread=spread,
-            size=size,
-            epsilon=epsilon,
+            source.centred, shape, found.centred, found.centred_cosines,
+            energies=centred_energies, spread=spread, size=source.size, epsilon=epsilon,
             structural_zeros=1 if n <= d else 0,
         ),
-    }
+    }  # fmt: skip
     return made, found.unit_without
