@@ -20,6 +20,8 @@ from rankfall.dynamics.split import LEAST, Split
 # exp(x) is 1 to the last digit for scores below this; what is smaller than this share is lost in a sum.
 NEGLIGIBLE = 1e-17
 NEGLIGIBLE_LOG = math.log(NEGLIGIBLE)
+# Within a stretch numbers are not scaled anew; squares and cubes of what stays above this do not underflow.
+LEAST_UNSCALED = 1e-60
 
 Layer = tuple[Prepared, Mixer]
 """Weights and mask of one layer."""
@@ -97,8 +99,8 @@ def _right_part(
 ) -> Split | None:
     """Normal form of all states at once, up to the first that is not to be trusted.
 
-    A state is right when the scores in front of its layer were negligible and what was moved from the residual to the
-    common part would have been lost there.
+    A state is right when the scores in front of its layer were negligible, what was moved from the residual to the
+    common part would have been lost there, and neither part came near underflow.
     """
     residual -= start.reference[:, None] @ residual
     size, top = common.abs().amax(dim=-1), residual.abs().amax(dim=(-2, -1))
@@ -109,7 +111,9 @@ def _right_part(
         for first, later in ((start.log_size, log_size), (start.log_ratio, log_ratio))
     ]
     lost = log_unit + moved.abs().amax(dim=-1).log() - log_size < NEGLIGIBLE_LOG
-    right = scores_negligible(before[0], before[1], prepared) & lost & log_size.isfinite()
+    scaled = (size > LEAST_UNSCALED) & log_size.isfinite()
+    scaled &= (top > LEAST_UNSCALED) | (start.log_ratio == -torch.inf)
+    right = scores_negligible(before[0], before[1], prepared) & lost & scaled
     count = int(right.all(dim=1).long().cumprod(dim=0).sum())
     if count == 0:
         return None

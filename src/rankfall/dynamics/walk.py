@@ -13,7 +13,7 @@ from rankfall.dynamics.split_step import split_step
 from rankfall.dynamics.weights import Weights
 
 # A stretch's states are all held at once: at most so many, and of so many numbers that they stay near the processor.
-STRETCH_LAYERS = 32
+STRETCH_LAYERS = 64
 STRETCH_NUMBERS = 1_048_576
 
 
