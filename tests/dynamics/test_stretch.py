@@ -21,6 +21,7 @@ from rankfall.dynamics import (
     split,
     split_step,
 )
+from rankfall.dynamics.mixing import Mixer
 from rankfall.dynamics.split import Split
 from rankfall.dynamics.walk import Walk
 
@@ -153,3 +154,14 @@ def test_attention_all_but_concentrated_in_one_token(exact, drawn, distance) -> 
         for layer in range(2):
             state = split_step(state, heads, plan.at(layer))
             assert float(state.log_mu()) == pytest.approx(expected[layer + 1], abs=5e-11)
+
+
+@pytest.mark.parametrize("name", ["window:4", "dilated:3:2", "causal-window:5"])
+def test_averages_by_blocks_and_by_a_sparse_matrix_agree(name) -> None:
+    values = random_tokens([0, 1], 203, 3)
+    by_matrix = Mixer((parse_mask(name),), 203, torch.device("cpu"))
+    by_blocks = Mixer((parse_mask(name),), 203, torch.device("cpu"))
+    weights = by_blocks._allowed.double()
+    by_blocks.__dict__["_average_in_blocks"] = weights / weights.sum(dim=-1, keepdim=True)
+    torch.testing.assert_close(by_blocks.average(values), by_matrix.average(values), rtol=1e-13, atol=1e-13)
+    torch.testing.assert_close(by_blocks.average(values[0]), by_matrix.average(values[0]), rtol=1e-13, atol=1e-13)

@@ -49,15 +49,23 @@ def banded_attend(
     """
     n = query.shape[-2]
     block, blocks = block_size(band), block_count(band, n)
-    query, key, value = (_deal(x, band.step, blocks * block) for x in (query, key, value))
+    query, key = (_deal(x, band.step, blocks * block) for x in (query, key))
     asked = _stretches(key, band, block)
-    told = _stretches(value, band, block)
     asking = query.unflatten(-2, (blocks, block))
     if isinstance(scale, Tensor):
         scale = scale[..., None, None]  # the axes of class and block
     if allowed is None:
         allowed = allowed_in_blocks(mask, band, n, query.device)
     weights = weigh(scores(asking, asked, scale), allowed, kind)
+    return banded_mix(weights, value, band)
+
+
+def banded_mix(
+    weights: Float[Tensor, "... c blocks block reach"], value: Float[Tensor, "... n v"], band: Band
+) -> Float[Tensor, "... n v"]:
+    """Apply weights that are given by blocks, as those of `allowed_in_blocks`."""
+    n, block = value.shape[-2], block_size(band)
+    told = _stretches(_deal(value, band.step, block_count(band, n) * block), band, block)
     return _gather(weights @ told, n)
 
 

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rankfall.attention import Heads
-from rankfall.attention.banded import allowed_in_blocks, banded_attend, pays
+from rankfall.attention.banded import allowed_in_blocks, banded_attend, banded_mix, pays
 from rankfall.attention.masks import Mask, MaskSchedule
 from rankfall.attention.masks.base import Band
 from rankfall.attention.weights import scores, softmax_weights
@@ -93,8 +93,21 @@ class Mixer:
         sparse = len(rows) < SPARSE_SHARE * self.n**2
         return (weights if sparse else weights.to_dense()).to(self.device)
 
+    @cached_property
+    def _average_in_blocks(self) -> Tensor | None:
+        """Uniform attention by the blocks of a band.
+
+        For GPUs: on an H200 a layer by the sparse matrix took 20 ms where one with scores, by blocks, took 3.
+        """
+        if self._band is None or self._allowed is None or self.device.type == "cpu":
+            return None
+        weights = self._allowed.double()
+        return weights / weights.sum(dim=-1, keepdim=True)
+
     def average(self, values: Float[Tensor, "*b n d"]) -> Float[Tensor, "*b n d"]:
         """Uniform attention: every token becomes the mean of those it sees."""
+        if self._band is not None and self._average_in_blocks is not None:
+            return banded_mix(self._average_in_blocks, values, self._band)
         if self._average.layout == torch.sparse_csr and values.ndim == 3:
             together = values.transpose(0, 1).reshape(self.n, -1)
             mixed = self._average @ together
