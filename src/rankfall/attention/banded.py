@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import pad
 
-from rankfall.attention.masks.base import Band, Mask
+from rankfall.attention.masks.base import Band, Mask, ceil_div
 from rankfall.attention.weights import Kind, scores, weigh
 
 # Smaller blocks waste fewer keys, larger ones multiply faster; below this the matrix product is too thin.
@@ -21,6 +21,11 @@ SMALLEST_BLOCK = 32
 def block_size(band: Band) -> int:
     """Queries per block: as many as the band is wide, so that at most half of the products are wasted."""
     return max(SMALLEST_BLOCK, band.lower + band.upper)
+
+
+def block_count(band: Band, n: int) -> int:
+    """Blocks per residue class."""
+    return ceil_div(ceil_div(n, band.step), block_size(band))
 
 
 def pays(band: Band | None, n: int) -> bool:
@@ -36,27 +41,37 @@ def banded_attend(
     band: Band,
     scale: float | Tensor,
     kind: Kind = "softmax",
+    allowed: Bool[Tensor, "c blocks block reach"] | None = None,
 ) -> Float[Tensor, "... n v"]:
-    """The same as dense attention under `mask`, at the cost of its band."""
+    """The same as dense attention under `mask`, at the cost of its band.
+
+    `allowed` is `allowed_in_blocks` of the same mask, for those who attend under it again and again.
+    """
     n = query.shape[-2]
-    block = block_size(band)
-    per_class = -(-n // band.step)
-    blocks = -(-per_class // block)
-    query, key, value = (_deal(x, band.step, blocks * block) for x in (query, key, value))
+    block, blocks = block_size(band), block_count(band, n)
+    query, key = (_deal(x, band.step, blocks * block) for x in (query, key))
     asked = _stretches(key, band, block)
-    told = _stretches(value, band, block)
     asking = query.unflatten(-2, (blocks, block))
     if isinstance(scale, Tensor):
         scale = scale[..., None, None]  # the axes of class and block
-    allowed = allowed_in_blocks(mask, band, n, blocks, block, query.device)
+    if allowed is None:
+        allowed = allowed_in_blocks(mask, band, n, query.device)
     weights = weigh(scores(asking, asked, scale), allowed, kind)
+    return banded_mix(weights, value, band)
+
+
+def banded_mix(
+    weights: Float[Tensor, "... c blocks block reach"], value: Float[Tensor, "... n v"], band: Band
+) -> Float[Tensor, "... n v"]:
+    """Apply weights that are given by blocks, as those of `allowed_in_blocks`."""
+    n, block = value.shape[-2], block_size(band)
+    told = _stretches(_deal(value, band.step, block_count(band, n) * block), band, block)
     return _gather(weights @ told, n)
 
 
-def allowed_in_blocks(
-    mask: Mask, band: Band, n: int, blocks: int, block: int, device: torch.device
-) -> Bool[Tensor, "c blocks block reach"]:
+def allowed_in_blocks(mask: Mask, band: Band, n: int, device: torch.device) -> Bool[Tensor, "c blocks block reach"]:
     """The mask on the pairs that the blocks hold. Padded queries see everything, so that no row is empty."""
+    block, blocks = block_size(band), block_count(band, n)
     reach = block + band.lower + band.upper
     first = torch.arange(blocks, device=device)[:, None, None] * block
     asking = first + torch.arange(block, device=device)[:, None]

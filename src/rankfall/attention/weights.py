@@ -17,7 +17,8 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 def scores(query: Float[Tensor, "... n r"], key: Float[Tensor, "... m r"], scale: float | Tensor) -> Scores:
     """scale * <q_i, k_j>. A tensor of scales has one entry per head, or any shape that broadcasts."""
-    return query @ key.mT * scale
+    score = query @ key.mT
+    return score if isinstance(scale, float) and scale == 1.0 else score * scale
 
 
 def softmax_weights(score: Scores, allowed: Allowed | None = None) -> Scores:

@@ -24,62 +24,81 @@ class Prepared:
         self.biased = heads.value_bias is not None or heads.output_bias is not None
 
     @cached_property
+    def query(self) -> Float[Tensor, "... h d r"]:
+        """Query maps with the factor of the scores in them."""
+        return self.heads.query * head_scale(self.heads.scale, self.heads.query)
+
+    @cached_property
+    def query_bias(self) -> Float[Tensor, "... h r"] | None:
+        """Query biases with the factor of the scores in them."""
+        if self.heads.query_bias is None:
+            return None
+        factor = head_scale(self.heads.scale, self.heads.query)
+        return self.heads.query_bias * (factor[..., 0] if isinstance(factor, Tensor) and factor.ndim > 0 else factor)
+
+    @cached_property
     def joined(self) -> Float[Tensor, "... h d f"]:
         """Query, key and value maps side by side: one product instead of three."""
         heads = self.heads
-        parts = [heads.query, expand_groups(heads.key, heads.heads), expand_groups(heads.value, heads.heads)]
+        parts = [self.query, expand_groups(heads.key, heads.heads), expand_groups(heads.value, heads.heads)]
         widest = max(parts, key=lambda part: part.ndim).shape[:-3]
         return torch.cat([part.expand(*widest, *part.shape[-3:]) for part in parts], dim=-1).contiguous()
 
-    def project(self, tokens: Float[Tensor, "b n d"]) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries (b, h, n, r), keys (b, h, n, r) and values (b, h, n, v), without biases."""
+    def project(self, tokens: Float[Tensor, "b n d"]) -> Float[Tensor, "b h n f"]:
+        """Scaled queries, keys and values side by side, without biases."""
+        if tokens.shape[0] == self.heads.heads == 1:
+            return (tokens[0] @ self.joined.reshape(self.joined.shape[-2:]))[None, None]
+        return tokens[:, None] @ self.joined
+
+    def parts(self, projected: Float[Tensor, "b h n f"]) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries (b, h, n, r), keys (b, h, n, r) and values (b, h, n, v) of what `project` gave."""
         rank = self.heads.rank
-        query, key, value = (tokens[:, None] @ self.joined).split([rank, rank, self.heads.value_rank], dim=-1)
+        query, key, value = projected.split([rank, rank, self.heads.value_rank], dim=-1)
         return query, key, value
 
     @cached_property
-    def value_sum(self) -> Float[Tensor, "... d o"]:
+    def value_sum(self) -> Float[Tensor, "*b d o"]:
         """Sum over heads of V_h O_h: the layer's map when all heads average alike."""
         return self.value_maps.sum(dim=-3)
 
     @cached_property
-    def value_maps(self) -> Float[Tensor, "... h d o"]:
+    def value_maps(self) -> Float[Tensor, "*b h d o"]:
         """V_h O_h of every head."""
-        return value_forms(self.heads).contiguous()
+        return _single(value_forms(self.heads)).contiguous()
 
     @cached_property
-    def score_forms(self) -> Float[Tensor, "... h d d"]:
+    def score_forms(self) -> Float[Tensor, "*b h d d"]:
         """scale * W_q W_k^T of every head."""
-        return self.heads.query @ expand_groups(self.heads.key, self.heads.heads).mT * self.scale
+        return _single(self.query @ expand_groups(self.heads.key, self.heads.heads).mT)
 
     @cached_property
-    def scale(self) -> float | Tensor:
-        """The factor of the scores, shaped to multiply (..., h, n, m)."""
-        return head_scale(self.heads.scale, self.heads.query)
+    def only_score_form(self) -> Float[Tensor, "*b d d"]:
+        """The same of a layer with one head."""
+        return self.score_forms[..., 0, :, :]
 
     @cached_property
     def log_strength(self) -> float:
         """log of s with |score - row constant| <= s e^(2K + l) (1 + e^l) in normal form, biases left out."""
-        heads = self.heads
-        norms = [float(torch.linalg.matrix_norm(weight).max()) for weight in (heads.query, heads.key)]
-        return self._log(norms[0] * norms[1] * self._largest_scale * heads.width)
+        norms = [float(torch.linalg.matrix_norm(weight).max()) for weight in (self.query, self.heads.key)]
+        return self._log(norms[0] * norms[1] * self.heads.width)
 
     @cached_property
     def log_bias_strength(self) -> float:
         """log of s with |score from the query bias| <= s e^(K + l)."""
-        if self.heads.query_bias is None:
+        if self.query_bias is None:
             return -math.inf
-        bias = float(torch.linalg.vector_norm(self.heads.query_bias, dim=-1).max())
+        bias = float(torch.linalg.vector_norm(self.query_bias, dim=-1).max())
         key = float(torch.linalg.matrix_norm(self.heads.key).max())
-        return self._log(bias * key * self._largest_scale * self.heads.width**0.5)
-
-    @cached_property
-    def _largest_scale(self) -> float:
-        return float(self.scale.abs().max()) if isinstance(self.scale, Tensor) else abs(self.scale)
+        return self._log(bias * key * self.heads.width**0.5)
 
     @staticmethod
     def _log(value: float) -> float:
         return math.log(value) if value > 0 else -math.inf
+
+
+def _single(maps: Float[Tensor, "... h d o"]) -> Float[Tensor, "*b h d o"]:
+    """A batch of one without its axis: single matrices multiply several times faster than a batch of one."""
+    return maps[0] if maps.ndim == 4 and maps.shape[0] == 1 else maps
 
 
 def take_heads(heads: Heads, index: Tensor) -> Heads:

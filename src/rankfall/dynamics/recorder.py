@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
-from dataclasses import fields
+from collections.abc import Sequence
 from typing import final
 
 import torch
 from torch import Tensor
 
-from rankfall.dynamics.split import Split
+from rankfall.dynamics.split import Split, joined
 from rankfall.measures import find, measure
 
 DEFAULT_MEASURES = ("rank", "effective_rank", "stable_rank", "mean_abs_cosine", "min_singular_value")
 # Token matrices held until they are measured together take at most this many numbers.
 HELD_NUMBERS = 4_000_000
+# For mu alone no more than fits into a processor's cache: fresh memory costs more than the arithmetic.
+HELD_FOR_MU = 131_072
 # A residual below this share of the common part is lost when both are added as float64 numbers.
 FLOAT64_SHARE = math.log(1e-17)
 
@@ -28,7 +30,8 @@ class Recorder:
     still distinguishes them, however small.
     """
 
-    def __init__(self, names: tuple[str, ...], keep_tokens: bool) -> None:
+    def __init__(self, names: tuple[str, ...], batch: int, keep_tokens: bool) -> None:
+        self.batch = batch
         self.names = tuple(name for name in names if name not in ("mu", "relative_mu"))
         for name in self.names:
             find(name)
@@ -36,17 +39,17 @@ class Recorder:
         self.layers: list[int] = []
         self.kept: list[Tensor] = []
         self._held: list[Split] = []
-        self._held_numbers = 0
+        self._held_numbers, self._most_held = 0, HELD_NUMBERS if self.names else HELD_FOR_MU
         self._columns: dict[str, list[Tensor]] = {}
 
-    def record(self, layer: int, state: Split) -> None:
-        """Take down one layer."""
-        self.layers.append(layer)
+    def record(self, layers: Sequence[int], states: Split) -> None:
+        """Take down these layers, whose states stand one behind the other: (layers * b) samples."""
+        self.layers += layers
         if self.keep_tokens:
-            self.kept.append(state.tokens().cpu())
-        self._held.append(state)
-        self._held_numbers += state.residual.numel()
-        if self._held_numbers >= HELD_NUMBERS:
+            self.kept.append(states.tokens().unflatten(0, (len(layers), -1)).cpu())
+        self._held.append(states)
+        self._held_numbers += states.residual.numel()
+        if self._held_numbers >= self._most_held:
             self._measure()
 
     def columns(self) -> dict[str, Tensor]:
@@ -57,10 +60,9 @@ class Recorder:
     def _measure(self) -> None:
         if not self._held:
             return
-        layers, batch = len(self._held), self._held[0].batch
-        states = Split(*(torch.cat([getattr(state, field.name) for state in self._held]) for field in fields(Split)))
+        states = joined(self._held)
         self._held, self._held_numbers = [], 0
-        log_mu, log_relative = states.log_mu(), states.log_relative_mu()
+        log_mu, log_relative = states.log_spread()
         found = {
             "log10_mu": log_mu / math.log(10),
             "mu": log_mu.exp(),
@@ -77,7 +79,7 @@ class Recorder:
             found |= {name: measured[name] * size ** find(name).degree for name in self.names}
             found["residual_effective_rank"] = measure(states.centred(), ["effective_rank"])["effective_rank"]
         for name, column in found.items():
-            self._columns.setdefault(name, []).append(column.reshape(layers, batch).cpu())
+            self._columns.setdefault(name, []).append(column.reshape(-1, self.batch).cpu())
 
 
 def _of_equal_tokens(tokens: Tensor, names: tuple[str, ...]) -> dict[str, Tensor]:

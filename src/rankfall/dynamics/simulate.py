@@ -18,8 +18,8 @@ from rankfall.dynamics.ordinary import OrdinaryFloor, OrdinaryRoute
 from rankfall.dynamics.recorder import DEFAULT_MEASURES, Recorder
 from rankfall.dynamics.rule import PURE_ATTENTION, Rule
 from rankfall.dynamics.split import Split, split
-from rankfall.dynamics.split_step import split_step
 from rankfall.dynamics.threads import fitting_threads
+from rankfall.dynamics.walk import Walk
 from rankfall.dynamics.weights import Weights
 from rankfall.errors import RequestError, require, require_count
 
@@ -77,32 +77,47 @@ def simulate(
     require_count("thin", thin)
     _check_start(tokens, weights.at(0), rule)
     plan = MaskPlan(masks, tokens.shape[0], tokens.shape[1], tokens.device)
-    recorder = Recorder(tuple(measures), keep_tokens)
+    batch = tokens.shape[0]
+    recorder = Recorder(tuple(measures), batch, keep_tokens)
     beside = OrdinaryRoute(tokens) if ordinary else None
     state = split(tokens, plan.reference())
+    walk = Walk(weights, plan, rule, layers)
+    layer = 0
     with fitting_threads(tokens.numel()):
-        for layer in range(layers + 1):
-            if layer > 0:
-                heads, groups = weights.at(layer - 1), plan.at(layer - 1)
-                state = split_step(state, heads, groups, rule)
-                if layer % LAYERS_BETWEEN_CHECKS == 0 or layer == layers:
-                    _check_state(state, layer)
-                if beside is not None and beside.active:
-                    beside.advance(heads, groups, rule)
-                if progress is not None:
-                    progress(1)
-            if layer % thin == 0 or layer == layers:
-                recorder.record(layer, state)
-            if beside is not None and beside.active:
+        recorder.record([0], state)
+        if beside is not None:
+            beside.follow(0, state.log_mu())
+        while layer < layers:
+            accompanied = beside is not None and beside.active
+            states = walk.onward(layer, state, single=accompanied)
+            passed = range(layer + 1, layer + 1 + states.batch // batch)
+            state, layer = states.take(slice(-batch, None)), passed[-1]
+            if len(passed) > 1 or layer % LAYERS_BETWEEN_CHECKS == 0 or layer == layers:
+                _check_state(state, layer)
+            if beside is not None and accompanied:
+                beside.advance(weights.at(layer - 1), plan.at(layer - 1), rule)
                 beside.follow(layer, state.log_mu())
+            if progress is not None:
+                progress(len(passed))
+            recorded = [reached for reached in passed if reached % thin == 0 or reached == layers]
+            if recorded:
+                recorder.record(recorded, _of_layers(states, [reached - passed[0] for reached in recorded], batch))
         columns = recorder.columns()
     return Simulation(
         layers=tuple(recorder.layers),
         columns=columns,
         final=state,
         floors=beside.floors() if beside is not None else None,
-        kept=torch.stack(recorder.kept) if keep_tokens else None,
+        kept=torch.cat(recorder.kept) if keep_tokens else None,
     )
+
+
+def _of_layers(states: Split, places: list[int], batch: int) -> Split:
+    """Some layers' states out of those that stand one behind the other."""
+    if len(places) * batch == states.batch:
+        return states
+    index = torch.tensor(places, device=states.residual.device)[:, None] * batch
+    return states.take((index + torch.arange(batch, device=index.device)).flatten())
 
 
 def _check_start(tokens: Tensor, heads: Heads, rule: Rule) -> None:

@@ -6,6 +6,7 @@ difference is carried on its own, so that log mu(X) = K + l + log ||R||_F is rig
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import final
 
@@ -14,7 +15,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rankfall.attention.checks import check_finite, check_tokens
-from rankfall.linalg.product import product
 
 # The least positive float64: dividing by it instead of by zero leaves zeros zero and nothing else changed.
 LEAST = 5e-324
@@ -66,16 +66,22 @@ class Split:
 
     def log_mu(self) -> Float[Tensor, b]:
         """log ||X - 1 1^T X / N||_F; -inf where all tokens are exactly equal."""
-        return self.log_size + self.log_ratio + _log_norm(self.centred())
+        return self.log_spread()[0]
 
     def log_relative_mu(self) -> Float[Tensor, b]:
         """log(mu(X) / ||X||_F); -inf where the tokens are equal or zero."""
-        mean = self.common + self.log_ratio.exp()[:, None] * self.residual.mean(dim=-2)
-        spread = self.log_ratio + _log_norm(self.centred())
-        total = mean.square().sum(dim=-1) * self.count + (2 * spread).exp()
-        return torch.where(total > 0, spread - 0.5 * total.clamp_min(torch.finfo(total.dtype).tiny).log(), -torch.inf)
+        return self.log_spread()[1]
 
-    def take(self, index: Tensor) -> Split:
+    def log_spread(self) -> tuple[Float[Tensor, b], Float[Tensor, b]]:
+        """Both of the above."""
+        mean = self.residual.mean(dim=-2, keepdim=True)
+        spread = self.log_ratio + torch.linalg.vector_norm(self.residual - mean, dim=(-2, -1)).log()
+        centre = self.common + self.log_ratio.exp()[:, None] * mean[:, 0]
+        total = centre.square().sum(dim=-1) * self.count + (2 * spread).exp()
+        length = 0.5 * total.clamp_min(torch.finfo(total.dtype).tiny).log()
+        return self.log_size + spread, torch.where(total > 0, spread - length, -torch.inf)
+
+    def take(self, index: Tensor | slice) -> Split:
         """The samples at these places."""
         return Split(*(getattr(self, field.name)[index] for field in fields(self)))
 
@@ -95,17 +101,20 @@ def split(tokens: Float[Tensor, "b n d"], reference: Float[Tensor, "b n"] | None
 
 
 def normal_form(common: Tensor, residual: Tensor, log_size: Tensor, log_ratio: Tensor, reference: Tensor) -> Split:
-    """The same tokens with the residual's reference moved into the common part and both parts scaled."""
-    moved = product(reference[:, None, :], residual)
-    residual = residual - moved
-    common = common + log_ratio.exp()[:, None] * moved[:, 0]
+    """The same tokens with the residual's reference moved into the common part and both parts scaled.
+
+    Takes over the residual's memory: at this size a fresh copy costs more than the arithmetic.
+    """
+    moved = reference[:, None, :] @ residual
+    residual = residual.sub_(moved)
+    common = torch.addcmul(common, log_ratio.exp()[:, None], moved[:, 0])
     top = residual.abs().amax(dim=(-2, -1))
     log_ratio = log_ratio + top.log()
-    size = torch.maximum(common.abs().amax(dim=-1), log_ratio.exp()).clamp_min(LEAST)
+    size = torch.maximum(common.abs().amax(dim=-1), log_ratio.exp()).clamp_min_(LEAST)
     log_growth = size.log()
     return Split(
         common / size[:, None],
-        residual / top.clamp_min(LEAST)[:, None, None],
+        residual.div_(top.clamp_min_(LEAST)[:, None, None]),
         log_size + log_growth,
         log_ratio - log_growth,
         reference,
@@ -129,11 +138,13 @@ def add(one: Split, other: Split, weight: float = 1.0) -> Split:
     return normal_form(common, residual, log_size, scale - log_size, one.reference)
 
 
-def merge(parts: list[Split], places: list[Tensor]) -> Split:
+def joined(parts: Sequence[Split]) -> Split:
+    """The samples of all parts, one behind the other."""
+    if len(parts) == 1:
+        return parts[0]
+    return Split(*(torch.cat([getattr(part, field.name) for part in parts]) for field in fields(Split)))
+
+
+def merge(parts: Sequence[Split], places: Sequence[Tensor]) -> Split:
     """Put samples that were taken apart back into their places."""
-    order = torch.cat(places).argsort()
-    return Split(*(torch.cat([getattr(part, field.name) for part in parts])[order] for field in fields(Split)))
-
-
-def _log_norm(residual: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(residual, dim=(-2, -1)).log()
+    return joined(parts).take(torch.cat(list(places)).argsort())

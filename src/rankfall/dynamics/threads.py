@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import torch
 
 # Token numbers per thread below which a second thread does not pay.
-NUMBERS_PER_THREAD = 262_144
+NUMBERS_PER_THREAD = 65_536
 
 
 @contextlib.contextmanager
