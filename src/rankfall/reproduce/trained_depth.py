@@ -24,7 +24,7 @@ GRID = "depth"
 BY = ("layers", "multiplier", "rank", "recipe")
 SMALL: dict[Scale, dict[str, Any]] = {
     "smoke": {"dim": 8, "points": 4, "feed_forward": 32, "batch": 32, "steps": 200, "layers": 3},
-    "quick": {"dim": 16, "points": 8, "feed_forward": 64, "batch": 64, "steps": 1000, "layers": 5},
+    "quick": {"dim": 16, "points": 8, "feed_forward": 64, "batch": 64, "steps": 1200, "layers": 5},
 }
 
 
