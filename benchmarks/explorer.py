@@ -143,13 +143,15 @@ def change(page: Any, control: str, key: str) -> tuple[float, int]:
 
 
 def focus(page: Any, control: str, key: str) -> None:
-    """Put the keyboard on the control; a list that stands at its last entry goes to its first, untimed."""
+    """Put the keyboard on the control. A list that stands at its last entry goes to its first, untimed; so does one
+    whose next entry is the counterexample, which exists in two dimensions only: a refusal is no plot."""
     if key == "ArrowRight":
         page.locator("marimo-slider").get_by_text(control, exact=True).locator("visible=true").first.wait_for()
         page.locator("marimo-slider", has=page.get_by_text(control, exact=True)).get_by_role("slider").focus()
         return
     chosen = page.locator("marimo-dropdown", has=page.get_by_text(control, exact=True)).locator("select")
-    if chosen.evaluate("list => list.selectedIndex === list.options.length - 1"):
+    following = "list => list.options[list.selectedIndex + 1]?.text ?? 'counterexample'"
+    if chosen.evaluate(following) == "counterexample":
         chosen.select_option(index=0)
         page.wait_for_timeout(600)
     chosen.focus()

@@ -111,7 +111,7 @@ def _(start):
         {_name: widgets.widget(HeadState, _name, getattr(start.head, _name)) for _name in ("layers", "context")}
     )
     dim_choice = mo.as_html(head_dim)
-    other_choices = widgets.row([head_count, *model_knobs.elements.values()])
+    other_choices = [mo.as_html(_one) for _one in (head_count, *model_knobs.elements.values())]
     return dim_choice, head_count, head_dim, model_knobs, other_choices
 
 
@@ -121,7 +121,7 @@ def _(dim_choice, head_dim, other_choices, start):
     head_rank = widgets.slider(
         [*range(1, int(head_dim.value) + 1)], min(start.head.rank, int(head_dim.value)), "rank r"
     )
-    head_controls = widgets.row([dim_choice, head_rank, other_choices])
+    head_controls = widgets.row([dim_choice, head_rank, *other_choices])
     return head_controls, head_rank
 
 

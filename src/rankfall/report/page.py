@@ -16,7 +16,7 @@ from rankfall.report.interactive import interactive
 MARKS = {"good": "✓", "warn": "!", "bad": "✗", "unknown": ""}
 
 # More rows than anybody scrolls through; the files beside the report have all of them.
-ROWS_SHOWN = 400
+ROWS_SHOWN = 200
 
 PIXELS_PER_INCH = 100
 
