@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks._harness import seconds
+from benchmarks._harness import alternately, seconds
 from rankfall.attention import Heads
 from rankfall.attention.masks import Mask, parse_mask
 from rankfall.dynamics import DrawnWeights, Recipe, random_tokens, simulate
@@ -53,13 +54,13 @@ def compare(name: str, tokens: int, batch: int, layers: int, device: str) -> dic
     theirs = dense_loop(start, heads, mask, layers).cpu()
     visible = theirs > 1e-10
     difference = float(((ours - theirs).abs() / theirs)[visible].max())
-    repeats = 3 if tokens > 1000 else 15
-    run = partial(simulate, start, weights, mask, layers, measures=(), ordinary=False)
-    fast = seconds(run, repeats=repeats, device=device)
-    slow = seconds(lambda: dense_loop(start, heads, mask, layers), repeats=repeats, device=device)
-    bare = None
+    works: list[Callable[[], object]] = [
+        partial(simulate, start, weights, mask, layers, measures=(), ordinary=False),
+        partial(dense_loop, start, heads, mask, layers),
+    ]
     if name == "complete":
-        bare = seconds(lambda: dense_loop(start, heads, None, layers), repeats=repeats, device=device)
+        works.append(partial(dense_loop, start, heads, None, layers))
+    fast, slow, *bare = alternately(*works, repeats=3 if tokens > 1000 else 31, device=device)
     return {
         "mask": name,
         "tokens": tokens,
@@ -68,7 +69,7 @@ def compare(name: str, tokens: int, batch: int, layers: int, device: str) -> dic
         "dense_ms_per_layer": 1e3 * slow / layers,
         "rankfall_ms_per_layer": 1e3 * fast / layers,
         "ratio": slow / fast,
-        "ratio_to_a_loop_without_mask": None if bare is None else bare / fast,
+        "ratio_to_a_loop_without_mask": bare[0] / fast if bare else None,
         "largest_relative_difference": difference,
     }
 
