@@ -26,6 +26,14 @@ def seconds(work: Callable[[], object], *, repeats: int = 5, warm_up: int = 1, d
     return statistics.median(times)
 
 
+def alternately(*works: Callable[[], object], repeats: int = 5, device: str = "cpu") -> list[float]:
+    """Median time of each, taken in turns so that a noisy minute of the machine hits all alike."""
+    rounds = [
+        [seconds(work, repeats=1, warm_up=int(k == 0), device=device) for work in works] for k in range(repeats)
+    ]
+    return [statistics.median(times) for times in zip(*rounds, strict=True)]
+
+
 def report(name: str, rows: Sequence[Mapping[str, Any]]) -> None:
     """Print the rows as a table, then the same as one line of JSON."""
     columns = list(rows[0])

@@ -29,7 +29,7 @@ Layer = tuple[Prepared, Mixer]
 
 def scores_negligible(log_size: Tensor, log_ratio: Tensor, prepared: Sequence[Prepared]) -> Bool[Tensor, ...]:
     """Whether under none of these weights a score differs from its row's constant by what float64 could see."""
-    by_tokens = 2 * log_size + log_ratio + (math.log(2) + max(one.log_strength for one in prepared))
+    by_tokens = 2.0 * log_size + log_ratio + (math.log(2) + max(one.log_strength for one in prepared))
     by_bias = max(one.log_bias_strength for one in prepared)
     if by_bias == -math.inf:
         return by_tokens < NEGLIGIBLE_LOG
@@ -64,7 +64,7 @@ def flat_stretch(state: Split, layers: Sequence[Layer]) -> Split | None:
         value = prepared.value_sum
         common = common @ value
         if mixer.complete:
-            # Nothing acts on the tokens' side: their reference drifts no faster than any rounding, and can wait.
+            # Nothing acts on the tokens' side: rounding in their reference grows no faster than any other.
             mixing = cubic_mixing(residual, prepared)
             factor = torch.linalg.vector_norm(mixing, dim=(-2, -1), keepdim=True).clamp_min_(LEAST)
             residual, moved = residual @ mixing.div_(factor), still
@@ -88,8 +88,8 @@ def flat_stretch(state: Split, layers: Sequence[Layer]) -> Split | None:
 def _log_units(start: Split, factors: Tensor, complete: Sequence[bool]) -> Tensor:
     """Logarithms of the units in which a stretch carries the residual: cubed and divided by n where all see all."""
     unit, units = start.log_size + start.log_ratio, []
-    for log_factor, cubic in zip(factors.log(), complete, strict=True):
-        unit = torch.add(log_factor - math.log(start.count), unit, alpha=3) if cubic else unit
+    for grown, cubic in zip((factors.log() - math.log(start.count)).unbind(), complete, strict=True):
+        unit = torch.add(grown, unit, alpha=3.0) if cubic else unit
         units.append(unit)
     return torch.stack(units)
 
@@ -102,7 +102,6 @@ def _right_part(
     A state is right when the scores in front of its layer were negligible, what was moved from the residual to the
     common part would have been lost there, and neither part came near underflow.
     """
-    residual -= start.reference[:, None] @ residual
     size, top = common.abs().amax(dim=-1), residual.abs().amax(dim=(-2, -1))
     log_size = start.log_size + size.log()
     log_ratio = log_unit + top.log() - log_size

@@ -148,7 +148,7 @@ def _check_start(tokens: Tensor, heads: Heads, rule: Rule) -> None:
 
 
 def _check_state(state: Split, layer: int) -> None:
-    largest = float(state.log_size.max() + 0 * state.log_ratio.exp().sum() + 0 * state.residual[:, 0, 0].sum())
+    largest = float(state.log_size.max() + 0.0 * state.log_ratio.exp().sum() + 0.0 * state.residual[:, 0, 0].sum())
     if math.isnan(largest) or largest > LARGEST_LOG_SIZE:
         size = "beyond float64" if math.isnan(largest) else f"10^{largest / math.log(10):.0f}"
         raise RequestError(

@@ -77,7 +77,7 @@ class Split:
         mean = self.residual.mean(dim=-2, keepdim=True)
         spread = self.log_ratio + torch.linalg.vector_norm(self.residual - mean, dim=(-2, -1)).log()
         centre = self.common + self.log_ratio.exp()[:, None] * mean[:, 0]
-        total = centre.square().sum(dim=-1) * self.count + (2 * spread).exp()
+        total = centre.square().sum(dim=-1) * float(self.count) + (2.0 * spread).exp()
         length = 0.5 * total.clamp_min(torch.finfo(total.dtype).tiny).log()
         return self.log_size + spread, torch.where(total > 0, spread - length, -torch.inf)
 

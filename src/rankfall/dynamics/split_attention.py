@@ -51,7 +51,7 @@ def _rows_apart(state: Split, prepared: Prepared, projected: Tensor, mixer: Mixe
 def complete_attention(state: Split, prepared: Prepared, mixer: Mixer) -> Split:
     """Attention of all to all, by the form that is exact for the size of each sample's residual."""
     projected = prepared.project(state.residual)
-    shrunk = (2 * (state.log_size + state.log_ratio)).exp()
+    shrunk = (2.0 * (state.log_size + state.log_ratio)).exp()
     bound = shrunk * row_specific_strength(prepared, projected)
     least, most, smallest = torch.stack([bound.min(), bound.max(), shrunk.min()]).tolist()
     if most < NEGLIGIBLE:
@@ -87,10 +87,10 @@ def _nearly_alike(state: Split, prepared: Prepared, projected: Tensor) -> Split:
     """
     query, _, _ = prepared.parts(projected)
     weights, mean, key, value = _about_the_mean(state, prepared, projected)
-    shrunk = _each(2 * (state.log_size + state.log_ratio))
+    shrunk = _each(2.0 * (state.log_size + state.log_ratio))
     excess = ((shrunk * query) @ key.mT).expm1_()
     weights = weights.mT
-    row_specific = (excess @ (weights * value)).div_((excess @ weights).add_(1).mul_(shrunk))
+    row_specific = (excess @ (weights * value)).div_((excess @ weights).add_(1.0).mul_(shrunk))
     return _cubic(state, prepared, mean, row_specific)
 
 
@@ -103,7 +103,7 @@ def _linear(state: Split, prepared: Prepared, projected: Tensor) -> Split:
 
 def _flat_complete(state: Split, prepared: Prepared) -> Split:
     """`_linear` with uniform row-common weights, whose share of the common part is lost in rounding."""
-    log_ratio = 2 * state.log_size + 3 * state.log_ratio - math.log(state.count)
+    log_ratio = 2.0 * state.log_size + 3.0 * state.log_ratio - math.log(state.count)
     residual = state.residual @ cubic_mixing(state.residual, prepared)
     return normal_form(mapped_common(state, prepared), residual, state.log_size, log_ratio, state.reference)
 
@@ -122,7 +122,7 @@ def _about_the_mean(state: Split, prepared: Prepared, projected: Tensor) -> tupl
 def _cubic(state: Split, prepared: Prepared, mean: Tensor, row_specific: Tensor) -> Split:
     """Row-common part into the common part, row-specific part at relative scale e^(2K + 3l)."""
     common = mapped_common(state, prepared) + state.log_ratio.exp()[:, None] * _combined(mean, prepared)[:, 0]
-    log_ratio = 2 * state.log_size + 3 * state.log_ratio
+    log_ratio = 2.0 * state.log_size + 3.0 * state.log_ratio
     return normal_form(common, _combined(row_specific, prepared), state.log_size, log_ratio, state.reference)
 
 
