@@ -12,9 +12,9 @@ from rankfall.linalg.spectra import TRUSTED_EIGENVALUE_SHARE, gram_eigenvalues, 
 
 # The pairwise cosines of this many tokens are held at once.
 COSINE_ROWS = 1024
-# An eigenvalue from a float64 Gram matrix is off by less than this share of the largest.
+# An eigenvalue from a float64 Gram matrix is off by some 1e-15 of the largest; this leaves a wide margin.
 GRAM_ROUNDING = 1e-12
-# Above this share of the largest, a sum of eigenvalues is right to 1e-6 even if each is off by GRAM_ROUNDING.
+# Above this share of the largest, a sum of a thousand eigenvalues that are each off by 1e-15 is right to 1e-7.
 TRUSTED_SUM_SHARE = 1e-5
 
 
