@@ -184,7 +184,7 @@ def test_a_step_through_the_kernel_is_the_same_step(monkeypatch: pytest.MonkeyPa
 
 def test_the_kernel_is_for_gpus() -> None:
     q = torch.randn(1, 2, 4, 2, 1)
-    assert choose(q, q, q) == "products"
+    assert choose(q, q, q) == "fused"
 
 
 @pytest.mark.parametrize(

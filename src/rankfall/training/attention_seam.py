@@ -18,8 +18,10 @@ from rankfall.training.kernels.operator import small_heads
 PYTORCH_WAYS = ("fused", "products", "unrolled")
 WAYS = ("kernel", *PYTORCH_WAYS)
 SHORT, LONG = 64, 128
-"""From 64 tokens on PyTorch's fused attention pays for larger ranks; above 128 always, since it keeps no scores."""
+"""On GPUs PyTorch's fused attention pays from 64 tokens on for larger ranks; above 128 always: it keeps no scores."""
 FUSED_RANK = 32
+SINGLE_HEAD = 256
+"""On a processor it pays but for single heads of fewer numbers: tokens times rank, gradient included, two cores."""
 UNROLLED_TERMS = 64
 """Compiled sums of products pay up to so many tokens times rank, as measured on an H200, gradient included."""
 
@@ -51,13 +53,15 @@ def attend(
 
 
 def choose(q: Tensor, k: Tensor, v: Tensor) -> str:
-    """The fastest way by shape: PyTorch's own kernel pads each head to large tiles, which small heads cannot fill."""
+    """The fastest way by shape: on GPUs PyTorch's own kernel pads heads to tiles that small ones cannot fill."""
     tokens, rank = max(q.shape[2], k.shape[2]), max(q.shape[-1], v.shape[-1])
-    if q.is_cuda and misfit("cuda", q.dtype, tokens, rank) is None:
+    if not q.is_cuda:
+        return "products" if q.shape[3] == 1 and tokens * rank < SINGLE_HEAD else "fused"
+    if misfit("cuda", q.dtype, tokens, rank) is None:
         return "kernel"
-    if q.is_cuda and torch.compiler.is_compiling() and tokens * rank <= UNROLLED_TERMS:
+    if torch.compiler.is_compiling() and tokens * rank <= UNROLLED_TERMS:
         return "unrolled"
-    return "fused" if tokens > LONG or (q.is_cuda and tokens >= SHORT and rank >= FUSED_RANK) else "products"
+    return "fused" if tokens > LONG or (tokens >= SHORT and rank >= FUSED_RANK) else "products"
 
 
 def _fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float) -> Tensor:

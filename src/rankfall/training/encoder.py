@@ -95,7 +95,7 @@ class Encoder:
     def _feed_forward(
         self, weights: Mapping[str, Tensor], layer: int, x: Tensor, shape: torch.Size, mask: Tensor | None
     ) -> Tensor:
-        return _linear(weights, f"{layer}.fall", _linear(weights, f"{layer}.rise", x).relu())
+        return _linear(weights, f"{layer}.fall", _linear(weights, f"{layer}.rise", x).relu_())
 
 
 def encoder_for(cells: Sequence[Cell]) -> Encoder:
@@ -121,8 +121,8 @@ def encoder_for(cells: Sequence[Cell]) -> Encoder:
 
 
 def _linear(weights: Mapping[str, Tensor], name: str, x: Tensor) -> Tensor:
-    # Not baddbmm: it would first write the bias to memory; a separate sum is left to the compiler to fuse.
-    return x @ weights[name] + weights[f"{name}_bias"][:, None]
+    # Not baddbmm: it would first write the bias to memory. In place, since a processor pays for each new tensor.
+    return (x @ weights[name]).add_(weights[f"{name}_bias"][:, None])
 
 
 def _group_heads(group: RankGroup, projected: Sequence[Tensor], mask: Tensor | None) -> Tensor:
