@@ -30,8 +30,8 @@ class Recorder:
     still distinguishes them, however small.
     """
 
-    def __init__(self, names: tuple[str, ...], batch: int, keep_tokens: bool) -> None:
-        self.batch = batch
+    def __init__(self, names: tuple[str, ...], rows: int, batch: int, keep_tokens: bool) -> None:
+        self.rows, self.batch = rows, batch
         self.names = tuple(name for name in names if name not in ("mu", "relative_mu"))
         for name in self.names:
             find(name)
@@ -40,7 +40,9 @@ class Recorder:
         self.kept: list[Tensor] = []
         self._held: list[Split] = []
         self._held_numbers, self._most_held = 0, HELD_NUMBERS if self.names else HELD_FOR_MU
-        self._columns: dict[str, list[Tensor]] = {}
+        # One table made beforehand: small results kept one by one among large passing tensors would scatter the heap.
+        self._columns: dict[str, Tensor] = {}
+        self._filled = 0
 
     def record(self, layers: Sequence[int], states: Split) -> None:
         """Take down these layers, whose states stand one behind the other: (layers * b) samples."""
@@ -55,7 +57,7 @@ class Recorder:
     def columns(self) -> dict[str, Tensor]:
         """Every measure as a (layers, b) float64 tensor on the CPU."""
         self._measure()
-        return {name: torch.cat(rows) for name, rows in self._columns.items()}
+        return {name: column[: self._filled] for name, column in self._columns.items()}
 
     def _measure(self) -> None:
         if not self._held:
@@ -78,8 +80,11 @@ class Recorder:
                     measured[name][apart] = values
             found |= {name: measured[name] * size ** find(name).degree for name in self.names}
             found["residual_effective_rank"] = measure(states.centred(), ["effective_rank"])["effective_rank"]
-        for name, column in found.items():
-            self._columns.setdefault(name, []).append(column.reshape(-1, self.batch).cpu())
+        end = self._filled + states.batch // self.batch
+        for name, values in found.items():
+            table = self._columns.setdefault(name, torch.empty(self.rows, self.batch, dtype=torch.float64))
+            table[self._filled : end] = values.reshape(-1, self.batch)
+        self._filled = end
 
 
 def _of_equal_tokens(tokens: Tensor, names: tuple[str, ...]) -> dict[str, Tensor]:

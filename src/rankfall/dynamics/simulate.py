@@ -78,7 +78,7 @@ def simulate(
     _check_start(tokens, weights.at(0), rule)
     plan = MaskPlan(masks, tokens.shape[0], tokens.shape[1], tokens.device)
     batch = tokens.shape[0]
-    recorder = Recorder(tuple(measures), batch, keep_tokens)
+    recorder = Recorder(tuple(measures), 1 + -(-layers // thin), batch, keep_tokens)
     beside = OrdinaryRoute(tokens) if ordinary else None
     state = split(tokens, plan.reference())
     walk = Walk(weights, plan, rule, layers)
