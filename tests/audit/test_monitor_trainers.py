@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,11 @@ from rankfall.audit.monitor import Alarms, lightning_callback, trainer_callback
 
 pytest.importorskip("accelerate")
 lightning = pytest.importorskip("pytorch_lightning")
+# With marimo loaded, as other tests do, transformers takes itself to be in a notebook and looks for IPython.
+_marimo = sys.modules.pop("marimo", None)
+Trainer = transformers.Trainer
+if _marimo is not None:
+    sys.modules["marimo"] = _marimo
 
 QUIET = Alarms(relative_mu=0.0, effective_rank=0.0, norm_ratio=1e9)
 WATCHED = "rankfall/model.layers.2/effective_rank"
@@ -50,7 +56,7 @@ def trainer(model: nn.Module, folder: Path, callbacks: list[Any], **settings: An
         seed=0,
         **{"logging_strategy": "no", **settings},
     )
-    return transformers.Trainer(model=model, args=arguments, train_dataset=Sequences(), callbacks=callbacks)
+    return Trainer(model=model, args=arguments, train_dataset=Sequences(), callbacks=callbacks)
 
 
 def watched(history: list[dict[str, Any]]) -> list[int]:
