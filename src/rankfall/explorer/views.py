@@ -30,14 +30,15 @@ def token_view(token: TokenState) -> Any:
         return mo.callout(as_text(f"Not possible: {error}"), kind="warn")
     row = token_curves.nearest_row(curves, token.layer)
     layer = curves.layers[row]
-    words = [facts(token_curves.summary(curves)), *map(small, token_curves.reasons(curves))]
+    # In an element of their own, also when empty: with one child more the page would make all plots anew.
+    why = f"<div>{''.join(map(small, token_curves.reasons(curves)))}</div>"
     plots = side_by_side(
         draw_motion(curves, token.view, layer),
         draw_depth(curves, layer),
         draw_attention(token_curves.attention_at(token, curves, row), token.mask, layer),
         draw_graph(token.mask, token.tokens),
     )
-    return mo.Html("".join([*words, plots.text]))
+    return mo.Html("".join([facts(token_curves.summary(curves)), why, plots.text]))
 
 
 def head_view(head: HeadState) -> Any:
