@@ -18,8 +18,10 @@ from rankfall.dynamics.experiment import run as simulate
 from rankfall.dynamics.weights import Recipe
 from rankfall.report.audit import audit_document
 from rankfall.report.comparison import comparison_document, depth_table, labels
+from rankfall.report.gallery import gallery
 from rankfall.report.page import render
 from rankfall.report.simulation import simulation_document
+from rankfall.reproduce import find
 from tests.audit.small import save_small, some_text
 
 
@@ -88,6 +90,17 @@ def test_every_number_of_a_report_is_defined(audits) -> None:
     ]
     for grid in (grid for document in documents for grid in document.grids()):
         numbers = grid.table.select_dtypes("number").columns
+        assert [name for name in numbers if not grid.definitions.get(name)] == [], grid.name
+
+
+@pytest.mark.parametrize("identity", ["amsel/fig4", "amsel/fig5", "wu/fig1", "wu/fig3", "rankfall/equilibria"])
+def test_every_number_of_the_gallery_is_defined(identity: str) -> None:
+    figure = find(identity)
+    record = {"seconds": 1.0, "scale": "smoke"}
+    document = gallery([(figure, figure.run("smoke"), record)], "rankfall reproduce --all")
+    assert document.grids()
+    for grid in document.grids():
+        numbers = grid.table.select_dtypes(["number", "bool"]).columns
         assert [name for name in numbers if not grid.definitions.get(name)] == [], grid.name
 
 

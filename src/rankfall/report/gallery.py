@@ -7,20 +7,13 @@ from typing import Any
 
 from rankfall.provenance import provenance
 from rankfall.report.document import Answer, Document, Grid, Level, Picture, Section
+from rankfall.report.gallery_columns import definitions_of
 from rankfall.reproduce import Outcome, Reproduction
 
 VERDICTS: dict[bool | None, tuple[str, Level]] = {
     True: ("agrees", "good"),
     False: ("does not agree in every point", "warn"),
     None: ("ours alone: nothing comparable was published", "unknown"),
-}
-
-POINT_COLUMNS = {
-    "published": "the value read off the paper's figure",
-    "ours": "the value that this run gave",
-    "agrees": "whether ours is within the stated tolerance of the published one",
-    "claim": "a statement that could have failed",
-    "evidence": "the number that decided",
 }
 
 
@@ -56,6 +49,7 @@ def _answer(figure: Reproduction, outcome: Outcome, record: dict[str, Any]) -> A
 def _section(figure: Reproduction, outcome: Outcome, record: dict[str, Any]) -> Section:
     import pandas as pd
 
+    meaning = definitions_of(figure.id)
     command = f"rankfall reproduce {figure.id} --scale {record['scale']}"
     blocks: list[Picture | Grid] = []
     if outcome.draw is not None:
@@ -65,10 +59,11 @@ def _section(figure: Reproduction, outcome: Outcome, record: dict[str, Any]) -> 
         claims = pd.DataFrame(
             [{"claim": claim.statement, "holds": claim.holds, "evidence": claim.evidence} for claim in outcome.claims]
         )
-        blocks.append(Grid(block_name(figure.id, "claims"), "Claims", claims, definitions=POINT_COLUMNS))
+        blocks.append(Grid(block_name(figure.id, "claims"), "Claims", claims, definitions=meaning))
     if outcome.points:
         points = pd.DataFrame([dict(point) for point in outcome.points])
-        blocks.append(Grid(block_name(figure.id, "points"), "Points", points, definitions=POINT_COLUMNS))
+        blocks.append(Grid(block_name(figure.id, "points"), "Points", points, definitions=meaning))
     for name, table in outcome.tables.items():
-        blocks.append(Grid(block_name(figure.id, name), name.replace("_", " ").capitalize(), table))
+        title = name.replace("_", " ").capitalize()
+        blocks.append(Grid(block_name(figure.id, name), title, table, definitions=meaning))
     return Section(f"{figure.id}: {figure.title}", list(outcome.notes), blocks)
