@@ -39,7 +39,7 @@ def alone(x: Tensor) -> dict[str, Tensor]:
     return {"raw": x, "unit": x / lengths.where(lengths > 0, 1.0), "centred": x - x.mean(dim=0)}
 
 
-def compare(found: dict, x: Tensor) -> None:
+def assert_equal_to_each_alone(found: dict, x: Tensor) -> None:
     for view, tokens in alone(x).items():
         expected = measure(tokens)
         for one in ALL_MEASURES:
@@ -55,10 +55,10 @@ def test_views_agree_with_each_alone(kind: str, n: int, d: int) -> None:
     x = made(kind, n, d)
     for apart in ((), (0,), (0, 1))[: n + 1]:
         whole, without = views_with_and_without(x, apart)
-        compare(whole, x)
+        assert_equal_to_each_alone(whole, x)
         keep = [index for index in range(n) if index not in apart]
         if apart and keep:
-            compare(without, x[keep])
+            assert_equal_to_each_alone(without, x[keep])
         else:
             assert without is None
 
@@ -68,9 +68,9 @@ def test_views_agree_with_each_alone(kind: str, n: int, d: int) -> None:
 def test_views_agree_on_random_sizes(n: int, d: int, seed: int, sink: int) -> None:
     x = made("shifted", n, d, seed)
     whole, without = views_with_and_without(x, [sink % n])
-    compare(whole, x)
+    assert_equal_to_each_alone(whole, x)
     if without is not None:
-        compare(without, torch.cat([x[: sink % n], x[sink % n + 1 :]]))
+        assert_equal_to_each_alone(without, torch.cat([x[: sink % n], x[sink % n + 1 :]]))
 
 
 def test_sizes_beyond_the_square_root_of_what_floats_hold() -> None:
@@ -112,8 +112,8 @@ def test_profiles_outlive_the_working_memory_they_were_made_in() -> None:
     x, other = made("sink", 40, 60), made("shifted", 50, 60)
     whole, without = views_with_and_without(x, [0], scratch)
     views_with_and_without(other, [1], scratch)
-    compare(whole, x)
-    compare(without, x[1:])
+    assert_equal_to_each_alone(whole, x)
+    assert_equal_to_each_alone(without, x[1:])
 
 
 def test_nearly_one_direction_is_measured_by_the_svd() -> None:
