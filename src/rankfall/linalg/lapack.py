@@ -73,6 +73,30 @@ def tridiagonal_eigenvalues(diagonal: Vector, off: Vector) -> Vector:
     return values
 
 
+def solve_lower(lower: Matrix, given: Vector, transposed: bool = False) -> Vector:
+    """x with L x = given, or L^T x = given. L is float64 in column order, and its diagonal has no zero."""
+    size = lower.shape[0]
+    if not (lower.flags.f_contiguous and lower.dtype == np.float64):
+        raise TypeError("dtrtrs needs a float64 matrix in column order")
+    solution = np.array(given, dtype=np.float64)
+    n, one, info = ctypes.c_int(size), ctypes.c_int(1), ctypes.c_int(0)
+    by = ctypes.byref
+    _routine("dtrtrs", 10)(
+        ctypes.c_char_p(b"L"),
+        ctypes.c_char_p(b"T" if transposed else b"N"),
+        ctypes.c_char_p(b"N"),
+        by(n),
+        by(one),
+        lower.ctypes.data,
+        by(n),
+        solution.ctypes.data,
+        by(n),
+        by(info),
+    )
+    _succeeded("dtrtrs", info.value)
+    return solution
+
+
 def _succeeded(routine: str, info: int) -> None:
     if info != 0:
         raise ArithmeticError(f"LAPACK's {routine} gave up with info {info}")

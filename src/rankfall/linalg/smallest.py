@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rankfall.linalg.lapack import Matrix, Vector
+from rankfall.linalg.lapack import Matrix, Vector, solve_lower
 
 # The bound on the relative error of s_min^2 at which Lanczos stops; the true error is nearer its square.
 SETTLED = 1e-9
@@ -62,7 +62,4 @@ def _by_lanczos(lower: Matrix, zero: float) -> float | None:
 
 
 def _inverse_gram(lower: Matrix, vector: Vector) -> Vector:
-    from scipy.linalg.blas import dtrsv
-
-    half = dtrsv(lower, vector, lower=1)
-    return np.asarray(dtrsv(lower, half, lower=1, trans=1, overwrite_x=1), dtype=np.float64)
+    return solve_lower(lower, solve_lower(lower, vector), transposed=True)

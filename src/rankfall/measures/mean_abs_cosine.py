@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from rankfall.measures.base import SHAPE_ONLY, Measure, share_range
@@ -10,10 +11,8 @@ from rankfall.measures.profile import Profile
 
 def mean_abs_cosine(profile: Profile) -> Tensor:
     """Mean of |<x_i, x_j>| / (|x_i| |x_j|) over i != j; 1 for a single token, 0 with a zero token."""
-    pairs = profile.count * (profile.count - 1)
-    if pairs == 0:
-        return profile.tokens.new_ones(profile.tokens.shape[0])
-    return (profile.absolute_cosine_sum / pairs).clamp(0, 1)
+    pairs = torch.as_tensor(profile.count * (profile.count - 1), device=profile.energy.device)
+    return (profile.absolute_cosine_sum / pairs.clamp_min(1)).clamp(0, 1).where(pairs > 0, 1.0)
 
 
 MEASURE = Measure(

@@ -45,6 +45,11 @@ class Profile:
         """Coordinates, d."""
         return self.tokens.shape[-1]
 
+    @property
+    def longer_side(self) -> int | Tensor:
+        """max(n, d)."""
+        return max(self.count, self.width)
+
     @cached_property
     def token_energies(self) -> Float[Tensor, "b n"]:
         """Squared length of each token."""
@@ -86,7 +91,7 @@ class Profile:
         """The least of the min(n, d) singular values."""
         return self.singular_values[..., -1]
 
-    def count_above(self, share: float) -> Float[Tensor, b]:
+    def count_above(self, share: float | Tensor) -> Float[Tensor, b]:
         """How many singular values exceed this share of the largest; the SVD is asked only where it is close."""
         squares = self.eigenvalues[..., self.structural_zeros :]
         if squares.shape[-1] == 0:

@@ -8,9 +8,9 @@ from rankfall.measures.base import SHAPE_ONLY, Measure, rank_range
 from rankfall.measures.profile import Profile
 
 
-def tolerance(profile: Profile) -> float:
+def tolerance(profile: Profile) -> float | Tensor:
     """Singular values up to this share of the largest count as zero: max(n, d) times the given dtype's epsilon."""
-    return max(profile.count, profile.width) * profile.epsilon
+    return profile.longer_side * profile.epsilon
 
 
 def rank(profile: Profile) -> Tensor:

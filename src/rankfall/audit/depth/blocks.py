@@ -24,9 +24,9 @@ def find_stacks(model: nn.Module) -> list[Stack]:
     """The outermost lists of modules that hold attention; of any that hold matrices, if none holds attention."""
     from rankfall.audit.interface import attention_modules
 
-    attending = {id(module) for module in attention_modules(model).values()}
     stacks = [Stack(name, tuple(items)) for name, items in _outermost(model, "") if len(items) > 0]
-    holding = [stack for stack in stacks if any(id(part) in attending for part in stack.blocks[0].modules())]
+    # One block tells for all: looking through the whole model would take longer than running some of it.
+    holding = [stack for stack in stacks if attention_modules(stack.blocks[0])]
     if not holding:
         holding = [stack for stack in stacks if any(p.ndim == 2 for p in stack.blocks[0].parameters())]
     if not holding:

@@ -42,10 +42,10 @@ def capture(
     on_tokens: OnTokens,
     *,
     inside: bool = False,
-    stack: str | None = None,
+    stack: str | Stack | None = None,
 ) -> int:
     """Run the model once; `on_tokens` gets (b, n, d) tokens at every boundary. Gives the number of layers run."""
-    chosen = choose_stack(model, stack)
+    chosen = stack if isinstance(stack, Stack) else choose_stack(model, stack)
     watcher = _Watcher(on_tokens)
     with contextlib.ExitStack() as hooks, torch.inference_mode():
         for handle in watcher.hooks(chosen):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
@@ -9,7 +10,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from rankfall.audit.depth.blocks import choose_stack
 from rankfall.audit.depth.capture import Place, capture
+from rankfall.audit.depth.companies import ahead
+from rankfall.audit.depth.on_device import DeviceRoute
+from rankfall.audit.depth.passes import passes
 from rankfall.audit.depth.rows import DepthRow, Measured, Values, gather
 from rankfall.audit.depth.sinks import find_sinks
 from rankfall.audit.depth.workers import Workers
@@ -34,13 +39,15 @@ def measure_depth(
     inside: bool = False,
     stack: str | None = None,
     without_sinks: bool = True,
+    at_once: int | None = None,
     step: Step | None = None,
     seed: int = 0,
 ) -> list[DepthRow]:
-    """Rows of all measures of all views at every boundary of one batched run, padding left out.
+    """Rows of all measures of all views at every boundary, padding left out.
 
     `layers` limits what is measured (default: all); `without_sinks` repeats all measures without the sinks, where
-    there are some. `step` is called with 1 for every text measured at a place.
+    there are some. At most `at_once` texts run through the model together (default: all in one run). `step` is called
+    with 1 for every text measured at a place.
     """
     memory = threading.local()
 
@@ -50,18 +57,27 @@ def measure_depth(
         return measure_one(place, text, tokens, names[text], without_sinks, memory.scratch)
 
     done = (lambda: None) if step is None else (lambda: step(1))
+    chosen = choose_stack(model, stack)
+    # The embeddings, every block's output, and that of the last once more behind the final norm.
+    places = len(chosen.blocks) + 2 if layers is None else len(layers)
+    device = DeviceRoute(names, real, without_sinks=without_sinks, places=places, done=done)
     workers: Workers[Measured] = Workers(done)
-    with single_threaded_blas(), workers:
+    with single_threaded_blas(), workers, contextlib.closing(device):
 
-        def on_tokens(place: Place, tokens: Tensor) -> None:
+        def on_tokens(first: int, place: Place, tokens: Tensor) -> None:
             if layers is not None and place.layer not in layers:
                 return
-            for text in range(tokens.shape[0]):
-                kept = tokens[text] if real[text] is None else tokens[text][real[text]]
+            if DeviceRoute.suits(tokens):
+                device.take(place, tokens, first)
+                return
+            for text, given in enumerate(tokens, start=first):
+                kept = given if real[text] is None else given[real[text]]
                 workers.submit(kept, partial(measured, place, text))
 
-        capture(model, inputs, on_tokens, inside=inside, stack=stack)
-        return gather(workers.results(), seed)
+        with ahead(next(model.parameters()).device):
+            for first, some in passes(inputs, len(names), at_once):
+                capture(model, some, partial(on_tokens, first), inside=inside, stack=chosen)
+        return gather([*workers.results(), *device.results()], seed)
 
 
 def measure_one(

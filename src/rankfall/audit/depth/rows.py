@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, final
 
@@ -66,24 +66,37 @@ def gather(measured: Sequence[Measured], seed: int = 0) -> list[DepthRow]:
 
 
 def _row(place: Place, group: list[Measured], seed: int) -> DepthRow:
+    values = [one.values for one in group]
     any_sink = any(one.without is not None for one in group)
     return DepthRow(
         layer=place.layer,
         part=place.part,
-        values=_combined([one.values for one in group], lambda values: float(np.mean(values))),
+        values=_means(values),
         texts=len(group),
-        interval=None if len(group) < 2 else _combined([one.values for one in group], lambda v: bootstrap(v, seed)),
-        without_sinks=_combined([one.without or one.values for one in group], lambda values: float(np.mean(values)))
-        if any_sink
-        else None,
+        interval=None if len(group) < 2 else _intervals(values, seed),
+        without_sinks=_means([one.without or one.values for one in group]) if any_sink else None,
         sinks=tuple(sink for one in group for sink in one.sinks),
         per_text=tuple(group),
     )
 
 
-def _combined(tables: Sequence[Values], how: Any) -> Any:
+def _means(tables: Sequence[Values]) -> Values:
+    """Over texts, of all measures at once: one by one, this took a tenth of a GPU's pass."""
+    if len(tables) == 1:
+        return tables[0]
+    means = iter(np.array([list(_flat(table)) for table in tables]).mean(axis=0).tolist())
+    return {view: {name: next(means) for name in measures} for view, measures in tables[0].items()}
+
+
+def _flat(table: Values) -> Iterator[float]:
+    for measures in table.values():
+        yield from measures.values()
+
+
+def _intervals(tables: Sequence[Values], seed: int) -> Mapping[str, Mapping[str, tuple[float, float]]]:
     return {
-        view: {name: how([table[view][name] for table in tables]) for name in tables[0][view]} for view in tables[0]
+        view: {name: bootstrap([table[view][name] for table in tables], seed) for name in measures}
+        for view, measures in tables[0].items()
     }
 
 

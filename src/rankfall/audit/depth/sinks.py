@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import final
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from rankfall.linalg.scratch import Scratch
@@ -35,34 +35,48 @@ class Sink:
     coordinate_share: float
 
 
+@final
+@dataclass(frozen=True)
+class Standing:
+    """Of every token (c, n): length over the median's, share of the energy, and whether that makes it a sink."""
+
+    ratios: Float[Tensor, "c n"]
+    shares: Float[Tensor, "c n"]
+    chosen: Bool[Tensor, "c n"]
+
+
+def standing(energies: Float[Tensor, "c n"], kept: Float[Tensor, "c n"]) -> Standing:
+    """How tokens of these squared lengths stand among those that are kept (one, not zero)."""
+    counts = kept.sum(dim=-1, keepdim=True)
+    lengths = (energies * kept).sqrt()
+    in_order = lengths.where(kept > 0, torch.inf).sort(dim=-1).values
+    median = in_order.gather(1, ((counts - 1) / 2).to(torch.int64))
+    ratios = lengths / median.clamp_min(torch.finfo(torch.float64).tiny)
+    total = (energies * kept).sum(dim=-1, keepdim=True)
+    shares = energies * kept / total.where(total > 0, 1.0)
+    longest = (ratios > NORM_RATIO) | ((shares > ENERGY_SHARE) & (shares * counts > FAIR_SHARES))
+    return Standing(ratios, shares, longest & (counts >= FEWEST_TOKENS) & (total > 0))
+
+
 def find_sinks(
     tokens: Float[Tensor, "n d"], text: int, names: list[str], scratch: Scratch | None = None
 ) -> list[Sink]:
     """The sinks among the tokens, in order of position."""
-    n = tokens.shape[0]
-    if n < FEWEST_TOKENS:
-        return []
     energies = torch.from_numpy(squared_lengths(host_float64(tokens, scratch)))
-    lengths = energies.sqrt()
-    total = energies.sum()
-    if not bool(total > 0):
-        return []
-    ratios = lengths / lengths.median().clamp_min(torch.finfo(torch.float64).tiny)
-    shares = energies / total
-    chosen = (ratios > NORM_RATIO) | ((shares > ENERGY_SHARE) & (shares * n > FAIR_SHARES))
-    found = []
-    for position in chosen.nonzero()[:, 0].tolist():
+    found = standing(energies[None], torch.ones_like(energies)[None])
+    sinks = []
+    for position in found.chosen[0].nonzero()[:, 0].tolist():
         row = tokens[position].double().square()
         coordinate = int(row.argmax())
-        found.append(
+        sinks.append(
             Sink(
                 text=text,
                 position=position,
                 token=names[position] if position < len(names) else "",
-                norm_ratio=float(ratios[position]),
-                energy_share=float(shares[position]),
+                norm_ratio=float(found.ratios[0, position]),
+                energy_share=float(found.shares[0, position]),
                 coordinate=coordinate,
                 coordinate_share=float(row[coordinate] / energies[position]),
             )
         )
-    return found
+    return sinks

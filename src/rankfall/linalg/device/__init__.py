@@ -1,0 +1,1 @@
+"""Linear algebra on GPUs, many small problems at once."""
