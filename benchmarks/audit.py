@@ -4,14 +4,15 @@
     python -m benchmarks.audit --device cuda        the same on a GPU, where transformers and the weights are
     python -m benchmarks.audit --random-weights     a random model of SmolLM2's shape, where the weights are not
     python -m benchmarks.audit --device cuda --random-weights --batch 1 8 32 --out DIR
-                                                    several texts at once; the numbers checked, and kept in a file
+                                                    several texts, together and one by one; the numbers checked,
+                                                    and kept in a file
 
 Plain and measured passes alternate within one run, so that their ratio survives a busy machine. `cpu` is processor
 time of all threads together: on few cores the ratio of wall times cannot be better than that of processor times for
 long. Measured at every block boundary: all measures of the raw, unit and centred view; the last column adds the
-same again without the sinks, which SmolLM2 has in most of its layers and which an audit does by default. On a GPU
-the tokens are measured by the host's cores; `device_eigenvalues_seconds` is what the GPU's own solver takes for the
-eigenvalues alone of one text (three Gram matrices at each boundary), the least that measuring there would add.
+same again without the sinks, which SmolLM2 has in most of its layers and which an audit does by default. `at_once`
+is how many of the texts run through the model together, plain or measured. On a GPU, the vendor's solver would take
+`device_eigenvalues_seconds` for the eigenvalues alone of one text (two Gram matrices at each boundary).
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from benchmarks._harness import report, seconds
 from rankfall.audit.depth import measure_depth
 from rankfall.audit.depth.blocks import choose_stack
 from rankfall.audit.depth.capture import Place, capture
+from rankfall.audit.depth.passes import passes
 from rankfall.audit.texts import Batch, encode, from_ids, shipped_text
 from rankfall.provenance import provenance
 
@@ -45,9 +47,10 @@ def main(arguments: list[str] | None = None) -> None:
     torch.set_num_threads(options.threads)
     network, tokenizer = _model(options.random_weights, options.device)
     rows = [
-        _timed(network, _batch(tokenizer, tokens, texts), options)
+        _timed(network, _batch(tokenizer, tokens, texts), options, at_once)
         for tokens in options.tokens
         for texts in options.batch
+        for at_once in ((texts, 1) if texts > 1 else (1,))
     ]
     if options.device == "cpu":
         rows.append(_peak(network, _batch(tokenizer, 2048)))
@@ -92,18 +95,20 @@ def _batch(tokenizer: Any, tokens: int, texts: int = 1) -> Batch:
     return encode(tokenizer, [shipped_text() * 4], tokens=tokens, passages=texts)
 
 
-def _timed(network: nn.Module, batch: Batch, options: Any) -> dict[str, Any]:
-    inputs = batch.inputs(network)
+def _timed(network: nn.Module, batch: Batch, options: Any, at_once: int) -> dict[str, Any]:
+    inputs, texts = batch.inputs(network), len(batch.names)
+    given: Any = {"real": batch.kept(), "names": batch.names, "at_once": at_once}
 
     def plain() -> None:
         with torch.inference_mode():
-            network(**inputs)
+            for _, some in passes(inputs, texts, at_once):
+                network(**some)
 
     def measured() -> None:
-        measure_depth(network, inputs, real=batch.kept(), names=batch.names, without_sinks=False)
+        measure_depth(network, inputs, **given, without_sinks=False)
 
     def repeated() -> None:
-        measure_depth(network, inputs, real=batch.kept(), names=batch.names)
+        measure_depth(network, inputs, **given)
 
     works = {"plain": plain, "measured": measured, "repeated": repeated}
     wall: dict[str, list[float]] = {name: [] for name in works}
@@ -121,7 +126,8 @@ def _timed(network: nn.Module, batch: Batch, options: Any) -> dict[str, Any]:
     middle_cpu = {name: statistics.median(times) for name, times in cpu.items()}
     return {
         "tokens": batch.ids.shape[1],
-        "texts": batch.ids.shape[0],
+        "texts": texts,
+        "at_once": at_once,
         "device": options.device,
         "threads": options.threads,
         "plain_seconds": middle["plain"],
@@ -129,6 +135,7 @@ def _timed(network: nn.Module, batch: Batch, options: Any) -> dict[str, Any]:
         "added": middle["measured"] / middle["plain"] - 1,
         "added_cpu": middle_cpu["measured"] / middle_cpu["plain"] - 1,
         "added_with_sinks_left_out_too": middle["repeated"] / middle["plain"] - 1,
+        "added_each": [round(one / other - 1, 3) for one, other in zip(wall["measured"], wall["plain"], strict=True)],
     }
 
 
@@ -166,7 +173,7 @@ def _checked(network: nn.Module, batch: Batch) -> dict[str, Any]:
 
 def _device_eigenvalues(network: nn.Module, options: Any) -> float:
     tokens, layers = options.tokens[0], len(choose_stack(network).blocks)
-    x = torch.randn(3 * (layers + 2), tokens, SHAPE["hidden_size"], device=options.device, dtype=torch.float64)
+    x = torch.randn(2 * (layers + 2), tokens, SHAPE["hidden_size"], device=options.device, dtype=torch.float64)
     gram = x @ x.mT
     return seconds(lambda: torch.linalg.eigvalsh(gram), repeats=2, device=options.device)
 

@@ -26,8 +26,13 @@ def tridiagonalise(matrices: Float[Tensor, "b n n"]) -> tuple[Float[Tensor, "b n
 
 
 def tridiagonal_eigenvalues(diagonal: Float[Tensor, "b n"], off: Float[Tensor, "b n"]) -> Float[Tensor, "b n"]:
-    """All eigenvalues, smallest first. The last off-diagonal is not read."""
+    """All eigenvalues, smallest first; NaN where entries are no numbers. The last off-diagonal is not read."""
     if diagonal.is_cuda:
         return on_gpu.tridiagonal_eigenvalues(diagonal, off)
-    pairs = zip(diagonal.numpy(), off.numpy(), strict=True)
-    return torch.from_numpy(np.stack([lapack.tridiagonal_eigenvalues(one, other[:-1]) for one, other in pairs]))
+    return torch.from_numpy(np.stack([_eigenvalues(*one) for one in zip(diagonal.numpy(), off.numpy(), strict=True)]))
+
+
+def _eigenvalues(diagonal: lapack.Vector, off: lapack.Vector) -> lapack.Vector:
+    if not (np.isfinite(diagonal).all() and np.isfinite(off[:-1]).all()):
+        return np.full_like(diagonal, np.nan)
+    return lapack.tridiagonal_eigenvalues(diagonal, off[:-1])

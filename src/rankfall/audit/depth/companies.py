@@ -59,19 +59,19 @@ class Company:
 
 
 @torch.inference_mode()
-def start(items: Sequence[Item], given: torch.cuda.Event | None) -> Company:
-    """Begin the work on items of one shape, as soon as their device has got to `given`. Off GPUs, do it."""
+def start(items: Sequence[Item]) -> Company:
+    """Begin the work on items of one shape, as soon as their device has got to them. Off GPUs, do it."""
     first = items[0].tokens
     room = 1 << (len(items) - 1).bit_length()
-    if given is None:
+    if not first.is_cuda:
         place = station(room, *first.shape, first.dtype, first.device)
         _fill(place, items)
         return Company(items, place.run().clone(), place, None)
     stream = next(_streams(first.device))
     # A station serves one company at a time: those of the same stream come after each other.
     place = station(room, *first.shape, first.dtype, first.device, turn=stream.cuda_stream)
+    stream.wait_stream(torch.cuda.current_stream(first.device))
     with torch.cuda.stream(stream):
-        stream.wait_event(given)
         _fill(place, items)
         found = place.run()
         numbers = torch.empty(found.shape, dtype=found.dtype, pin_memory=True)

@@ -21,7 +21,7 @@ from rankfall.measures.views.batch import BatchProfile
 from rankfall.measures.views.masked import masked_views
 
 WHOLE_NUMBERS = ("counts", "absent", "structural_zeros")
-OF_A_PROFILE = (*WHOLE_NUMBERS, "cosine_sums", "energies", "spread", "size")
+OF_A_PROFILE = (*WHOLE_NUMBERS, "cosine_sums", "energies", "spread", "size", "singular")
 
 
 def facts_of(tokens: Tensor, kept: Tensor) -> dict[str, Tensor]:
@@ -46,6 +46,7 @@ def facts_of(tokens: Tensor, kept: Tensor) -> dict[str, Tensor]:
         "energies": views.token_energies,
         "spread": views.spread,
         "size": views.size,
+        "singular": views.singular,
     }
     return {
         "values": torch.stack([one.of(views) for one in ALL_MEASURES]).reshape(len(ALL_MEASURES), 3, samples),
@@ -62,6 +63,7 @@ def profile_again(facts: Mapping[str, Vector], eigenvalues: Vector, width: int, 
     """The profile of samples from their facts, each with a first axis for them, and from spectra that were mended."""
     given = {name: torch.from_numpy(facts[name]) for name in OF_A_PROFILE}
     given |= {name: given[name].to(torch.int64) for name in WHOLE_NUMBERS}
+    given["singular"] = given["singular"] > 0
     return BatchProfile(eigenvalues=torch.from_numpy(eigenvalues), width=width, epsilon=epsilon, **given)
 
 

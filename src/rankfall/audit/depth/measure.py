@@ -74,10 +74,11 @@ def measure_depth(
                 kept = given if real[text] is None else given[real[text]]
                 workers.submit(kept, partial(measured, place, text))
 
-        with ahead(next(model.parameters()).device):
+        where = next(model.parameters()).device
+        with ahead(where):
             for first, some in passes(inputs, len(names), at_once):
                 capture(model, some, partial(on_tokens, first), inside=inside, stack=chosen)
-        return gather([*workers.results(), *device.results()], seed)
+        return gather([*workers.results(), *device.results()], seed, where)
 
 
 def measure_one(

@@ -2,14 +2,14 @@
 
 A model of many small layers keeps its GPU waiting for the host most of the time. Tokens are gathered, a few places at
 once, and a recorded computation works on them in streams of its own. Large companies use the GPU better, small ones
-are done sooner: companies get smaller towards the end, where nothing hides them. A thread starts them, because
-starting a long recording takes the host as long as a dozen launches. Numbers are looked at when they have arrived.
+are done sooner: companies get smaller towards the end, where nothing hides them. Numbers are looked at when they have
+arrived.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import final
 
@@ -65,7 +65,7 @@ class DeviceRoute:
     places: int
     done: Callable[[], None] = lambda: None
     _waiting: list[Item] = field(default_factory=list)
-    _companies: list[Future[Company]] = field(default_factory=list)
+    _companies: list[Company] = field(default_factory=list)
     _calm: int = 0
     """So many of the companies are back and lead to no more work."""
     _findings: dict[tuple[Place, int], _Finding] = field(default_factory=dict)
@@ -78,7 +78,6 @@ class DeviceRoute:
         self._left = self.places * len(self.names)
         self._most = LARGEST if self._left < MANY else LARGEST_OF_MANY
         self._size = self._size_of_next()
-        self._starter = ThreadPoolExecutor(1, thread_name_prefix="rankfall-start")
         self._menders = ThreadPoolExecutor(MENDERS, thread_name_prefix="rankfall-mend")
 
     @staticmethod
@@ -97,7 +96,7 @@ class DeviceRoute:
         """Everything measured."""
         self._start()
         while self._companies:
-            self._read(self._companies.pop(0).result())
+            self._read(self._companies.pop(0))
             if not self._companies:
                 self._start()
         mend(self._mendings)
@@ -108,7 +107,6 @@ class DeviceRoute:
 
     def close(self) -> None:
         """Let the threads go."""
-        self._starter.shutdown(cancel_futures=True)
         self._menders.shutdown(cancel_futures=True)
 
     def _add(self, item: Item) -> None:
@@ -128,17 +126,12 @@ class DeviceRoute:
             return
         items, self._waiting = self._waiting, []
         self._size = self._size_of_next()
-        given = torch.cuda.Event() if items[0].tokens.is_cuda else None
-        if given is not None:
-            given.record(torch.cuda.current_stream(items[0].tokens.device))
-        self._companies.append(self._starter.submit(start, items, given))
+        self._companies.append(start(items))
 
     def _look(self) -> None:
         """Read early what leads to more work; the rest can wait until the model has ended."""
-        while self._calm < len(self._companies) and self._companies[self._calm].done():
-            company = self._companies[self._calm].result()
-            if not company.is_back:
-                return
+        while self._calm < len(self._companies) and self._companies[self._calm].is_back:
+            company = self._companies[self._calm]
             facts = company.facts()
             again = self.without_sinks and facts["is_sink"].any()
             if again or facts["smallest_in_doubt"].any() or facts["others_in_doubt"].any():
@@ -149,18 +142,19 @@ class DeviceRoute:
 
     def _read(self, company: Company) -> None:
         facts = company.facts()
-        tables = np.moveaxis(facts["values"], -1, 0)
+        by_sample = facts["values"].transpose(2, 1, 0)
+        if not np.isfinite(by_sample[: len(company.items)]).all():
+            check_finite(torch.stack([item.tokens for item in company.items]))
+        tables: list[Table] = [
+            {view: dict(zip(MEASURE_NAMES, values, strict=True)) for view, values in zip(VIEWS, sample, strict=True)}
+            for sample in by_sample.tolist()
+        ]
         for sample, item in enumerate(company.items):
-            if not np.isfinite(tables[sample]).all():
-                check_finite(item.tokens)
-            table: Table = {
-                view: dict(zip(MEASURE_NAMES, tables[sample, :, index].tolist(), strict=True))
-                for index, view in enumerate(VIEWS)
-            }
-            self._file(item, table, facts, sample)
-            doubts = facts["smallest_in_doubt"][:, sample] + facts["others_in_doubt"][:, sample]
-            for view in np.flatnonzero(doubts).tolist():
-                self._mendings.append(Mending.begin(self._menders, item, table, view, facts, sample))
+            self._file(item, tables[sample], facts, sample)
+        doubts = (facts["smallest_in_doubt"] + facts["others_in_doubt"])[:, : len(company.items)]
+        for view, sample in np.argwhere(doubts).tolist():
+            item, table = company.items[sample], tables[sample]
+            self._mendings.append(Mending.begin(self._menders, item, table, view, facts, sample))
 
     def _file(self, item: Item, table: Table, facts: Facts, sample: int) -> None:
         if item.without_sinks:

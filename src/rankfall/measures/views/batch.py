@@ -17,6 +17,7 @@ from rankfall.measures.views.prepared import TRUSTED_SHARE
 class BatchProfile(Profile):
     """Token matrices that may differ in their number of tokens. Of each spectrum's entries, smallest first, the first
     `absent` stand for nothing, and the next `structural_zeros` are zero by construction; rounding there is cut off.
+    So is it for the smallest where a matrix is `singular`, its rows known to depend on each other.
 
     Squared singular values decide everything here, which is not always enough: `smallest_in_doubt` and
     `others_in_doubt` say of which matrices.
@@ -34,12 +35,14 @@ class BatchProfile(Profile):
         energies: Float[Tensor, "b n"],
         spread: Float[Tensor, b],
         size: Float[Tensor, b],
+        singular: Bool[Tensor, b],
         epsilon: float,
     ) -> None:
         self._counts, self._width, self.absent = counts, width, absent
         places = torch.arange(eigenvalues.shape[-1], device=eigenvalues.device)
-        self._present = places >= (absent + structural_zeros)[:, None]
+        self._present = places >= (absent + torch.maximum(structural_zeros, singular.to(torch.int64)))[:, None]
         self.structural_zeros = structural_zeros  # type: ignore[assignment]
+        self.singular = singular
         self.size, self.epsilon = size, epsilon
         self.__dict__ |= {
             "eigenvalues": eigenvalues.clamp_min(0).where(self._present, 0.0),
@@ -80,7 +83,8 @@ class BatchProfile(Profile):
     @property
     def smallest_in_doubt(self) -> Bool[Tensor, b]:
         """Where the smallest singular value is so small that its square tells nothing."""
-        return (self._least <= TRUSTED_SHARE * self.eigenvalues[:, -1]) & (self.structural_zeros == 0)
+        known = self.singular | (self.structural_zeros > 0)
+        return (self._least <= TRUSTED_SHARE * self.eigenvalues[:, -1]) & ~known
 
     @property
     def others_in_doubt(self) -> Bool[Tensor, b]:

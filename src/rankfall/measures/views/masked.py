@@ -7,7 +7,7 @@ for zeros that stand for nothing. No step asks what a value is, so that a GPU ca
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from rankfall.linalg.batched import tridiagonal_eigenvalues, tridiagonalise
@@ -56,6 +56,7 @@ def masked_views(tokens: Batch, kept: Vectors) -> BatchProfile:
         cosine_sums=torch.cat([sums, sums, _off_diagonal(_normalised(gram))]).clamp_min(0),
         energies=torch.cat([energies, unit.square().sum(dim=-1), centred_energies]),
         spread=torch.cat([spread, unit_spread, spread]),
+        singular=((number <= d) & _any_twice(x, energies, kept)).repeat(3),
         size=torch.cat([size, torch.ones_like(size), size]),
         epsilon=epsilon,
     )
@@ -122,6 +123,15 @@ def _normalised(gram: Square) -> Square:
 def _off_diagonal(square: Square) -> Float[Tensor, c]:
     sizes = square.abs()
     return sizes.sum(dim=(-2, -1)) - sizes.diagonal(dim1=-2, dim2=-1).sum(dim=-1)
+
+
+def _any_twice(x: Batch, energies: Vectors, kept: Vectors) -> Bool[Tensor, c]:
+    """Whether two tokens that count are the same, bit by bit: those have the same length, so they would be neighbours
+    in the order of lengths, but for others that happen to share it."""
+    order = energies.where(kept > 0, -1.0).argsort(dim=-1)
+    in_order = x.gather(1, order[..., None].expand_as(x))
+    same = (in_order[:, 1:] == in_order[:, :-1]).all(dim=-1)
+    return (same & (kept.gather(1, order)[:, :-1] > 0)).any(dim=-1)
 
 
 def _inverse_root(squares: Tensor) -> Tensor:
