@@ -21,8 +21,9 @@ from torch import Tensor
 
 from rankfall.attention.checks import check_finite, check_tokens
 from rankfall.errors import require
-from rankfall.linalg.lapack import Matrix, Vector
+from rankfall.linalg.lapack import Matrix
 from rankfall.linalg.scratch import Scratch
+from rankfall.linalg.tridiagonal import Spectrum
 from rankfall.measures.profile import Profile
 from rankfall.measures.views.feature_side import feature_side
 from rankfall.measures.views.prepared import PreparedProfile
@@ -106,8 +107,13 @@ class _Source:
 
 
 def _three(
-    x: Matrix, source: _Source, scratch: Scratch, *, single: int | None = None, unit_known: Vector | None = None
-) -> tuple[Views, Vector | None]:
+    x: Matrix,
+    source: _Source,
+    scratch: Scratch,
+    *,
+    single: int | None = None,
+    unit_known: Spectrum | None = None,
+) -> tuple[Views, Spectrum | None]:
     shape = n, d = x.shape
     epsilon = torch.finfo(source.tokens.dtype).eps
     mean = x.mean(axis=0)
