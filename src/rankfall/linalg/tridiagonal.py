@@ -26,33 +26,23 @@ class Spectrum:
         self.total = max(float(diagonal.sum()), 0.0)
         scale = 1.0 / self.total if self.total > 0 else 0.0
         self._diagonal, self._off = diagonal * scale, off * scale
+        # sum p^2 of the shares p = eigenvalue / total; the largest share lies between that and its root.
+        self.concentration = float(self._diagonal @ self._diagonal + 2.0 * (self._off @ self._off))
+        self._largest_share = self._largest() if self.total > 0 else 0.0
+        self.largest = self._largest_share * self.total
+
+    def _largest(self) -> float:
+        high = float(np.sqrt(self.concentration))
+        return tridiagonal_eigenvalue(self._diagonal, self._off, self.size - 1, self.concentration, high)
 
     @cached_property
     def eigenvalues(self) -> Vector:
         """All of them, smallest first; rounding below zero is cut off."""
         return np.maximum(tridiagonal_eigenvalues(self._diagonal, self._off), 0.0) * self.total
 
-    @cached_property
-    def concentration(self) -> float:
-        """sum p^2 of the shares p = eigenvalue / total."""
-        return float(self._diagonal @ self._diagonal + 2.0 * (self._off @ self._off))
-
-    @cached_property
     def entropy(self) -> float:
         """-sum p log p of the shares."""
         return entropy(self._diagonal, self._off) if self.total > 0 else 0.0
-
-    @cached_property
-    def largest(self) -> float:
-        """The largest eigenvalue. Its share p lies between sum p^2 and the root of that."""
-        return self.total * self._largest_share
-
-    @cached_property
-    def _largest_share(self) -> float:
-        if self.total == 0:
-            return 0.0
-        low, high = self.concentration, float(np.sqrt(self.concentration))
-        return tridiagonal_eigenvalue(self._diagonal, self._off, self.size - 1, low, high)
 
     def count_above(self, fraction: float, margin: float) -> int | None:
         """How many eigenvalues exceed this fraction of the largest; None if some are within `margin` of the largest
