@@ -44,5 +44,14 @@ def test_repeated_rows_and_zeros_give_zero_up_to_rounding(n: int, d: int) -> Non
     assert 0.0 <= found <= 1e-14 * largest
 
 
+@pytest.mark.parametrize(("n", "d", "different"), [(16, 80, 4), (24, 40, 4), (64, 80, 20), (40, 30, 12)])
+def test_rows_repeated_many_times_give_zero(n: int, d: int, different: int) -> None:
+    # Solving with such a triangular factor gives numbers beyond 1e80.
+    for seed in range(4):
+        generator = np.random.default_rng(seed)
+        matrix = generator.standard_normal((different, d))[generator.integers(0, different, n)]
+        assert smallest_singular_value(matrix, float(np.linalg.norm(matrix, 2))) == 0.0
+
+
 def test_a_zero_matrix() -> None:
     assert smallest_singular_value(np.zeros((4, 6)), 0.0) == 0.0

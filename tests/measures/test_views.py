@@ -11,7 +11,7 @@ from torch import Tensor
 from rankfall.errors import RequestError
 from rankfall.linalg.scratch import Scratch
 from rankfall.measures import ALL_MEASURES, measure
-from rankfall.measures.views import views, views_with_and_without
+from rankfall.measures.views import together, views, views_with_and_without
 
 SHAPES = [(1, 5), (2, 5), (5, 5), (6, 5), (7, 5), (40, 60), (61, 40)]
 RELATIVE, ABSOLUTE = 1e-7, 1e-11
@@ -121,6 +121,16 @@ def test_nearly_one_direction_is_measured_by_the_svd() -> None:
     x = made("plain", 6, 9)[:1].expand(6, 9) + 1e-9 * made("plain", 6, 9, seed=1)
     rest = torch.linalg.svdvals(x)[1:].square().sum().sqrt()
     assert float(by_name["rank_one_residual"].of(views(x)["raw"])) == pytest.approx(float(rest), rel=1e-6)
+
+
+@pytest.mark.parametrize(("n", "d"), SHAPES)
+def test_views_read_together_are_the_same_as_one_by_one(n: int, d: int) -> None:
+    found = views(made("sink", n, d))
+    batch = together(found.values())
+    for one in ALL_MEASURES:
+        assert one.of(batch).tolist() == [float(one.of(profile)) for profile in found.values()]
+    assert torch.equal(batch.singular_values, torch.cat([profile.singular_values for profile in found.values()]))
+    assert torch.equal(batch.eigenvalues, torch.cat([profile.eigenvalues for profile in found.values()]))
 
 
 def test_nan_and_wrong_shapes_are_refused() -> None:

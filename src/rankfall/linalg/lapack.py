@@ -1,6 +1,6 @@
 """LAPACK routines called so that other threads run meanwhile.
 
-SciPy's own Python wrappers of these two hold the interpreter lock; the same compiled routines are published as C
+SciPy's own Python wrappers of these hold the interpreter lock; the same compiled routines are published as C
 pointers for other languages (`scipy.linalg.cython_lapack`), and calling those through ctypes lets go of it. That is
 what allows measuring one layer while the model computes the next.
 """
@@ -19,6 +19,10 @@ Matrix = npt.NDArray[np.float64]
 
 # Columns that dsytrd gathers into one matrix product; 16 and 24 were the fastest of 8 to 64 at 512 rows.
 BLOCK = 16
+
+# Bisection ends at neighbouring floats; what is smaller than the pivot counts as it.
+BISECTION_TOLERANCE = 4 * float(np.finfo(np.float64).eps)
+SMALLEST_PIVOT = float(np.finfo(np.float64).tiny)
 
 
 @cache
@@ -95,6 +99,66 @@ def solve_lower(lower: Matrix, given: Vector, transposed: bool = False) -> Vecto
     )
     _succeeded("dtrtrs", info.value)
     return solution
+
+
+def tridiagonal_eigenvalue(diagonal: Vector, off: Vector, index: int, low: float, high: float) -> float:
+    """The eigenvalue with `index` smaller ones, known to lie between `low` and `high` (bisection, O(n) a step)."""
+    squares = np.square(off) if off.size else np.zeros(1)
+    found, error, info = ctypes.c_double(), ctypes.c_double(), ctypes.c_int(0)
+    by = ctypes.byref
+    _routine("dlarrk", 11)(
+        by(ctypes.c_int(diagonal.size)),
+        by(ctypes.c_int(index + 1)),
+        by(ctypes.c_double(low)),
+        by(ctypes.c_double(high)),
+        diagonal.ctypes.data,
+        squares.ctypes.data,
+        by(ctypes.c_double(SMALLEST_PIVOT)),
+        by(ctypes.c_double(BISECTION_TOLERANCE)),
+        by(found),
+        by(error),
+        by(info),
+    )
+    _succeeded("dlarrk", info.value)
+    return found.value
+
+
+def tridiagonal_counts(diagonal: Vector, off: Vector, low: float, high: float) -> tuple[int, int]:
+    """How many eigenvalues are at most `low`, and how many at most `high` (two Sturm counts in one pass, O(n)).
+
+    A pivot that is exactly zero miscounts; it cannot be zero for both bounds.
+    """
+    between, below, up_to, info = (ctypes.c_int(0) for _ in range(4))
+    by = ctypes.byref
+    _routine("dlarrc", 11)(
+        ctypes.c_char_p(b"T"),
+        by(ctypes.c_int(diagonal.size)),
+        by(ctypes.c_double(low)),
+        by(ctypes.c_double(high)),
+        diagonal.ctypes.data,
+        (off if off.size else np.zeros(1)).ctypes.data,
+        by(ctypes.c_double(SMALLEST_PIVOT)),
+        by(between),
+        by(below),
+        by(up_to),
+        by(info),
+    )
+    _succeeded("dlarrc", info.value)
+    return below.value, up_to.value
+
+
+def tridiagonal_pivots(diagonals: Matrix, off: Vector) -> Matrix | None:
+    """Pivots of several matrices with the same off-diagonal, one a row; their product is the determinant.
+
+    Overwrites the diagonals. None when one of the matrices is not positive definite. All are factored as one matrix
+    that falls into blocks, in a single call.
+    """
+    rows, size = diagonals.shape
+    joined = np.zeros((rows, size))
+    joined[:, : size - 1] = off
+    n, info = ctypes.c_int(rows * size), ctypes.c_int(0)
+    _routine("dpttrf", 4)(ctypes.byref(n), diagonals.ctypes.data, joined.ctypes.data, ctypes.byref(info))
+    return diagonals if info.value == 0 else None
 
 
 def _succeeded(routine: str, info: int) -> None:

@@ -2,7 +2,8 @@
 
 A Householder reflection turns the direction u into the first coordinate; the reduction to tridiagonal form T leaves
 that coordinate alone. So T belongs to A, T without its first row and column to A restricted to the complement of u,
-and T with its first entry changed by c to A + c u u^T. The reduction costs n^3, each spectrum only n^2.
+and T with its first entry changed by c to A + c u u^T. The reduction costs n^3, what is read off each
+spectrum n, or n^2 when all eigenvalues are wanted.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from typing import final
 
 import numpy as np
 
-from rankfall.linalg.lapack import Matrix, Vector, tridiagonal_eigenvalues, tridiagonalise
+from rankfall.linalg.lapack import Matrix, Vector, tridiagonalise
 from rankfall.linalg.scratch import Scratch
+from rankfall.linalg.tridiagonal import Spectrum
 
 
 @final
@@ -24,17 +26,17 @@ class Reduced:
     diagonal: Vector
     off: Vector
 
-    def spectrum(self, added: float = 0.0) -> Vector:
-        """Eigenvalues, smallest first, of A + added * u u^T; rounding below zero is cut off."""
+    def spectrum(self, added: float = 0.0) -> Spectrum:
+        """Of A + added * u u^T."""
         diagonal = self.diagonal
         if added:
             diagonal = diagonal.copy()
             diagonal[0] += added
-        return np.maximum(tridiagonal_eigenvalues(diagonal, self.off), 0.0)
+        return Spectrum(diagonal, self.off)
 
-    def spectrum_without(self) -> Vector:
-        """The n - 1 eigenvalues of A restricted to the complement of u, smallest first."""
-        return np.maximum(tridiagonal_eigenvalues(self.diagonal[1:], self.off[1:]), 0.0)
+    def spectrum_without(self) -> Spectrum:
+        """Of A restricted to the complement of u: n - 1 eigenvalues."""
+        return Spectrum(self.diagonal[1:], self.off[1:])
 
 
 def mirror(direction: Vector) -> Vector:

@@ -19,14 +19,17 @@ STEPS_BETWEEN_CHECKS = 8
 def smallest_singular_value(matrix: Matrix, largest: float) -> float | None:
     """The least of the min(n, d) singular values of (n, d); None when it does not settle.
 
-    `largest` is the largest singular value: below its rounding the smallest is zero for all that can be said.
+    `largest` is the largest singular value: below its rounding the smallest is zero for all that can be said, and
+    zero is the answer.
     """
     n, d = matrix.shape
     lower: Matrix = np.transpose(np.linalg.qr(matrix.T if n <= d else matrix, mode="r"))
-    if not np.diagonal(lower).all():
+    zero = float(np.finfo(np.float64).eps * largest)
+    # No entry on the diagonal of a triangular matrix is smaller than its smallest singular value.
+    if np.abs(np.diagonal(lower)).min() <= zero:
         return 0.0
     with np.errstate(over="ignore", invalid="ignore"):
-        return _by_lanczos(lower, zero=np.finfo(np.float64).eps * largest)
+        return _by_lanczos(lower, zero)
 
 
 def _by_lanczos(lower: Matrix, zero: float) -> float | None:
@@ -45,6 +48,9 @@ def _by_lanczos(lower: Matrix, zero: float) -> float | None:
             return 0.0
         known = basis[: step + 1]
         diagonal[step] = known[-1] @ vector
+        # A Rayleigh quotient: 1 / s_min^2 is no less.
+        if diagonal[step] * zero**2 >= 1.0:
+            return 0.0
         for _ in range(2):  # twice is enough to stay orthogonal
             vector = vector - (known @ vector) @ known
         length = off[step] = float(np.linalg.norm(vector))
@@ -56,7 +62,9 @@ def _by_lanczos(lower: Matrix, zero: float) -> float | None:
         )
         found = 1.0 / float(np.sqrt(values[0]))
         error = length * abs(float(vectors[-1, 0]))
-        if error <= SETTLED * values[0] or found <= zero or step + 1 == size:
+        if found <= zero:
+            return 0.0
+        if error <= SETTLED * values[0] or step + 1 == size:
             return found
     return None
 

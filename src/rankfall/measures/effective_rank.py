@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from rankfall.measures.base import SHAPE_ONLY, Measure, rank_range, ratio
+from rankfall.measures.base import SHAPE_ONLY, Measure, rank_range
 from rankfall.measures.profile import Profile
 
 
 def effective_rank(profile: Profile) -> Tensor:
     """exp(-sum p log p) with p the squared singular values over their sum."""
-    total = profile.eigenvalues.sum(dim=-1, keepdim=True)
-    entropy = torch.special.entr(ratio(profile.eigenvalues, total)).sum(dim=-1)
-    return entropy.exp() * (total[..., 0] > 0)
+    return profile.entropy.exp() * (profile.eigenvalue_sum > 0)
 
 
 MEASURE = Measure(

@@ -10,7 +10,7 @@ from rankfall.measures.profile import Profile
 
 def max_singular_value(profile: Profile) -> Tensor:
     """The spectral norm."""
-    return profile.eigenvalues[..., -1].sqrt()
+    return profile.largest_eigenvalue.sqrt()
 
 
 MEASURE = Measure(

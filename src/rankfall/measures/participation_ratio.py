@@ -10,8 +10,7 @@ from rankfall.measures.profile import Profile
 
 def participation_ratio(profile: Profile) -> Tensor:
     """(sum s^2)^2 / sum s^4."""
-    shares = ratio(profile.eigenvalues, profile.eigenvalues.sum(dim=-1, keepdim=True))
-    return ratio(shares.sum(dim=-1), shares.square().sum(dim=-1))
+    return ratio((profile.eigenvalue_sum > 0).double(), profile.concentration)
 
 
 MEASURE = Measure(

@@ -77,6 +77,31 @@ class Profile:
         return gram_eigenvalues(self.gram)
 
     @cached_property
+    def eigenvalue_sum(self) -> Float[Tensor, b]:
+        """The energy, as the spectrum has it."""
+        return self.eigenvalues.sum(dim=-1)
+
+    @cached_property
+    def largest_eigenvalue(self) -> Float[Tensor, b]:
+        """s_1^2."""
+        return self.eigenvalues[..., -1]
+
+    @cached_property
+    def entropy(self) -> Float[Tensor, b]:
+        """-sum p log p of the shares p = s^2 / sum s^2; 0 where all are zero."""
+        return torch.special.entr(self._shares).sum(dim=-1)
+
+    @cached_property
+    def concentration(self) -> Float[Tensor, b]:
+        """sum p^2 of the shares; 0 where all are zero."""
+        return self._shares.square().sum(dim=-1)
+
+    @cached_property
+    def _shares(self) -> Float[Tensor, "b s"]:
+        total = self.eigenvalue_sum[..., None]
+        return self.eigenvalues / total.where(total > 0, 1.0)
+
+    @cached_property
     def singular_values(self) -> Float[Tensor, "b s"]:
         """Singular values, largest first: by the Gram matrix where that is exact enough, else by the SVD."""
         eigenvalues = self.eigenvalues
@@ -106,8 +131,8 @@ class Profile:
     @cached_property
     def energy_but_first(self) -> Float[Tensor, b]:
         """s_2^2 + s_3^2 + ...; needs the SVD when that is next to nothing."""
-        rest = self.eigenvalues[..., :-1].sum(dim=-1)
-        if bool((rest > TRUSTED_SUM_SHARE * self.eigenvalues[..., -1]).all()):
+        rest = self.eigenvalue_sum - self.largest_eigenvalue
+        if bool((rest > TRUSTED_SUM_SHARE * self.largest_eigenvalue).all()):
             return rest
         return self.singular_values[..., 1:].square().sum(dim=-1)
 

@@ -10,7 +10,7 @@ from rankfall.measures.profile import Profile
 
 def stable_rank(profile: Profile) -> Tensor:
     """||X||_F^2 / ||X||_2^2."""
-    return ratio(profile.eigenvalues.sum(dim=-1), profile.eigenvalues[..., -1])
+    return ratio(profile.eigenvalue_sum, profile.largest_eigenvalue)
 
 
 MEASURE = Measure(

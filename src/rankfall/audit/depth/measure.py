@@ -21,7 +21,7 @@ from rankfall.audit.depth.workers import Workers
 from rankfall.linalg.scratch import Scratch
 from rankfall.linalg.threads import single_threaded_blas
 from rankfall.measures import ALL_MEASURES
-from rankfall.measures.views import Views, views_with_and_without
+from rankfall.measures.views import Views, together, views_with_and_without
 
 Real = Sequence[Tensor | None]
 """For each text which positions are real tokens, (n,) boolean; None where all are."""
@@ -98,4 +98,6 @@ def measure_one(
 
 
 def _read(views: Views) -> Values:
-    return {name: {one.name: float(one.of(profile)) for one in ALL_MEASURES} for name, profile in views.items()}
+    batch = together(views.values())
+    columns = {one.name: one.of(batch).tolist() for one in ALL_MEASURES}
+    return {view: {name: column[row] for name, column in columns.items()} for row, view in enumerate(views)}

@@ -6,6 +6,7 @@ import numpy as np
 
 from rankfall.linalg.lapack import Matrix, Vector
 from rankfall.linalg.pairs import reduce_along
+from rankfall.linalg.tridiagonal import Spectrum
 from rankfall.measures.views.spectra import ViewSpectra, inverse_lengths, squared_lengths
 
 # Cosines of this many tokens with all later ones are held at once.
@@ -13,7 +14,11 @@ ROWS_AT_ONCE = 256
 
 
 def feature_side(
-    inverse: Vector, centred: Matrix, mean: Vector, single: int | None = None, unit_known: Vector | None = None
+    inverse: Vector,
+    centred: Matrix,
+    mean: Vector,
+    single: int | None = None,
+    unit_known: Spectrum | None = None,
 ) -> ViewSpectra:
     """Spectra of (n, d) tokens, n > d: X^T X = C^T C + n m m^T, so raw and centred share one reduction along m.
 
@@ -34,7 +39,7 @@ def feature_side(
     )
 
 
-def _unit_spectra(unit: Matrix, single: int | None) -> tuple[Vector, Vector | None]:
+def _unit_spectra(unit: Matrix, single: int | None) -> tuple[Spectrum, Spectrum | None]:
     # Without one unit token u the moments are U^T U - u u^T: the same reduction along u serves both.
     if single is None:
         return reduce_along(unit.T @ unit, np.zeros(unit.shape[1])).spectrum(), None

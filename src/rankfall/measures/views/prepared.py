@@ -1,19 +1,20 @@
-"""A profile whose spectrum and sums were computed together with those of other views."""
+"""One token matrix whose spectrum and sums were prepared together with those of other views."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 from typing import final
 
+import numpy as np
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from rankfall.linalg.lapack import Matrix, Vector
 from rankfall.linalg.smallest import smallest_singular_value
 from rankfall.linalg.spectra import singular_values
-from rankfall.measures.profile import Profile
+from rankfall.linalg.tridiagonal import Spectrum
+from rankfall.measures.profile import GRAM_ROUNDING, TRUSTED_SUM_SHARE
 
 # An eigenvalue from a float64 Gram matrix is off by a few 1e-16 of the largest; above this share of the largest its
 # square root is right to 1e-6 or better, and below it something that does not square decides.
@@ -21,70 +22,60 @@ TRUSTED_SHARE = 1e-9
 
 
 @final
-class PreparedProfile(Profile):
-    """One token matrix (n, d) of this `shape` as a batch of one. `make` gives the tokens, divided by `size`, should
-    they be needed; `structural_zeros` singular values are zero by construction (one, for centred tokens that are no
-    more than their coordinates)."""
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """Facts of (n, d) tokens of this `shape`, divided by `size`; `make` gives them, should they be needed.
 
-    def __init__(
-        self,
-        make: Callable[[], Matrix],
-        shape: tuple[int, int],
-        eigenvalues: Vector,
-        cosine_sum: float,
-        *,
-        energies: Vector,
-        spread: float,
-        size: float,
-        epsilon: float,
-        structural_zeros: int = 0,
-    ) -> None:
-        self._make, self._shape = make, shape
-        self.size = torch.tensor([size], dtype=torch.float64)
-        self.epsilon = epsilon
-        self.structural_zeros = structural_zeros
-        self.__dict__["eigenvalues"] = torch.from_numpy(eigenvalues)[None]
-        self.__dict__["absolute_cosine_sum"] = torch.tensor([max(cosine_sum, 0.0)], dtype=torch.float64)
-        self.__dict__["token_energies"] = torch.from_numpy(energies)[None]
-        self.__dict__["spread"] = torch.tensor([spread], dtype=torch.float64)
+    `structural_zeros` singular values are zero by construction (one, for centred tokens that are no more than their
+    coordinates) and not in the spectrum. Nothing is kept that only one measure asks for: on Python 3.11 threads wait
+    for each other at every cached property.
+    """
 
-    @cached_property
-    def tokens(self) -> Float[Tensor, "1 n d"]:  # type: ignore[override]
-        """Made when asked for: almost everything is read off what is given."""
-        return torch.from_numpy(self._make())[None]
+    make: Callable[[], Matrix]
+    shape: tuple[int, int]
+    spectrum: Spectrum
+    cosine_sum: float
+    energies: Vector
+    spread: float
+    size: float
+    structural_zeros: int = 0
 
     @property
-    def count(self) -> int:
-        """Tokens, n."""
-        return self._shape[0]
-
-    @property
-    def width(self) -> int:
-        """Coordinates, d."""
-        return self._shape[1]
+    def eigenvalues(self) -> Vector:
+        """Squared singular values, smallest first."""
+        return np.concatenate([np.zeros(self.structural_zeros), self.spectrum.eigenvalues])
 
     @cached_property
-    def singular_values(self) -> Float[Tensor, "1 s"]:
-        """Singular values, largest first: from the given spectrum where that can be trusted, else by the SVD."""
-        squares = self.eigenvalues[0, self.structural_zeros :]
-        zeros = squares.new_zeros(self.structural_zeros)
-        if self._smallest_is_trusted:
-            return torch.cat([squares.flip(-1).sqrt(), zeros])[None]
-        exact = singular_values(self.tokens[0])
-        return torch.cat([exact[: len(squares)], zeros])[None]
+    def singular_values(self) -> Vector:
+        """Largest first: from the spectrum where that can be trusted, else by the SVD."""
+        if self.spectrum.size == 0 or self.spectrum.smallest_above(TRUSTED_SHARE) is not None:
+            return np.sqrt(self.eigenvalues[::-1])
+        exact = singular_values(torch.from_numpy(self.make())).numpy()
+        return np.concatenate([exact[: self.spectrum.size], np.zeros(self.structural_zeros)])
 
-    @cached_property
-    def smallest_singular_value(self) -> Float[Tensor, b]:
-        """As the base class says; where the spectrum cannot be trusted, without a whole SVD."""
+    def smallest_singular_value(self) -> float:
+        """The least of the min(n, d); where the spectrum cannot be trusted, without a whole SVD."""
         if self.structural_zeros:
-            return self.eigenvalues.new_zeros(1)
-        if self._smallest_is_trusted or "singular_values" in self.__dict__:
-            return self.singular_values[..., -1]
-        largest = float(self.eigenvalues[0, -1]) ** 0.5
-        found = smallest_singular_value(self.tokens[0].numpy(), largest)
-        return self.singular_values[..., -1] if found is None else self.eigenvalues.new_full((1,), found)
+            return 0.0
+        square = self.spectrum.smallest_above(TRUSTED_SHARE)
+        if square is not None:
+            return float(np.sqrt(square))
+        found = None
+        if "singular_values" not in self.__dict__:
+            found = smallest_singular_value(self.make(), float(np.sqrt(self.spectrum.largest)))
+        return float(self.singular_values[-1]) if found is None else found
 
-    @cached_property
-    def _smallest_is_trusted(self) -> bool:
-        squares = self.eigenvalues[0, self.structural_zeros :]
-        return len(squares) == 0 or bool(squares[0] > TRUSTED_SHARE * squares[-1])
+    def count_above(self, share: float) -> int:
+        """How many singular values exceed this share of the largest; the SVD is asked only where it is close."""
+        found = self.spectrum.count_above(share**2, margin=GRAM_ROUNDING)
+        if found is not None:
+            return found
+        values = self.singular_values
+        return int((values > share * values[0]).sum())
+
+    def energy_but_first(self) -> float:
+        """s_2^2 + s_3^2 + ...; needs the SVD when that is next to nothing."""
+        rest = self.spectrum.total - self.spectrum.largest
+        if rest > TRUSTED_SUM_SHARE * self.spectrum.largest:
+            return rest
+        return float(np.square(self.singular_values[1:]).sum())

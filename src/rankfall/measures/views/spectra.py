@@ -11,21 +11,23 @@ from torch import Tensor
 
 from rankfall.linalg.lapack import Matrix, Vector
 from rankfall.linalg.scratch import Scratch
+from rankfall.linalg.tridiagonal import Spectrum
 
 
 @final
 @dataclass(frozen=True)
 class ViewSpectra:
-    """Squared singular values of each view, smallest first, and sums of |cosine| over ordered pairs i != j.
+    """Squared singular values of each view, and sums of |cosine| over ordered pairs i != j.
 
-    Raw and unit tokens have the same cosines. `unit_without` is the unit view's spectrum without the token that was
+    Raw and unit tokens have the same cosines. Of `centred`, the value that is zero by construction is left out where
+    there is one. `unit_without` is the unit view's spectrum without the token that was
     named, where it came for free; `unit_spread` is ||U - mean||_F, where it came for free.
     """
 
-    raw: Vector
-    unit: Vector
-    centred: Vector
-    unit_without: Vector | None
+    raw: Spectrum
+    unit: Spectrum
+    centred: Spectrum
+    unit_without: Spectrum | None
     cosines: float
     centred_cosines: float
     unit_spread: float | None = None

@@ -21,12 +21,13 @@ from torch import Tensor
 
 from rankfall.attention.checks import check_finite, check_tokens
 from rankfall.errors import require
-from rankfall.linalg.lapack import Matrix, Vector
+from rankfall.linalg.lapack import Matrix
 from rankfall.linalg.scratch import Scratch
-from rankfall.measures.profile import Profile
+from rankfall.linalg.tridiagonal import Spectrum
 from rankfall.measures.views.feature_side import feature_side
-from rankfall.measures.views.prepared import PreparedProfile
+from rankfall.measures.views.prepared import Prepared
 from rankfall.measures.views.spectra import host_float64, inverse_lengths, squared_lengths
+from rankfall.measures.views.together import PreparedProfile
 from rankfall.measures.views.token_side import token_side
 
 VIEWS = ("raw", "unit", "centred")
@@ -34,7 +35,7 @@ VIEWS = ("raw", "unit", "centred")
 # Products of numbers below this, and of their inverses, stay far from the ends of float64.
 SAFE = 1e60
 
-Views = Mapping[str, Profile]
+Views = Mapping[str, PreparedProfile]
 
 
 def views(tokens: Tensor) -> Views:
@@ -106,10 +107,14 @@ class _Source:
 
 
 def _three(
-    x: Matrix, source: _Source, scratch: Scratch, *, single: int | None = None, unit_known: Vector | None = None
-) -> tuple[Views, Vector | None]:
+    x: Matrix,
+    source: _Source,
+    scratch: Scratch,
+    *,
+    single: int | None = None,
+    unit_known: Spectrum | None = None,
+) -> tuple[Views, Spectrum | None]:
     shape = n, d = x.shape
-    epsilon = torch.finfo(source.tokens.dtype).eps
     mean = x.mean(axis=0)
     centred = np.subtract(x, mean, out=scratch.matrix("centred", n, d))
     energies = squared_lengths(x)
@@ -124,19 +129,13 @@ def _three(
         unit_spread = float(np.linalg.norm(unit - unit.mean(axis=0)))
     centred_energies = squared_lengths(centred)
     spread = float(np.sqrt(centred_energies.sum()))
-    made = {
-        "raw": PreparedProfile(
-            source.raw, shape, found.raw, found.cosines,
-            energies=energies, spread=spread, size=source.size, epsilon=epsilon,
-        ),
-        "unit": PreparedProfile(
-            source.unit, shape, found.unit, found.cosines,
-            energies=energies * inverse**2, spread=unit_spread, size=1.0, epsilon=epsilon,
-        ),
-        "centred": PreparedProfile(
-            source.centred, shape, found.centred, found.centred_cosines,
-            energies=centred_energies, spread=spread, size=source.size, epsilon=epsilon,
+    parts = {
+        "raw": Prepared(source.raw, shape, found.raw, found.cosines, energies, spread, source.size),
+        "unit": Prepared(source.unit, shape, found.unit, found.cosines, energies * inverse**2, unit_spread, size=1.0),
+        "centred": Prepared(
+            source.centred, shape, found.centred, found.centred_cosines, centred_energies, spread, source.size,
             structural_zeros=1 if n <= d else 0,
         ),
     }  # fmt: skip
-    return made, found.unit_without
+    epsilon = torch.finfo(source.tokens.dtype).eps
+    return {view: PreparedProfile([part], epsilon) for view, part in parts.items()}, found.unit_without

@@ -7,6 +7,7 @@ import numpy as np
 from rankfall.linalg.lapack import Matrix, Vector, tridiagonalise
 from rankfall.linalg.pairs import Reduced, mirror, reduce_along, reflect
 from rankfall.linalg.scratch import Scratch
+from rankfall.linalg.tridiagonal import Spectrum
 from rankfall.measures.views.spectra import ViewSpectra
 
 # A difference below this share of its terms has lost more than six of its sixteen digits.
@@ -18,7 +19,7 @@ def token_side(
     centred: Matrix,
     mean: Vector,
     single: int | None = None,
-    unit_known: Vector | None = None,
+    unit_known: Spectrum | None = None,
     scratch: Scratch | None = None,
 ) -> ViewSpectra:
     """Spectra of (n, d) tokens, n <= d, from G_c = C C^T alone.
@@ -48,7 +49,7 @@ def token_side(
     )
 
 
-def _raw_and_centred(gram: Matrix, shift: Vector, mean_energy: float, scratch: Scratch) -> tuple[Vector, Vector]:
+def _raw_and_centred(gram: Matrix, shift: Vector, mean_energy: float, scratch: Scratch) -> tuple[Spectrum, Spectrum]:
     """Spectra of G_c + s 1^T + 1 s^T + e 1 1^T and of G_c, which is zero along 1, by one reduction along 1."""
     n = len(gram)
     v = mirror(np.ones(n))
@@ -58,7 +59,7 @@ def _raw_and_centred(gram: Matrix, shift: Vector, mean_energy: float, scratch: S
     bordered[:, 0] = border
     bordered[0, 0] = n * mean_energy
     reduced = Reduced(*tridiagonalise(bordered))
-    return reduced.spectrum(), np.concatenate([[0.0], reduced.spectrum_without()])
+    return reduced.spectrum(), reduced.spectrum_without()
 
 
 def _cosines(gram: Matrix, shift: Vector, energy: float, inverse: Vector) -> Matrix:
@@ -70,7 +71,7 @@ def _cosines(gram: Matrix, shift: Vector, energy: float, inverse: Vector) -> Mat
     return gram
 
 
-def _unit_spectra(cosines: Matrix, single: int | None, scratch: Scratch) -> tuple[Vector, Vector | None]:
+def _unit_spectra(cosines: Matrix, single: int | None, scratch: Scratch) -> tuple[Spectrum, Spectrum | None]:
     """Spectra with and without one token; the cosines may be overwritten."""
     if single is None:
         return Reduced(*tridiagonalise(cosines.T)).spectrum(), None
