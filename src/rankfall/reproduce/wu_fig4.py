@@ -52,7 +52,7 @@ class WuFig4(Reproduction):
         for number, subject in enumerate(subjects(scale, notes)):
             progress(subject.label, number / 4)
             rows += _rows(subject)
-            notes += _opening_notes(subject)
+            notes += [note for note in _opening_notes(subject) if note not in notes]
         table = pd.DataFrame(rows)
         by_layer = table.groupby(["model", "weights", "layer"], as_index=False).mean(numeric_only=True)
         points = [
@@ -92,7 +92,7 @@ def _opening_notes(subject: Subject) -> list[str]:
     if not twice:
         return []
     return [
-        f"{subject.label}: {twice} of {len(ids)} passages open with the same token twice; where tokens see only"
+        f"{subject.model}: {twice} of {len(ids)} passages open with the same token twice; where tokens see only"
         " earlier ones and positions are not added to them, the two stay equal in every layer: no full rank"
     ]
 
