@@ -11,7 +11,7 @@ import typer
 
 from rankfall.audit.load.limits import LIMITS
 from rankfall.audit.load.names import ALL_NAMES, DEFAULT_NAME
-from rankfall.cli.output import JsonFlag, emit, notes, paper, table
+from rankfall.cli.output import JsonFlag, emit, notes, paper, require_folder, table
 from rankfall.errors import require
 
 NAMES = "; ".join(f"{one.name} ({one.meaning})" for one in ALL_NAMES)
@@ -29,7 +29,8 @@ def audit(
         int | None, typer.Option("--passages", help="Passages to take from each file, one after the other.")
     ] = None,
     layers: Annotated[
-        str | None, typer.Option("--layers", help="Only these layers, such as 0,6,12 or 0-5. Default: all.")
+        str | None,
+        typer.Option("--layers", help="Only these layers and both ends, such as 6,12 or 1-5. Default: all."),
     ] = None,
     inside: Annotated[bool, typer.Option("--inside", help="Measure inside blocks too.")] = False,
     controls: Annotated[bool, typer.Option(help="Random weights, shuffled and random tokens beside it.")] = True,
@@ -65,9 +66,13 @@ def audit(
     from rankfall.audit.condition import parse_condition
 
     conditions = [parse_condition(one) for one in fail_if or ()]
+    chosen = _layers(layers)
     if weights_only:
+        _refuse_what_needs_a_run({"--fail-if": fail_if, "--text": text, "--out": out, "--layers": layers})
         _weights_only(model, json)
         return
+    if out is not None:
+        require_folder(out)
     from rankfall.audit import audit as run_audit
     from rankfall.audit.texts.files import read_texts
 
@@ -77,7 +82,7 @@ def audit(
             read_texts(text) if text else None,
             tokens=tokens,
             passages=passages,
-            layers=_layers(layers),
+            layers=chosen,
             inside=inside,
             stack=stack,
             heads=heads,
@@ -109,6 +114,17 @@ def audit(
     emit(record, as_json=json, show=lambda: _show(record))
     if failed:
         raise typer.Exit(1)
+
+
+def _refuse_what_needs_a_run(options: dict[str, Any]) -> None:
+    """A check that is not made must not look as if it had passed."""
+    given = [name for name, value in options.items() if value]
+    require(
+        not given,
+        required="--weights-only without options about tokens, which only a run has",
+        got=", ".join(given),
+        remedy="leave out one or the other",
+    )
 
 
 def _weights_only(model: str, json: bool) -> None:
@@ -169,7 +185,10 @@ def _layers(text: str | None) -> set[int] | None:
         first, dash, last = part.strip().partition("-")
         whole = first.isdigit() and (last.isdigit() if dash else True) and len(part) < 12
         require(
-            whole, required="--layers such as 0,6,12 or 0-5", got=text, remedy="layers count from 0, the embeddings"
+            whole and (not dash or int(first) <= int(last)),
+            required="--layers such as 0,6,12 or 0-5",
+            got=text,
+            remedy="layers count from 0, the embeddings",
         )
         chosen |= set(range(int(first), int(last) + 1)) if dash else {int(first)}
     return chosen

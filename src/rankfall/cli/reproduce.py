@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from rankfall.cli.output import JsonFlag, emit, notes, paper, plain, table
+from rankfall.cli.output import JsonFlag, emit, notes, paper, plain, require_folder, table
 from rankfall.errors import require
 
 
@@ -42,6 +42,7 @@ def reproduce(
         got="both" if figures else "neither",
         remedy=f"name some of {', '.join(ALL_REPRODUCTIONS)}",
     )
+    require_folder(out)
     chosen = [find(name) for name in (list(ALL_REPRODUCTIONS) if every else figures or ())]
     runs: list[Any] = []
     for figure in chosen:
