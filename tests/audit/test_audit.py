@@ -194,6 +194,22 @@ def test_options_that_cannot_be_met_are_refused_in_one_line(
         assert (stopped.value.code, message in said) == (2, True), said
 
 
+def test_the_table_says_what_was_read_and_shows_the_inside(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, words in (("short", 5), ("long", 50)):
+        (tmp_path / name).write_text(some_text(words))
+    quick = ("--no-controls", "--no-ablate", "--no-heads", "--tokens", "20", "--inside")
+    both = [option for name in ("short", "long") for option in ("--text", str(tmp_path / name))]
+    status, out = command(capsys, str(folder), *both, *quick)
+    said = " ".join(out.split())
+    assert status == 0
+    # Two tokens are the tokenizer's own.
+    assert "means over 2 passages of 7 to 20 tokens" in said
+    assert "inside the blocks" in said
+    assert "attention output" in said
+
+
 def test_chosen_layers_come_with_both_ends(folder: Path) -> None:
     quick: dict[str, Any] = {"tokens": 20, "controls": False, "ablation": False, "heads": False, "masks": False}
     result = audit(folder, [some_text(100)], layers=[1], **quick)

@@ -160,7 +160,7 @@ def _inputs(
         loaded.tokenizer is not None,
         required="a tokenizer to read texts with",
         got=f"{loaded.name} without one",
-        remedy="pass tokenizer=, or token ids as inputs=",
+        remedy="save it into the model's folder, or use --weights-only; in Python pass tokenizer= or inputs=",
     )
     if passages is None:
         passages = SHIPPED_PASSAGES if texts is None else 1

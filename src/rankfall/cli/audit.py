@@ -16,6 +16,10 @@ from rankfall.errors import require
 
 NAMES = "; ".join(f"{one.name} ({one.meaning})" for one in ALL_NAMES)
 
+UNIT_COLUMNS = ("effective_rank", "relative_mu", "mean_abs_cosine")
+COLUMNS = ("layer", *UNIT_COLUMNS, "raw_effective_rank", "centred_effective_rank", "sinks")
+INSIDE_COLUMNS = ("layer", "part", *UNIT_COLUMNS, "sinks")
+
 
 def audit(
     model: Annotated[
@@ -144,19 +148,11 @@ def _weights_only(model: str, json: bool) -> None:
 
 
 def _show(record: dict[str, Any]) -> None:
-    rows = [
-        {
-            "layer": row["layer"],
-            "effective_rank": row["unit"]["effective_rank"],
-            "relative_mu": row["unit"]["relative_mu"],
-            "mean_abs_cosine": row["unit"]["mean_abs_cosine"],
-            "raw_effective_rank": row["raw"]["effective_rank"],
-            "centred_effective_rank": row["centred"]["effective_rank"],
-            "sinks": len(row["sinks"]),
-        }
-        for row in record["depth"]
-    ]
-    table(f"{record['model']['name']}: tokens of length one, layer by layer", _rounded(rows))
+    name = record["model"]["name"]
+    table(f"{name}: tokens of length one, layer by layer; {_read(record['text'])}", _brief(record["depth"]), COLUMNS)
+    if any(row["part"] != "before_final_norm" for row in record["inside"]):
+        inner = [{**row, "part": row["part"].replace("_", " ")} for row in record["inside"]]
+        table("inside the blocks", _brief(inner), INSIDE_COLUMNS)
     verdict = record["verdict"]
     colour = {"kept": "green", "reduced": "yellow", "collapsed": "red"}[verdict["status"]]
     paper.print(verdict["headline"], style=f"bold {colour}", markup=False, highlight=False)
@@ -171,10 +167,33 @@ def _show(record: dict[str, Any]) -> None:
         paper.print(f"  report: {record['report']}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _rounded(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _brief(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [
-        {key: f"{value:.4g}" if isinstance(value, float) else value for key, value in row.items()} for row in rows
+        {
+            "layer": row["layer"],
+            "part": row.get("part"),
+            "effective_rank": f"{row['unit']['effective_rank']:.4g}",
+            "relative_mu": f"{row['unit']['relative_mu']:.4g}",
+            "mean_abs_cosine": f"{row['unit']['mean_abs_cosine']:.4g}",
+            "raw_effective_rank": f"{row['raw']['effective_rank']:.4g}",
+            "centred_effective_rank": f"{row['centred']['effective_rank']:.4g}",
+            "sinks": len(row["sinks"]),
+        }
+        for row in rows
     ]
+
+
+def _read(text: dict[str, Any]) -> str:
+    """What was read: a text shorter than asked for must not go unseen, because it cannot have a higher rank."""
+    lengths = text["tokens"]
+    if not lengths:
+        return f"{text['texts']} inputs"
+    spread = str(lengths[0]) if min(lengths) == max(lengths) else f"{min(lengths)} to {max(lengths)}"
+    return (
+        f"one passage of {spread} tokens"
+        if len(lengths) == 1
+        else f"means over {len(lengths)} passages of {spread} tokens"
+    )
 
 
 def _layers(text: str | None) -> set[int] | None:
