@@ -20,6 +20,9 @@ ARCHITECTURES = ROOT / "src" / "rankfall" / "audit" / "coverage" / "architecture
 MARKER = re.compile(r"^<!-- table: (.+?) -->$", re.MULTILINE)
 # Columns of a trained point that the table leaves to `rankfall reproduce`.
 NOT_SHOWN = {"mean", "trained_fresh_best"}
+# Nothing was published as a number; by layer, `ours` repeats one of the measures.
+NOT_DECIDING = {"published", "agrees"}
+KEPT = ("wu/fig2", "wu/fig2-pretrained", "wu/fig4")
 TRAINED = ("amsel/fig1", "amsel/fig2", "amsel/fig3", "amsel/fig4", "amsel/in-context", "rankfall/depth")
 
 
@@ -75,12 +78,13 @@ def trained_figure(identity: str) -> str:
 def provenance_of_results() -> str:
     """Commit, hardware and date of every committed file of trained cells."""
     rows = []
-    for page in sorted((ROOT / "results").rglob("*.json")):
-        cells = list(csv.DictReader(page.with_suffix(".csv").open(newline="")))
+    for table in sorted((ROOT / "results").rglob("*.csv")):
+        page = table.with_suffix(".json")
+        cells = list(csv.DictReader(table.open(newline="")))
         for number, one in enumerate(json.loads(page.read_text())["environments"]):
             rows.append(
                 {
-                    "file": f"`{page.with_suffix('.csv').relative_to(ROOT)}`",
+                    "file": f"`{table.relative_to(ROOT)}`",
                     "cells": sum(cell["environment"] == str(number) for cell in cells),
                     "hardware": one["hardware"],
                     "torch": one["packages"]["torch"],
@@ -89,6 +93,34 @@ def provenance_of_results() -> str:
                 }
             )
     return markdown_table(rows)
+
+
+def kept_figure(identity: str) -> str:
+    """A figure that is computed, not trained, as its last committed run at paper scale found it."""
+    pages = sorted((ROOT / "results" / "paper-figures").glob("*.json"))
+    kept = [one for page in pages for one in json.loads(page.read_text())["figures"] if one["id"] == identity][-1]
+    made = kept["provenance"]
+    points = [point for point in kept["points"] if _is_shown(point, kept["points"])]
+    left_out = NOT_DECIDING | ({"ours"} if points and "layer" in points[0] else set())
+    shown = [{name: value for name, value in point.items() if name not in left_out} for point in points]
+    return "\n\n".join(
+        [
+            f"`{made['command']}`; {made['hardware']}; commit {made['commit']}; {made['date']}.",
+            *([markdown_table(shown)] if shown else []),
+            "\n".join(
+                f"- {'Holds' if one['holds'] else '**Fails**'}: {one['statement']} ({one['evidence']})."
+                for one in kept["claims"]
+            ),
+        ]
+    )
+
+
+def _is_shown(point: Mapping[str, Any], points: Sequence[Mapping[str, Any]]) -> bool:
+    """Of points by layer the first, the middle and the last after a block."""
+    if "layer" not in point:
+        return True
+    last = max(one["layer"] for one in points if one["model"] == point["model"])
+    return point["layer"] in (1, last // 2, last)
 
 
 def benchmarks() -> str:
@@ -137,4 +169,5 @@ TABLES: dict[str, Callable[[], str]] = {
     "benchmarks": benchmarks,
     "architectures": architectures,
     **{identity: lambda identity=identity: trained_figure(identity) for identity in TRAINED},
+    **{identity: lambda identity=identity: kept_figure(identity) for identity in KEPT},
 }

@@ -11,7 +11,7 @@ import transformers
 from torch import Tensor
 
 from rankfall.attention.masks import Causal, Complete, Window
-from rankfall.audit.ablation import Ablation, ablate
+from rankfall.audit.ablation import Ablation, ablate, whole_under
 from rankfall.audit.ablation.ablate import single_texts
 from rankfall.audit.ablation.step import changed
 from rankfall.audit.ablation.variants import ATTENTION, FULL, WITH_BOTH, WITH_NORM
@@ -137,6 +137,22 @@ def test_masks_and_temperatures_change_attention_and_nothing_else() -> None:
     spread = ended(several, mask="complete", temperature=1.0)
     assert local > spread
     assert ended(several, mask="complete", temperature=1 / 64) > ended(several, mask="complete", temperature=64.0)
+
+
+@pytest.mark.parametrize(
+    ("config", "arguments", "own"), [("BertConfig", SMALL, "complete"), ("LlamaConfig", GROUPED, "causal")]
+)
+def test_the_whole_model_under_its_own_mask_is_itself(config: str, arguments: dict[str, Any], own: str) -> None:
+    model = build(config, arguments)
+    inputs = {"input_ids": torch.cat([inputs_of(model)["input_ids"], inputs_of(model)["input_ids"].flip(1)])}
+    rows = whole_under(model, inputs, (Complete(), Causal()))
+    traced_rows = [row for row in ablate(model, inputs, variants=()).rows if row["variant"] == FULL]
+    same, other = ([row for row in rows if (row["mask"] == own) is mine] for mine in (True, False))
+    assert [row["relative_mu"] for row in same] == pytest.approx(
+        [row["relative_mu"] for row in traced_rows], rel=1e-5
+    )
+    assert same[-1]["relative_mu"] != pytest.approx(other[-1]["relative_mu"], rel=1e-3)
+    assert {row["text"] for row in rows} == {0, 1}
 
 
 def test_padding_is_cut_off() -> None:

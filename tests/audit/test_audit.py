@@ -171,6 +171,55 @@ def test_wrong_requests_are_one_line(
     assert match in " ".join(said.split())
 
 
+def test_options_that_cannot_be_met_are_refused_in_one_line(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    taken = tmp_path / "taken"
+    taken.write_text("a file")
+    requests = {
+        ("--layers", "9"): "layers from 0, the embeddings, to 3; got 9",
+        ("--layers", "2-1"): "--layers such as 0,6,12 or 0-5; got 2-1",
+        ("--passages", "0"): "passages to be a whole number of at least 1; got 0",
+        ("--seed", "-1"): "seed to be a whole number of at least 0; got -1",
+        ("--out", str(taken)): "--out to name a folder, new or old; got",
+        ("--out", str(taken / "below")): "which is a file",
+        ("--text", str(tmp_path)): "got a folder; check the path",
+        ("--weights-only", "--fail-if", "rank < 4"): "got --fail-if",
+        ("--weights-only", "--out", "report"): "got --out",
+    }
+    for arguments, message in requests.items():
+        with pytest.raises(SystemExit) as stopped:
+            run(["audit", str(folder), "--tokens", "20", *arguments])
+        said = " ".join(capsys.readouterr().err.split())
+        assert (stopped.value.code, message in said) == (2, True), said
+
+
+def test_the_table_says_what_was_read_and_shows_the_inside(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, words in (("short", 5), ("long", 50)):
+        (tmp_path / name).write_text(some_text(words))
+    quick = ("--no-controls", "--no-ablate", "--no-heads", "--tokens", "20", "--inside")
+    both = [option for name in ("short", "long") for option in ("--text", str(tmp_path / name))]
+    status, out = command(capsys, str(folder), *both, *quick)
+    said = " ".join(out.split())
+    assert status == 0
+    # Two tokens are the tokenizer's own.
+    assert "means over 2 passages of 7 to 20 tokens" in said
+    assert "inside the blocks" in said
+    assert "attention output" in said
+
+
+def test_chosen_layers_come_with_both_ends(folder: Path) -> None:
+    quick: dict[str, Any] = {"tokens": 20, "controls": False, "ablation": False, "heads": False, "masks": False}
+    result = audit(folder, [some_text(100)], layers=[1], **quick)
+    assert [row.layer for row in result.boundaries] == [0, 1, 3]
+    assert result.model.layers == 3
+    whole = audit(folder, [some_text(100)], **quick)
+    assert result.verdict.status == whole.verdict.status
+    assert result.boundaries[-1].values == whole.boundaries[-1].values
+
+
 def test_too_many_tokens_for_the_model(folder: Path) -> None:
     with pytest.raises(RequestError, match="at most 64 tokens"):
         audit(str(folder), [some_text(200)], tokens=100)

@@ -59,6 +59,17 @@ def test_inside_a_pre_norm_block_the_parts_add_up() -> None:
     torch.testing.assert_close(found[Place(2)], whole, rtol=1e-6, atol=1e-6)
 
 
+def test_inside_a_post_norm_block_the_parts_add_up() -> None:
+    model = small_model("bert")
+    found = seen(model, {"input_ids": torch.randint(4, 60, (1, 10))}, inside=True)
+    layer = model.encoder.layer[1]
+    with torch.inference_mode():
+        after = layer.attention.output.LayerNorm(found[Place(1)] + found[Place(2, "attention_output")])
+        whole = layer.output.LayerNorm(found[Place(2, "after_attention")] + found[Place(2, "mlp_output")])
+    torch.testing.assert_close(found[Place(2, "after_attention")], after, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(found[Place(2)], whole, rtol=1e-6, atol=1e-6)
+
+
 def test_a_parallel_block_has_no_state_after_attention() -> None:
     model = small_model("gpt_neox", use_parallel_residual=True)
     parts = {place.part for place in seen(model, {"input_ids": torch.randint(4, 60, (1, 10))}, inside=True)}

@@ -79,6 +79,44 @@ def test_scalars_are_the_measures_of_unit_tokens() -> None:
     assert logged[0]["rankfall/blocks.4/longest_token"] == int(lengths.argmax())
 
 
+def padded_models() -> list[tuple[nn.Module, Tensor, str, Tensor]]:
+    """A model, its input of one long and one short sequence, the name of its padding mask, which tokens are real."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
+    llama = transformers.LlamaModel(transformers.LlamaConfig(vocab_size=20, **sizes))
+    layer = nn.TransformerEncoderLayer(16, 2, 16, dropout=0.0, batch_first=True)
+    encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    real = torch.tensor([[1] * 3 + [0] * 37, [1] * 30 + [0] * 10])
+    ids = torch.randint(1, 20, (2, 40)) * real
+    return [
+        (llama, ids, "attention_mask", real),
+        (encoder, torch.randn(2, 40, 16), "src_key_padding_mask", real == 0),
+    ]
+
+
+@pytest.mark.parametrize("by_name", [True, False])
+@pytest.mark.parametrize("number", [0, 1])
+def test_padding_is_left_out(number: int, by_name: bool) -> None:
+    model, given, name, mask = padded_models()[number]
+    if not by_name:
+        # Positions of the forward pass: Llama's mask is its second argument, the encoder's its third.
+        arguments = (given, mask) if number == 0 else (given, None, mask)
+        padded = run_watched(model, *arguments)
+    else:
+        padded = run_watched(model, given, **{name: mask})
+    # The longer sequence alone, which has 30 real tokens.
+    alone = run_watched(model, given[1:, :30])
+    assert padded.keys() == alone.keys()
+    for scalar, value in alone.items():
+        assert padded[scalar] == pytest.approx(value, rel=1e-4, abs=1e-6), scalar
+
+
+def run_watched(model: nn.Module, *given: Any, **named: Any) -> dict[str, float]:
+    with RankMonitor(model.train(), [], alarms=QUIET) as monitor:
+        model(*given, **named)
+    return monitor.latest
+
+
 def test_every_k_steps_and_only_in_training() -> None:
     model, logged = Network(), []
     with RankMonitor(model, logged, every=3, alarms=QUIET):

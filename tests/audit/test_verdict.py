@@ -11,7 +11,7 @@ from rankfall.audit.depth.rows import DepthRow, gather
 from rankfall.audit.verdict import judge
 from rankfall.audit.verdict.heads import heads_reason
 from rankfall.audit.verdict.parts import parts_reason, variant_ends
-from rankfall.audit.verdict.tokens import measured_rate
+from rankfall.audit.verdict.tokens import course, measured_rate
 
 
 def depth(*tokens: torch.Tensor) -> list[DepthRow]:
@@ -98,3 +98,11 @@ def test_parts_name_what_holds_the_rank_up(residual: float, both: float, said: s
     assert reason is not None
     assert said in reason.text
     assert variant_ends(rows) == ends
+
+
+def test_a_loss_across_layers_left_out_is_not_put_on_one_of_them() -> None:
+    basis = torch.eye(8, dtype=torch.float64)
+    wide, narrow = basis, basis[:2]
+    for layer, words in ((4, "75% between layers 0 and 4"), (1, "75% in layer 1")):
+        rows = gather([measure_one(Place(0), 0, wide, []), measure_one(Place(layer), 0, narrow, [])])
+        assert words in course(rows).text

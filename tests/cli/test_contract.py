@@ -14,6 +14,7 @@ import torch
 import rankfall
 from rankfall.cli.main import ALL_VERBS, run
 from rankfall.cli.output import cell, emit, plain
+from rankfall.cli.reproduce import _readable
 
 
 def call(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -98,3 +99,10 @@ def test_cells_are_readable() -> None:
         "x",
     ]
     assert plain({1, 2}) in ([1, 2], [2, 1])
+
+
+def test_points_without_published_values_have_no_empty_columns() -> None:
+    points = [{"layer": 0, "published": None, "ours": 0.123456789, "agrees": None}, {"layer": 1, "published": None}]
+    rows, columns = _readable(points)
+    assert columns == ["layer", "ours"]
+    assert rows[0]["ours"] == "0.1235"

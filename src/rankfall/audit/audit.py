@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from rankfall.audit.controls import Control, run_controls
 from rankfall.audit.depth import measure_depth
+from rankfall.audit.depth.capture import Place, capture
 from rankfall.audit.load import DEFAULT_NAME, LoadedModel, open_model
 from rankfall.audit.load.limits import LIMITS
 from rankfall.audit.masks import ObservedMask, observe_masks
@@ -21,7 +22,7 @@ from rankfall.audit.verdict import judge
 from rankfall.audit.verdict.heads import heads_reason
 from rankfall.audit.verdict.parts import parts_reason
 from rankfall.audit.verdict.tokens import measured_rate
-from rankfall.errors import RequestError, require
+from rankfall.errors import RequestError, require, require_count
 from rankfall.provenance import provenance
 
 Progress = Callable[[str, float], None]
@@ -61,9 +62,13 @@ def audit(
 
     `model` is a short name, a folder, a GGUF file, a hub id, or a module that is loaded already; that one needs
     `tokenizer`, or `inputs`: token ids (b, n), or the keyword arguments of its forward pass. Without `texts` the text
-    that ships with the package is read, in several passages. What cannot be done for this model is named in
+    that ships with the package is read, in several passages. `layers` limits what is measured; the embeddings and the
+    last layer are always there, because the verdict is about them. What cannot be done for this model is named in
     `missing` with its reason; token rank by depth is always there.
     """
+    require_count("seed", seed, least=0)
+    if passages is not None:
+        require_count("passages", passages)
     progress("opening the model", 0.0)
     options = {"dtype": dtype, "device": device, "allow_download": allow_download, "load_seconds": load_seconds}
     loaded = _loaded(model, tokenizer, options)
@@ -73,8 +78,9 @@ def audit(
     try:
         batch, given, real, names = _inputs(loaded, texts, inputs, tokens, passages)
         progress("measuring tokens at every block", 0.1)
+        wanted = None if layers is None else _with_both_ends(layers, capture(network, given, _unread, stack=stack))
         depth = measure_depth(
-            network, given, real=real, names=names, layers=layers, inside=inside, stack=stack, seed=seed
+            network, given, real=real, names=names, layers=wanted, inside=inside, stack=stack, seed=seed
         )
         missing: dict[str, str] = {}
         seen: list[ObservedMask] = []
@@ -115,6 +121,22 @@ def audit(
     )
 
 
+def _unread(place: Place, tokens: Tensor) -> None:
+    """For a run that only counts layers."""
+
+
+def _with_both_ends(layers: Collection[int], last: int) -> set[int]:
+    """The layers asked for, the embeddings and the last layer: the verdict is about what happens between those."""
+    beyond = sorted(set(layers) - set(range(last + 1)))
+    require(
+        not beyond and len(layers) > 0,
+        required=f"layers from 0, the embeddings, to {last}",
+        got=", ".join(str(layer) for layer in beyond) or "none",
+        remedy="leave them out to measure every layer",
+    )
+    return {0, *layers, last}
+
+
 def _loaded(model: Any, tokenizer: Any, options: Mapping[str, Any]) -> LoadedModel:
     if isinstance(model, LoadedModel):
         return model
@@ -138,9 +160,10 @@ def _inputs(
         loaded.tokenizer is not None,
         required="a tokenizer to read texts with",
         got=f"{loaded.name} without one",
-        remedy="pass tokenizer=, or token ids as inputs=",
+        remedy="save it into the model's folder, or use --weights-only; in Python pass tokenizer= or inputs=",
     )
-    passages = passages or (SHIPPED_PASSAGES if texts is None else 1)
+    if passages is None:
+        passages = SHIPPED_PASSAGES if texts is None else 1
     batch = encode(loaded.tokenizer, [shipped_text()] if texts is None else texts, tokens=tokens, passages=passages)
     _require_positions(loaded.network, batch)
     return batch, batch.inputs(loaded.network), batch.kept(), list(batch.names)

@@ -20,8 +20,8 @@ def heads_of_file(name: str) -> list[dict[str, Any]]:
     require(
         path.is_dir() or path.suffix == ".safetensors",
         required="a folder or a .safetensors file for --weights-only",
-        got=path.name,
-        remedy="audit a GGUF file without --weights-only",
+        got=path.name if path.exists() else f"{name}, which is neither here",
+        remedy="GGUF files and hub ids are audited without --weights-only",
     )
     require(
         path.exists() and (folder / "config.json").is_file(),

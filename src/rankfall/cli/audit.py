@@ -11,10 +11,14 @@ import typer
 
 from rankfall.audit.load.limits import LIMITS
 from rankfall.audit.load.names import ALL_NAMES, DEFAULT_NAME
-from rankfall.cli.output import JsonFlag, emit, notes, paper, table
+from rankfall.cli.output import JsonFlag, emit, notes, paper, require_folder, table
 from rankfall.errors import require
 
 NAMES = "; ".join(f"{one.name} ({one.meaning})" for one in ALL_NAMES)
+
+UNIT_COLUMNS = ("effective_rank", "relative_mu", "mean_abs_cosine")
+COLUMNS = ("layer", *UNIT_COLUMNS, "raw_effective_rank", "centred_effective_rank", "sinks")
+INSIDE_COLUMNS = ("layer", "part", *UNIT_COLUMNS, "sinks")
 
 
 def audit(
@@ -29,7 +33,8 @@ def audit(
         int | None, typer.Option("--passages", help="Passages to take from each file, one after the other.")
     ] = None,
     layers: Annotated[
-        str | None, typer.Option("--layers", help="Only these layers, such as 0,6,12 or 0-5. Default: all.")
+        str | None,
+        typer.Option("--layers", help="Only these layers and both ends, such as 6,12 or 1-5. Default: all."),
     ] = None,
     inside: Annotated[bool, typer.Option("--inside", help="Measure inside blocks too.")] = False,
     controls: Annotated[bool, typer.Option(help="Random weights, shuffled and random tokens beside it.")] = True,
@@ -65,9 +70,13 @@ def audit(
     from rankfall.audit.condition import parse_condition
 
     conditions = [parse_condition(one) for one in fail_if or ()]
+    chosen = _layers(layers)
     if weights_only:
+        _refuse_what_needs_a_run({"--fail-if": fail_if, "--text": text, "--out": out, "--layers": layers})
         _weights_only(model, json)
         return
+    if out is not None:
+        require_folder(out)
     from rankfall.audit import audit as run_audit
     from rankfall.audit.texts.files import read_texts
 
@@ -77,7 +86,7 @@ def audit(
             read_texts(text) if text else None,
             tokens=tokens,
             passages=passages,
-            layers=_layers(layers),
+            layers=chosen,
             inside=inside,
             stack=stack,
             heads=heads,
@@ -111,6 +120,17 @@ def audit(
         raise typer.Exit(1)
 
 
+def _refuse_what_needs_a_run(options: dict[str, Any]) -> None:
+    """A check that is not made must not look as if it had passed."""
+    given = [name for name, value in options.items() if value]
+    require(
+        not given,
+        required="--weights-only without options about tokens, which only a run has",
+        got=", ".join(given),
+        remedy="leave out one or the other",
+    )
+
+
 def _weights_only(model: str, json: bool) -> None:
     from rankfall.audit.heads_of import heads_of_file
     from rankfall.audit.verdict.heads import heads_reason
@@ -128,19 +148,11 @@ def _weights_only(model: str, json: bool) -> None:
 
 
 def _show(record: dict[str, Any]) -> None:
-    rows = [
-        {
-            "layer": row["layer"],
-            "effective_rank": row["unit"]["effective_rank"],
-            "relative_mu": row["unit"]["relative_mu"],
-            "mean_abs_cosine": row["unit"]["mean_abs_cosine"],
-            "raw_effective_rank": row["raw"]["effective_rank"],
-            "centred_effective_rank": row["centred"]["effective_rank"],
-            "sinks": len(row["sinks"]),
-        }
-        for row in record["depth"]
-    ]
-    table(f"{record['model']['name']}: tokens of length one, layer by layer", _rounded(rows))
+    name = record["model"]["name"]
+    table(f"{name}: tokens of length one, layer by layer; {_read(record['text'])}", _brief(record["depth"]), COLUMNS)
+    if any(row["part"] != "before_final_norm" for row in record["inside"]):
+        inner = [{**row, "part": row["part"].replace("_", " ")} for row in record["inside"]]
+        table("inside the blocks", _brief(inner), INSIDE_COLUMNS)
     verdict = record["verdict"]
     colour = {"kept": "green", "reduced": "yellow", "collapsed": "red"}[verdict["status"]]
     paper.print(verdict["headline"], style=f"bold {colour}", markup=False, highlight=False)
@@ -155,10 +167,33 @@ def _show(record: dict[str, Any]) -> None:
         paper.print(f"  report: {record['report']}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _rounded(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _brief(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [
-        {key: f"{value:.4g}" if isinstance(value, float) else value for key, value in row.items()} for row in rows
+        {
+            "layer": row["layer"],
+            "part": row.get("part"),
+            "effective_rank": f"{row['unit']['effective_rank']:.4g}",
+            "relative_mu": f"{row['unit']['relative_mu']:.4g}",
+            "mean_abs_cosine": f"{row['unit']['mean_abs_cosine']:.4g}",
+            "raw_effective_rank": f"{row['raw']['effective_rank']:.4g}",
+            "centred_effective_rank": f"{row['centred']['effective_rank']:.4g}",
+            "sinks": len(row["sinks"]),
+        }
+        for row in rows
     ]
+
+
+def _read(text: dict[str, Any]) -> str:
+    """What was read: a text shorter than asked for must not go unseen, because it cannot have a higher rank."""
+    lengths = text["tokens"]
+    if not lengths:
+        return f"{text['texts']} inputs"
+    spread = str(lengths[0]) if min(lengths) == max(lengths) else f"{min(lengths)} to {max(lengths)}"
+    return (
+        f"one passage of {spread} tokens"
+        if len(lengths) == 1
+        else f"means over {len(lengths)} passages of {spread} tokens"
+    )
 
 
 def _layers(text: str | None) -> set[int] | None:
@@ -169,7 +204,10 @@ def _layers(text: str | None) -> set[int] | None:
         first, dash, last = part.strip().partition("-")
         whole = first.isdigit() and (last.isdigit() if dash else True) and len(part) < 12
         require(
-            whole, required="--layers such as 0,6,12 or 0-5", got=text, remedy="layers count from 0, the embeddings"
+            whole and (not dash or int(first) <= int(last)),
+            required="--layers such as 0,6,12 or 0-5",
+            got=text,
+            remedy="layers count from 0, the embeddings",
         )
         chosen |= set(range(int(first), int(last) + 1)) if dash else {int(first)}
     return chosen

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rankfall.cli.output import JsonFlag, emit, notes, paper, table
+from rankfall.cli.output import JsonFlag, emit, notes, paper, require_folder, table
 
 
 def compare(
@@ -34,6 +34,7 @@ def compare(
     from rankfall.report import write
     from rankfall.report.comparison import comparison_document, depth_table, heads_table, labels
 
+    require_folder(out)
     command = shlex.join(["rankfall", *sys.argv[1:]])
     results = []
     for model in (first, second):

@@ -16,6 +16,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from rankfall.errors import require
+
 SCHEMA = 1
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print exactly one JSON object on standard output.")]
@@ -69,6 +71,17 @@ def cell(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     return str(value)
+
+
+def require_folder(path: Path) -> None:
+    """Said before the work is done, not after it: results cannot be written into a file."""
+    taken = next((one for one in (path, *path.parents) if one.exists() and not one.is_dir()), None)
+    require(
+        taken is None,
+        required="--out to name a folder, new or old",
+        got=f"{taken}, which is a file",
+        remedy="choose another name",
+    )
 
 
 @contextlib.contextmanager

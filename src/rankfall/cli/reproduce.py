@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from rankfall.cli.output import JsonFlag, emit, notes, paper, plain, table
+from rankfall.cli.output import JsonFlag, emit, notes, paper, plain, require_folder, table
 from rankfall.errors import require
 
 
@@ -42,6 +42,7 @@ def reproduce(
         got="both" if figures else "neither",
         remedy=f"name some of {', '.join(ALL_REPRODUCTIONS)}",
     )
+    require_folder(out)
     chosen = [find(name) for name in (list(ALL_REPRODUCTIONS) if every else figures or ())]
     runs: list[Any] = []
     for figure in chosen:
@@ -70,9 +71,19 @@ def _show(one: dict[str, Any]) -> None:
     verdict = {True: "agrees", False: "does NOT agree", None: "nothing published to compare"}[one["agrees"]]
     paper.print(f"\n[bold]{one['id']}[/bold] {one['title']}: {verdict} ({one['seconds']:.1f} s, {one['scale']})")
     if one["points"]:
-        table("points", one["points"])
+        table("points", *_readable(one["points"]))
     for claim in one["claims"]:
         mark = "[green]holds[/green]" if claim["holds"] else "[red]fails[/red]"
         paper.print(f"  {mark}  {escape(claim['statement'])}  ({escape(claim['evidence'])})")
     for note in one["notes"]:
         paper.print(f"  note: {note}", markup=False)
+
+
+def _readable(points: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[str]]:
+    """Four digits, and no columns that are empty throughout: terminals are narrow; files and --json hold all."""
+    columns = [name for name in points[0] if any(point.get(name) is not None for point in points)]
+    rows = [
+        {name: f"{value:.4g}" if isinstance(value, float) else value for name, value in point.items()}
+        for point in points
+    ]
+    return rows, columns

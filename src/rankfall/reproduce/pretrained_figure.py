@@ -1,4 +1,4 @@
-"""The picture of ablated real models: one row per subject; parts on the left, masks and temperatures on the right."""
+"""The picture of ablated real models: one row per subject; parts, masks, temperatures."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FLOOR = 1e-17
+FULL_FLOOR = 1e-3
+MASKED = ("attention", "attention + norm", "full model")
+PANELS = ("parts of the block", *(f"{variant}, four masks" for variant in MASKED), "temperatures, complete mask")
 LINES = {"raw": "-", "matched": ":"}
 
 
@@ -18,26 +21,27 @@ def draw_ablations(blocks: pd.DataFrame, variations: pd.DataFrame) -> Figure:
     from rankfall.drawing.canvas import canvas
 
     subjects: list[tuple[str, str]] = sorted(set(zip(blocks["model"], blocks["weights"], strict=True)))
-    figure, axes = canvas(len(subjects), 3, size=(4.4, 3.0))
+    figure, axes = canvas(len(subjects), len(PANELS), size=(4.0, 3.0))
     for row, (model, weights) in enumerate(subjects):
         mine = blocks[(blocks["model"] == model) & (blocks["weights"] == weights)]
         changed = variations[(variations["model"] == model) & (variations["weights"] == weights)]
-        changed = changed[changed["variant"] == "attention"]
+        plain = changed[changed["temperature"] == 1.0]
+        alone = changed[changed["variant"] == "attention"]
         _parts(axes[row, 0], mine)
-        _lines(axes[row, 1], changed[changed["temperature"] == 1.0], "mask")
-        complete = changed[changed["mask"] == "complete"]
-        _lines(axes[row, 2], complete, "temperature")
-        for axis, title in zip(
-            axes[row], ("parts of the block", "attention, other masks", "temperatures"), strict=True
-        ):
+        for column, variant in enumerate(MASKED, 1):
+            _lines(axes[row, column], plain[plain["variant"] == variant], "mask")
+        _lines(axes[row, -1], alone[alone["mask"] == "complete"], "temperature")
+        for axis, title in zip(axes[row], PANELS, strict=True):
             axis.set_title(f"{model}, {weights}: {title}", fontsize=9)
             axis.set_yscale("log")
             axis.set_xlabel("layer")
+        # Nothing falls far here: one scale for all, so that small wiggles do not look like a fall.
+        axes[row, 3].set_ylim(FULL_FLOOR, 1.5)
         axes[row, 0].set_ylabel(r"relative $\mu$")
     # In the second row, where curves leave room; the colours are the same everywhere.
-    for axis, title in zip(
-        axes[min(1, len(subjects) - 1)], ("dotted: scale-matched", "mask", "temperature"), strict=True
-    ):
+    legends = {0: "dotted: scale-matched", 1: "mask", len(PANELS) - 1: "temperature"}
+    for column, title in legends.items():
+        axis = axes[min(1, len(subjects) - 1), column]
         axis.legend(fontsize=7, title=title, title_fontsize=7, loc="center right")
     found: Figure = figure
     return found

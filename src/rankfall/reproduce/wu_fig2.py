@@ -74,7 +74,7 @@ class WuFig2(Reproduction):
                 )
                 + ". Its feed-forward layers draw tokens together as well.",
                 "Dotted: the run with LayerNorm as ordinary float32 code shows it; it levels off at rounding noise.",
-                "Pretrained weights belong to the same figure and come from `rankfall audit`.",
+                "Pretrained weights belong to the same figure: `rankfall reproduce wu/fig2-pretrained`.",
             ),
         )
 
@@ -190,7 +190,8 @@ def _draw(curves: dict[tuple[str, str], Tensor], masks: list[str]) -> Figure:
         axis.set_title(variant)
         axis.set_xlabel("layer")
     axes[0, 0].set_ylabel("log10 of mu")
-    axes[0, 0].legend(fontsize=8, loc="lower left")
+    # Where no curve passes at any scale: a full model falls last.
+    axes[0, -1].legend(fontsize=8, loc="lower left")
     return figure
 
 

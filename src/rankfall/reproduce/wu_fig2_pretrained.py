@@ -1,14 +1,16 @@
 """B-fig2 and B-fig3 on real weights: mu by depth of pretrained models with parts of their blocks taken out.
 
 The blocks are the model's own, replayed in float64, each verified against the traced pass before it is used.
+Full models under other masks than their own are run as they are.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from rankfall.attention.masks import Causal, CausalWindow, Complete, Mask, Window
-from rankfall.audit.ablation import Ablation, ablate
+from rankfall.audit.ablation import ablate, whole_under
 from rankfall.audit.ablation.variants import ATTENTION, FULL, WITH_NORM
 from rankfall.reproduce.base import Claim, Outcome, Progress, Reproduction, Scale, silent
 from rankfall.reproduce.pretrained import Subject, subjects
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MASKS: tuple[Mask, ...] = (Complete(), Causal(), Window(4), CausalWindow(4))
+# A local mask and the global one that it is a part of.
+PAIRS = (("window:4", "complete"), ("causal-window:4", "causal"))
 TEMPERATURES = (1 / 64, 1.0, 64.0)
 TEXTS: dict[Scale, int] = {"smoke": 1, "quick": 1, "paper": 8}
 
@@ -41,7 +45,7 @@ class WuFig2Pretrained(Reproduction):
     statements: ClassVar[tuple[str, ...]] = ("B-fig2", "B-fig3", "B-thm1")
 
     def run(self, scale: Scale, progress: Progress = silent) -> Outcome:
-        """Ablate every subject as it is; then attention with norm under four masks and three temperatures."""
+        """Ablate every subject as it is; then attention, with the norm and in the full model, under four masks."""
         import pandas as pd
 
         notes: list[str] = []
@@ -49,26 +53,34 @@ class WuFig2Pretrained(Reproduction):
         changes: list[pd.DataFrame] = []
         worst = 0.0
         for number, subject in enumerate(subjects(scale, notes)):
-
-            def told(what: str, share: float, at: int = number, label: str = subject.label) -> None:
-                progress(f"{label}, {what}", (at + share) / 4)
-
             inputs = _inputs(subject, TEXTS[scale])
-            whole = ablate(subject.network, inputs, progress=told)
-            varied = ablate(
+            told = _quarters(progress, number, subject.label)
+            whole = ablate(subject.network, inputs, progress=told(0))
+            hot = ablate(
                 subject.network,
                 inputs,
                 variants=(ATTENTION,),
                 scalings=("matched",),
                 temperatures=TEMPERATURES,
                 masks=MASKS,
+                progress=told(1),
             )
-            for done in (whole, varied):
+            normed = ablate(
+                subject.network,
+                inputs,
+                variants=(WITH_NORM,),
+                scalings=("raw",),
+                masks=MASKS,
+                progress=told(2),
+            )
+            for done in (whole, hot, normed):
                 if done.refusal:
                     notes.append(f"{subject.label}: {done.refusal}")
                 worst = max(worst, done.verified or 0.0)
-            parts.append(_frame(subject, whole))
-            changes.append(_frame(subject, varied))
+            under = whole_under(subject.network, inputs, MASKS, told(3))
+            parts.append(_frame(subject, whole.rows))
+            own = [row for row in (*hot.rows, *normed.rows) if row["mask"] is not None]
+            changes.append(_frame(subject, (*own, *under)))
         blocks, variations = pd.concat(parts), pd.concat(changes)
         return Outcome(
             points=_points(blocks),
@@ -79,17 +91,22 @@ class WuFig2Pretrained(Reproduction):
         )
 
 
+def _quarters(progress: Progress, number: int, label: str) -> Callable[[int], Progress]:
+    """What to tell during each quarter of the work on one subject of four."""
+    return lambda quarter: lambda what, share: progress(f"{label}, {what}", (number + (quarter + share) / 4) / 4)
+
+
 def _inputs(subject: Subject, texts: int) -> dict[str, Any]:
     given = subject.batch.inputs(subject.network)
     return {name: value[:texts] for name, value in given.items() if name in ("input_ids", "attention_mask")}
 
 
-def _frame(subject: Subject, ablation: Ablation) -> pd.DataFrame:
+def _frame(subject: Subject, found: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """Means over texts, layer by layer."""
     import pandas as pd
 
     keys = ["variant", "scaling", "temperature", "mask", "layer"]
-    rows = pd.DataFrame(list(ablation.rows), columns=[*keys, "mu", "relative_mu", "effective_rank", "text"])
+    rows = pd.DataFrame(list(found), columns=[*keys, "mu", "relative_mu", "effective_rank", "text"])
     rows["mask"] = rows["mask"].fillna("own")
     means = rows.groupby(keys, as_index=False)[["mu", "relative_mu", "effective_rank"]].mean()
     return means.assign(model=subject.model, weights=subject.weights)
@@ -135,27 +152,53 @@ def _part_claims(table: pd.DataFrame) -> list[Claim]:
 
 
 def _change_claims(table: pd.DataFrame) -> list[Claim]:
-    """Figure 3: local masks and small temperatures slow the collapse."""
+    """Local masks and small temperatures slow the collapse; under no mask does the full model collapse."""
     claims = []
-    for (model, weights), rows in table[table["variant"] == ATTENTION.name].groupby(["model", "weights"]):
+    for (model, weights), rows in table.groupby(["model", "weights"]):
         who = f"{model}, {weights}"
         # Early: the deep end of a collapse is at the floor of float64 for every setting.
         early = rows[rows["layer"] == min(3, rows["layer"].max())]
-        plain = early[early["temperature"] == 1.0].set_index("mask")["relative_mu"]
-        for local, wide in (("window:4", "complete"), ("causal-window:4", "causal")):
+        for variant in (ATTENTION.name, WITH_NORM.name):
+            mine = early[(early["variant"] == variant) & (early["temperature"] == 1.0)]
+            ends = mine.set_index("mask")["relative_mu"]
+            for local, wide in PAIRS:
+                claims.append(
+                    Claim(
+                        f"{who}: {variant} under {local} has collapsed less after three layers than under {wide}",
+                        float(ends[local]) > float(ends[wide]),
+                        f"{ends[local]:.2g} and {ends[wide]:.2g}",
+                    )
+                )
+        claims += _temperature_claims(who, early[early["variant"] == ATTENTION.name])
+        if weights == "pretrained":
+            full = rows[rows["variant"] == FULL].groupby("mask")[["layer", "relative_mu"]].apply(_ended)
             claims.append(
                 Claim(
-                    f"{who}: attention under {local} has collapsed less after three layers than under {wide}",
-                    float(plain[local]) > float(plain[wide]),
-                    f"{plain[local]:.2g} and {plain[wide]:.2g}",
+                    f"{who}: the full model stays above {HELD:g} under each of the four masks",
+                    bool((full > HELD).all()),
+                    ", ".join(f"{mask} {value:.2g}" for mask, value in full.items()),
                 )
             )
-        cold = early[early["mask"] == "complete"].set_index("temperature")["relative_mu"]
+    return claims
+
+
+def _temperature_claims(who: str, early: pd.DataFrame) -> list[Claim]:
+    by_temperature = early.pivot(index="mask", columns="temperature", values="relative_mu")
+    cold, hot = by_temperature[TEMPERATURES[0]], by_temperature[TEMPERATURES[-1]]
+    gain = cold / hot
+    claims = [
+        Claim(
+            f"{who}: attention at temperature 1/64 has collapsed less after three layers than at 64",
+            float(cold["complete"]) > float(hot["complete"]),
+            f"{cold['complete']:.2g} and {hot['complete']:.2g}",
+        )
+    ]
+    for local, wide in PAIRS:
         claims.append(
             Claim(
-                f"{who}: at temperature 1/64 it has collapsed less after three layers than at 64",
-                float(cold[1 / 64]) > float(cold[64.0]),
-                f"{cold[1 / 64]:.2g} and {cold[64.0]:.2g}",
+                f"{who}: temperature 1/64 instead of 64 slows attention more under {wide} than under {local}",
+                float(gain[wide]) > float(gain[local]),
+                f"after three layers by factors of {gain[wide]:.2g} and {gain[local]:.2g}",
             )
         )
     return claims

@@ -23,6 +23,8 @@ PANELS = {
     "mean_abs_cosine": "mean |cosine| of token pairs",
 }
 
+LINES = ("-", "--")
+
 # Near 100 % in the paper's words.
 NEARLY_ALL = 0.95
 
@@ -50,6 +52,7 @@ class WuFig4(Reproduction):
         for number, subject in enumerate(subjects(scale, notes)):
             progress(subject.label, number / 4)
             rows += _rows(subject)
+            notes += [note for note in _opening_notes(subject) if note not in notes]
         table = pd.DataFrame(rows)
         by_layer = table.groupby(["model", "weights", "layer"], as_index=False).mean(numeric_only=True)
         points = [
@@ -77,6 +80,21 @@ def _rows(subject: Subject) -> list[dict[str, Any]]:
 
     capture(subject.network, subject.batch.inputs(subject.network), on_tokens)
     return rows
+
+
+def _opening_notes(subject: Subject) -> list[str]:
+    """Passages that cannot have full rank in a causal model without added positions, whatever its weights.
+
+    Token 1 then averages two equal values, and stays equal to token 0 in every layer.
+    """
+    ids = subject.batch.inputs(subject.network)["input_ids"]
+    twice = int((ids[:, 0] == ids[:, 1]).sum())
+    if not twice:
+        return []
+    return [
+        f"{subject.model}: {twice} of {len(ids)} passages open with the same token twice; where tokens see only"
+        " earlier ones and positions are not added to them, the two stay equal in every layer: no full rank"
+    ]
 
 
 def _measured(subject: Subject, layer: int, tokens: Tensor) -> list[dict[str, Any]]:
@@ -142,7 +160,8 @@ def _draw(table: pd.DataFrame) -> Figure:
         for column, (name, title) in enumerate(PANELS.items()):
             axis = axes[row, column]
             for number, (weights, rows) in enumerate(table[table["model"] == model].groupby("weights")):
-                axis.plot(rows["layer"], rows[name], marker=".", color=COLOURS[number], label=weights)
+                # Curves on top of each other must both be seen.
+                axis.plot(rows["layer"], rows[name], LINES[number], marker=".", color=COLOURS[number], label=weights)
             axis.set_title(f"{model}: {title}", fontsize=9)
             axis.set_xlabel("layer")
             if "singular" in name:

@@ -3,6 +3,7 @@
 from rankfall.audit.ablation.ablate import Ablation, ablate
 from rankfall.audit.ablation.blocks import Block, BlockKind, recognise
 from rankfall.audit.ablation.variants import ALL_VARIANTS, SCALINGS, Scaling, Variant
+from rankfall.audit.ablation.whole import whole_under
 
 __all__ = [
     "ALL_VARIANTS",
@@ -14,4 +15,5 @@ __all__ = [
     "Variant",
     "ablate",
     "recognise",
+    "whole_under",
 ]

@@ -144,7 +144,7 @@ def _full(blocks: Sequence[Block], trace: Trace) -> Iterator[dict[str, Any]]:
             "temperature": 1.0,
             "mask": None,
             "layer": layer,
-            **_measured(stream),
+            **measured(stream),
         }
 
 
@@ -154,11 +154,11 @@ def _row(setting: _Setting, state: Tensor) -> dict[str, Any]:
         "scaling": setting.scaling,
         "temperature": setting.temperature,
         "mask": None if setting.mask is None else str(setting.mask),
-        **_measured(state),
+        **measured(state),
     }
 
 
-def _measured(state: Tensor) -> dict[str, float | None]:
+def measured(state: Tensor) -> dict[str, float | None]:
     """Measures of one text's tokens; nothing where they overflowed."""
     if not bool(state.isfinite().all()):
         return dict.fromkeys(MEASURES)

@@ -3,6 +3,9 @@
 Children of a block are told apart by what they do: the one that holds an attention module, and the one with the most
 parameters among those called after it. The stream after attention is what the feed-forward (or the norm just before
 it) takes in; a block whose feed-forward reads the block's own input has no such state, and none is reported.
+
+A child that adds the residual and normalises by itself (BERT's) gives the stream, not its branch: there the branch is
+what the last linear map gave, which the norm then took in with something added.
 """
 
 from __future__ import annotations
@@ -38,23 +41,22 @@ class InsideHooks:
             if not attention:
                 continue
             others = [child for child in children if child is not attention[0] and child not in attention]
-            yield attention[0].register_forward_hook(self._after_attention)
+            yield from _Branch(attention[0], self._after_attention).hooks()
             if others:
                 heaviest = max(others, key=lambda child: sum(p.numel() for p in child.parameters()))
                 for child in others:
                     yield child.register_forward_pre_hook(self._remember, with_kwargs=True)
                 yield heaviest.register_forward_pre_hook(self._before_mlp, with_kwargs=True)
-                yield others[-1 if _is_split(others, heaviest) else others.index(heaviest)].register_forward_hook(
-                    self._after_mlp
-                )
+                last = others[-1 if _is_split(others, heaviest) else others.index(heaviest)]
+                yield from _Branch(last, self._after_mlp).hooks()
 
     def _start(self, block: nn.Module, arguments: Any, named: Any) -> None:
         self._block_input = _tokens(arguments, named)
         self._inputs = []
 
-    def _after_attention(self, child: nn.Module, arguments: Any, output: Any) -> None:
+    def _after_attention(self, branch: Tensor | None) -> None:
         self._inputs = []
-        self._give("attention_output", _tokens(output, {}))
+        self._give("attention_output", branch)
 
     def _remember(self, child: nn.Module, arguments: Any, named: Any) -> None:
         self._inputs.append((child, _tokens(arguments, named)))
@@ -69,12 +71,50 @@ class InsideHooks:
             return
         self._give("after_attention", stream)
 
-    def _after_mlp(self, child: nn.Module, arguments: Any, output: Any) -> None:
-        self._give("mlp_output", _tokens(output, {}))
+    def _after_mlp(self, branch: Tensor | None) -> None:
+        self._give("mlp_output", branch)
 
     def _give(self, part: str, tokens: Tensor | None) -> None:
         if tokens is not None:
             self._report(part, tokens)
+
+
+class _Branch:
+    """What a child adds to the stream, told when the child is done."""
+
+    def __init__(self, child: nn.Module, done: Callable[[Tensor | None], None]) -> None:
+        self._child = child
+        self._done = done
+        self._mapped: Tensor | None = None
+        self._normed: tuple[Tensor, Tensor] | None = None
+
+    def hooks(self) -> Iterator[Any]:
+        for module in self._child.modules():
+            if isinstance(module, nn.Linear):
+                yield module.register_forward_hook(self._after_linear)
+            elif "Norm" in type(module).__name__:
+                yield module.register_forward_hook(self._after_norm)
+        yield self._child.register_forward_hook(self._finish)
+
+    def _after_linear(self, module: nn.Module, arguments: Any, output: Tensor) -> None:
+        self._mapped = output
+
+    def _after_norm(self, module: nn.Module, arguments: Any, output: Any) -> None:
+        taken, given = _tokens(arguments, {}), _tokens(output, {})
+        self._normed = None if taken is None or given is None else (taken, given)
+
+    def _finish(self, child: nn.Module, arguments: Any, output: Any) -> None:
+        tokens, mapped, normed = _tokens(output, {}), self._mapped, self._normed
+        self._mapped = self._normed = None
+        if tokens is not None and mapped is not None and normed is not None and mapped.shape == tokens.shape:
+            taken, given = normed
+            if _same(given, tokens) and not _same(taken, mapped):
+                tokens = mapped
+        self._done(tokens)
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and torch.equal(one, other)
 
 
 def _is_split(others: Sequence[nn.Module], heaviest: nn.Module) -> bool:

@@ -41,8 +41,8 @@ def require_size(path: Path, most: int) -> int:
     require(
         path.is_file(),
         required=f"a readable file {path.name}",
-        got="nothing there",
-        remedy="check the model's folder",
+        got="a folder" if path.is_dir() else "nothing there",
+        remedy="check the path",
     )
     size = path.stat().st_size
     require(

@@ -13,12 +13,15 @@ from torch import Tensor, nn
 from rankfall.audit.monitor.alarms import Alarms, RankWarning
 from rankfall.audit.monitor.blocks import chosen_blocks
 from rankfall.audit.monitor.logger import as_log
-from rankfall.audit.monitor.sample import measured, positions, sampled, token_output
+from rankfall.audit.monitor.padding import real_tokens
+from rankfall.audit.monitor.sample import measured, sampled, token_output
 from rankfall.errors import require, require_count
 
 
 class RankMonitor:
     """Every `every` steps, measures `tokens` tokens of one sequence at chosen blocks and logs flat scalars.
+
+    Blocks give tokens (b, n, d), batch first. Padding is left out where the model is told of it by a mask.
 
         with RankMonitor(model, log=writer):
             for batch in batches: ...
@@ -55,13 +58,14 @@ class RankMonitor:
         self._steps = 0
         self._due = False
         self._last: int | None = None
+        self._real: Tensor | None = None
         self._samples: dict[str, tuple[Tensor, Tensor]] = {}
         self._warned: set[tuple[str, str]] = set()
         self._hooks = contextlib.ExitStack()
 
     def __enter__(self) -> RankMonitor:
         model = self._model
-        self._hooks.callback(model.register_forward_pre_hook(self._start).remove)
+        self._hooks.callback(model.register_forward_pre_hook(self._start, with_kwargs=True).remove)
         for name, block in self.blocks.items():
             hook = self._sampler(name)
             self._hooks.callback(block.register_forward_hook(hook).remove)
@@ -72,7 +76,7 @@ class RankMonitor:
         self._hooks.close()
         self._samples.clear()
 
-    def _start(self, model: nn.Module, *_: Any) -> None:
+    def _start(self, model: nn.Module, given: Any, named: Any) -> None:
         if not model.training:
             self._due = False
             return
@@ -82,6 +86,7 @@ class RankMonitor:
         self._due = step % self._every == 0 and step != self._last
         if self._due:
             self._last = step
+            self._real = real_tokens(model, given, named)
 
     def _sampler(self, name: str) -> Callable[[nn.Module, Any, Any], None]:
         def hook(_: nn.Module, __: Any, output: Any) -> None:
@@ -96,7 +101,7 @@ class RankMonitor:
                 remedy="name other modules to watch",
             )
             assert found is not None
-            self._samples[name] = sampled(found, self._tokens), positions(found.shape[1], self._tokens)
+            self._samples[name] = sampled(found, self._tokens, self._real)
 
         return hook
 
@@ -104,7 +109,7 @@ class RankMonitor:
         if not self._due:
             return
         self._due = False
-        samples, self._samples = self._samples, {}
+        samples, self._samples, self._real = self._samples, {}, None
         if not samples or self._last is None:
             return
         with torch.no_grad():

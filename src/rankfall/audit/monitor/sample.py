@@ -24,19 +24,19 @@ def token_output(output: Any) -> Tensor | None:
     return None
 
 
-def sampled(tokens: Tensor, most: int) -> Tensor:
-    """At most `most` tokens of the first sequence, evenly spaced and with the first, where sinks sit: (m, d).
+def sampled(tokens: Tensor, most: int, real: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """At most `most` tokens of one sequence, evenly spaced and with the first, where sinks sit (m, d); their places.
 
-    No random numbers are drawn: a monitored run stays the same run.
+    The sequence is the first of the batch; where `real` (b, n) marks padding, the longest, without its padding. No
+    random numbers are drawn: a monitored run stays the same run.
     """
-    count = tokens.shape[1]
-    kept = torch.linspace(0, count - 1, min(most, count), device=tokens.device).round().long()
-    return tokens.detach()[0].index_select(0, kept)
-
-
-def positions(count: int, most: int) -> Tensor:
-    """The places in the sequence that `sampled` takes."""
-    return torch.linspace(0, count - 1, min(most, count)).round().long()
+    row, where = 0, torch.arange(tokens.shape[1])
+    if real is not None and real.shape == tokens.shape[:2]:
+        row = int(real.sum(dim=-1).argmax())
+        where = real[row].nonzero()[:, 0].cpu()
+    spread = torch.linspace(0, len(where) - 1, min(most, len(where))).round().long()
+    kept = where[spread]
+    return tokens.detach()[row].index_select(0, kept.to(tokens.device)), kept
 
 
 def measured(samples: Tensor, places: Tensor) -> list[dict[str, float]]:

@@ -30,7 +30,9 @@ def course(rows: Sequence[DepthRow]) -> Reason:
         steepest = int(np.argmin(factors))
         if factors[steepest] < 1:
             lost = 1 - factors[steepest]
-            text += f"; the steepest single loss is {lost:.0%} in layer {rows[steepest + 1].layer}"
+            before, after = rows[steepest].layer, rows[steepest + 1].layer
+            where = f"in layer {after}" if after == before + 1 else f"between layers {before} and {after}"
+            text += f"; the steepest single loss is {lost:.0%} {where}"
             numbers |= {"steepest_layer": rows[steepest + 1].layer, "steepest_loss": lost}
     return Reason("token rank", text, numbers)
 
