@@ -87,8 +87,9 @@ class Station:
         return packed(facts)
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=10)
 def station(samples: int, n: int, d: int, dtype: torch.dtype, device: torch.device, turn: int = 0) -> Station:
-    """The station of that room; the last few are kept, since recording one takes tenths of a second. Companies that
-    may be at work at the same time need different ones: `turn` tells them apart."""
+    """The station of that room. Companies that may be at work at the same time need different ones: `turn` tells them
+    apart. Recording one takes tenths of a second, so all are kept that texts of one length need (rooms of 1 to 16 in
+    two streams); those of other lengths take their place."""
     return Station(samples, n, d, dtype, device)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from rankfall.audit.depth.blocks import choose_stack
@@ -74,7 +75,7 @@ def measure_depth(
                 kept = given if real[text] is None else given[real[text]]
                 workers.submit(kept, partial(measured, place, text))
 
-        where = next(model.parameters()).device
+        where = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
         with ahead(where):
             for first, some in passes(inputs, len(names), at_once):
                 capture(model, some, partial(on_tokens, first), inside=inside, stack=chosen)

@@ -82,8 +82,8 @@ class DeviceRoute:
 
     @staticmethod
     def suits(tokens: Tensor) -> bool:
-        """Whether these (b, n, d) tokens lie where the kernels run, and are no more than they take."""
-        return tokens.is_floating_point() and runs_here(tokens.device, max(tokens.shape[-2:]))
+        """Whether these (b, n, d) tokens lie where the kernels run, and are no more than those take."""
+        return tokens.is_floating_point() and runs_here(tokens.device, tokens.shape[-2])
 
     def take(self, place: Place, tokens: Tensor, first_text: int = 0) -> None:
         """Take a copy of the tokens (b, n, d) of some texts; at times, start the work on those that wait."""
