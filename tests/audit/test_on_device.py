@@ -14,7 +14,7 @@ from rankfall.audit.depth.capture import Place
 from rankfall.audit.depth.measure import measure_depth, measure_one
 from rankfall.audit.depth.on_device import DeviceRoute
 from rankfall.audit.depth.passes import passes
-from rankfall.audit.depth.rows import Measured, Values
+from rankfall.audit.depth.rows import Values
 from rankfall.errors import RequestError
 
 N, D = 24, 32
@@ -157,8 +157,7 @@ def test_intervals_are_those_of_each_quantity_alone() -> None:
         assert [float(low[index]), float(high[index])] == pytest.approx(ends.tolist(), rel=1e-12)
 
 
-def test_measured_is_what_routes_give() -> None:
+def test_nothing_taken_gives_nothing() -> None:
     route = DeviceRoute([[""] * N], [None], False, 1)
     assert route.results() == []
     route.close()
-    assert Measured.__dataclass_params__.frozen

@@ -38,8 +38,9 @@ def masked_views(tokens: Batch, kept: Vectors) -> BatchProfile:
     shift = (centred @ mean[..., None])[..., 0]
     mean_energy = mean.square().sum(dim=-1)
     cosines = _cosines(gram, shift, mean_energy, _inverse_root(energies))
-    side = _token_side if n <= d else _feature_side
-    spectra = side(gram if n <= d else centred, cosines if n <= d else unit, kept, mean, shift)
+    spectra = (
+        _token_side(gram, cosines, kept, mean_energy, shift) if n <= d else _feature_side(centred, unit, kept, mean)
+    )
     number = counts.to(torch.int64)
     spread = centred.square().sum(dim=(-2, -1)).sqrt()
     unit_mean = unit.sum(dim=-2) / counts[:, None]
@@ -62,14 +63,15 @@ def masked_views(tokens: Batch, kept: Vectors) -> BatchProfile:
     )
 
 
-def _token_side(gram: Square, cosines: Square, kept: Vectors, mean: Tensor, shift: Vectors) -> Tensor:
+def _token_side(
+    gram: Square, cosines: Square, kept: Vectors, mean_energy: Float[Tensor, c], shift: Vectors
+) -> Float[Tensor, "3 c n"]:
     """Spectra (3, c, n) by Gram matrices between tokens; see `rankfall.measures.views.token_side`."""
     counts = kept.sum(dim=-1)
     v = _mirror(kept / counts.sqrt()[:, None])
     bordered = _reflected(gram, v)
     border = -counts.sqrt()[:, None] * (shift - 2.0 * (v * shift).sum(dim=-1, keepdim=True) * v)
-    corner = counts * mean.square().sum(dim=-1)
-    border = torch.cat([corner[:, None], border[:, 1:]], dim=-1)
+    border = torch.cat([(counts * mean_energy)[:, None], border[:, 1:]], dim=-1)
     bordered[:, :, 0] = border
     bordered[:, 0, :] = border
     diagonal, off = (part.unflatten(0, (2, -1)) for part in tridiagonalise(torch.cat([bordered, cosines])))
@@ -79,7 +81,7 @@ def _token_side(gram: Square, cosines: Square, kept: Vectors, mean: Tensor, shif
     return _three(diagonal, off, rest, rest_off)
 
 
-def _feature_side(centred: Batch, unit: Batch, kept: Vectors, mean: Tensor, shift: Vectors) -> Tensor:
+def _feature_side(centred: Batch, unit: Batch, kept: Vectors, mean: Float[Tensor, "c d"]) -> Float[Tensor, "3 c d"]:
     """Spectra (3, c, d) by second moments between coordinates; see `rankfall.measures.views.feature_side`."""
     energy = mean.square().sum(dim=-1)
     v = _mirror(mean * _inverse_root(energy)[:, None])
