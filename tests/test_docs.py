@@ -135,7 +135,7 @@ def test_options_named_in_a_guide_exist(verb: str) -> None:
 def test_python_compiles(page: Path) -> None:
     for kind, block in blocks(page):
         if kind == "python":
-            compile(block, named(page), "exec")
+            assert compile(block, named(page), "exec").co_filename == named(page)
 
 
 def test_the_checks_find_something() -> None:

@@ -17,6 +17,7 @@ from rankfall.audit.depth.facts import OF_A_PROFILE, profile_again
 from rankfall.linalg.lapack import Vector
 from rankfall.measures import ALL_MEASURES
 from rankfall.measures.views import VIEWS
+from rankfall.measures.views.source import Source
 
 
 @final
@@ -43,7 +44,9 @@ class Mending:
         """Start the work on this view (its number) of the item, which is sample number `sample` of the facts."""
         doubt: Doubt = "several" if facts["others_in_doubt"][view, sample] else "smallest"
         found = facts["eigenvalues"][view, sample].copy()
-        spectrum = threads.submit(mended, item.tokens, item.kept, VIEWS[view], found, doubt)
+        keep = None if item.kept is None else np.flatnonzero(item.kept)
+        source = Source(item.tokens, float(facts["size"][VIEWS.index("raw"), sample]), keep)
+        spectrum = threads.submit(mended, source, VIEWS[view], found, doubt)
         return cls(item, table, VIEWS[view], {name: facts[name][view, sample] for name in OF_A_PROFILE}, spectrum)
 
     @property

@@ -11,11 +11,8 @@ and centred share one reduction to tridiagonal form (`rankfall.linalg.pairs`). E
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import final
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -26,6 +23,7 @@ from rankfall.linalg.scratch import Scratch
 from rankfall.linalg.tridiagonal import Spectrum
 from rankfall.measures.views.feature_side import feature_side
 from rankfall.measures.views.prepared import Prepared
+from rankfall.measures.views.source import Source
 from rankfall.measures.views.spectra import host_float64, inverse_lengths, squared_lengths
 from rankfall.measures.views.together import PreparedProfile
 from rankfall.measures.views.token_side import token_side
@@ -70,13 +68,13 @@ def views_with_and_without(
         x /= size
     n, d = x.shape
     keep = np.delete(np.arange(n), np.asarray(apart, dtype=np.int64))
-    source = _Source(tokens, size)
+    source = Source(tokens, size)
     if len(keep) in (0, n):
         return _three(x, source, scratch)[0], None
     single = int(apart[0]) if len(apart) == 1 and _one_side(n, d) else None
     whole, unit_without = _three(x, source, scratch, single=single)
     rest = np.take(x, keep, axis=0, out=scratch.matrix("kept tokens", len(keep), d), mode="clip")
-    return whole, _three(rest, _Source(tokens, size, keep), scratch, unit_known=unit_without)[0]
+    return whole, _three(rest, Source(tokens, size, keep), scratch, unit_known=unit_without)[0]
 
 
 def _one_side(n: int, d: int) -> bool:
@@ -84,31 +82,9 @@ def _one_side(n: int, d: int) -> bool:
     return (n <= d) == (n - 1 <= d)
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class _Source:
-    """Where a profile gets its tokens from, should it need them after the working memory was used for others."""
-
-    tokens: Tensor
-    size: float
-    keep: npt.NDArray[np.int64] | None = None
-
-    def raw(self) -> Matrix:
-        x = host_float64(self.tokens) / self.size
-        return x if self.keep is None else x[self.keep]
-
-    def unit(self) -> Matrix:
-        x = self.raw()
-        return x * inverse_lengths(squared_lengths(x))[:, None]
-
-    def centred(self) -> Matrix:
-        x = self.raw()
-        return x - x.mean(axis=0)
-
-
 def _three(
     x: Matrix,
-    source: _Source,
+    source: Source,
     scratch: Scratch,
     *,
     single: int | None = None,
