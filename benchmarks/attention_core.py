@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from benchmarks._harness import report, seconds
-from rankfall.attention import attend
-from rankfall.attention.masks import Window
-from rankfall.measures import measure
+from rankfall.masks import Window
+from rankfall.measures.catalogue import measure
+from rankfall.mechanism.attend import attend
 
 WIDTH, RANK = 16, 32
 

@@ -29,11 +29,11 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks._harness import report, seconds
-from rankfall.audit.depth import measure_depth
-from rankfall.audit.depth.blocks import choose_stack
-from rankfall.audit.depth.capture import Place, capture
-from rankfall.audit.depth.passes import passes
-from rankfall.audit.texts import Batch, encode, from_ids, shipped_text
+from rankfall.models.depth.blocks import choose_stack
+from rankfall.models.depth.capture import Place, capture
+from rankfall.models.depth.measure import measure_depth
+from rankfall.models.depth.passes import passes
+from rankfall.models.texts import Batch, encode, from_ids, shipped_text
 from rankfall.provenance import provenance
 
 SHAPE = {
@@ -79,7 +79,7 @@ def _options(arguments: list[str]) -> Any:
 
 def _model(random_weights: bool, device: str) -> tuple[nn.Module, Any]:
     if not random_weights:
-        from rankfall.audit.load import open_model
+        from rankfall.models.load.open import open_model
 
         loaded = open_model("smollm2", device=device)
         return loaded.network, loaded.tokenizer

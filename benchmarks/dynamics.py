@@ -17,9 +17,11 @@ import torch
 from torch import Tensor
 
 from benchmarks._harness import alternately, seconds
-from rankfall.attention import Heads
-from rankfall.attention.masks import Mask, parse_mask
-from rankfall.dynamics import DrawnWeights, Recipe, random_tokens, simulate
+from rankfall.dynamics.simulate import simulate
+from rankfall.dynamics.step import random_tokens
+from rankfall.dynamics.weights import DrawnWeights, Recipe
+from rankfall.masks import Mask, parse_mask
+from rankfall.mechanism.heads import Heads
 from rankfall.provenance import provenance
 
 DIM = 32

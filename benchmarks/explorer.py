@@ -175,7 +175,8 @@ def stored_results(folder: Path) -> tuple[Path, Path]:
     import pandas as pd
 
     from rankfall.explorer.state import StoredState, controls
-    from rankfall.runs import Store, import_results
+    from rankfall.store.results import import_results
+    from rankfall.store.store import Store
 
     import_results(Store(folder / "runs", create=True), Path(__file__).parents[1] / "results" / "amsel-fig1")
     measures = controls(StoredState)["measure"].names  # type: ignore[union-attr]

@@ -22,11 +22,11 @@ from typing import Any
 import torch
 
 from rankfall.provenance import provenance
-from rankfall.runs import Checkpoints
+from rankfall.store.checkpoints import Checkpoints
 from rankfall.training.cell import Cell
-from rankfall.training.cost import memory_budget
 from rankfall.training.options import Options
-from rankfall.training.stack import Stack, stack_bytes
+from rankfall.training.plan import memory_budget, stack_bytes
+from rankfall.training.stack import Stack
 from rankfall.training.sweep import sweep
 
 Row = dict[str, Any]

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks._harness import report
-from rankfall.audit.monitor import Alarms, RankMonitor
+from rankfall.models.monitor.monitor import Alarms, RankMonitor
 
 QUIET = Alarms(relative_mu=0.0, effective_rank=0.0, norm_ratio=float("inf"))
 DEFAULT_EVERY = int(inspect.signature(RankMonitor).parameters["every"].default)

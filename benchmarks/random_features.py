@@ -22,7 +22,9 @@ import torch
 
 from rankfall.provenance import provenance
 from rankfall.theory.hardmax import agreement, target_overlap
-from rankfall.theory.random_features import draw_heads, fit, predicted_error
+from rankfall.theory.random_features.best_fit import fit
+from rankfall.theory.random_features.kernel import draw_heads
+from rankfall.theory.random_features.learning_curve import predicted_error
 
 COLUMNS = (
     "dim",

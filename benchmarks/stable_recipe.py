@@ -17,8 +17,7 @@ from typing import Any
 import torch
 
 from rankfall.provenance import provenance
-from rankfall.training.cell import Cell
-from rankfall.training.recipe import ALL_RECIPES, Recipe
+from rankfall.training.cell import ALL_RECIPES, Cell, Recipe
 from rankfall.training.stack import Stack
 
 GAINS = ("attention_norm_gain", "feed_forward_norm_gain")

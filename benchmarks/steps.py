@@ -22,7 +22,7 @@ import torch
 from rankfall.provenance import provenance
 from rankfall.training import attention_seam
 from rankfall.training.cell import Cell
-from rankfall.training.cost import step_flops
+from rankfall.training.plan import step_flops
 from rankfall.training.stack import Stack
 
 RANKS, MULTIPLIERS, LAYERS = (1, 8, 64), (1, 8, 64), (1, 5)

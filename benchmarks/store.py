@@ -9,7 +9,9 @@ from pathlib import Path
 import torch
 
 from benchmarks._harness import report, seconds
-from rankfall.runs import Store, rows_of, select, settings
+from rankfall.store.identity import settings
+from rankfall.store.query import rows_of, select
+from rankfall.store.store import Store
 from rankfall.training.cell import Cell
 from rankfall.training.options import Options
 from rankfall.training.plan import make_plan

@@ -21,7 +21,8 @@ import torch
 from benchmarks.plain_encoder import PlainEncoder, PlainTrainer
 from rankfall.provenance import provenance
 from rankfall.training.cell import Cell
-from rankfall.training.stack import Stack, stack_bytes
+from rankfall.training.plan import stack_bytes
+from rankfall.training.stack import Stack
 
 RANKS, MULTIPLIERS, LAYERS = (1, 8, 64), (1, 8, 64), (1, 5)
 MEMORY = {"cpu": 2e9, "cuda": 40e9}

@@ -12,15 +12,14 @@ app = marimo.App(app_title="rankfall: for an engineer")
 def _():
     import marimo as mo
 
-    from rankfall.attention.masks import parse_schedule
-    from rankfall.attention.norms import parse_norm
-    from rankfall.dynamics import Recipe, Rule
     from rankfall.dynamics.experiment import Experiment, run
-    from rankfall.theory.head_class import HeadClass
-    from rankfall.theory.heads_needed import heads_needed
-    from rankfall.training.planning import candidates, plan
-    from rankfall.training.planning.candidates import Sharing, reference_shape
-    from rankfall.training.planning.table import floor_column
+    from rankfall.dynamics.step import Rule
+    from rankfall.dynamics.weights import Recipe
+    from rankfall.masks import parse_schedule
+    from rankfall.norms import parse_norm
+    from rankfall.planning.candidates import Sharing, candidates, reference_shape
+    from rankfall.planning.table import floor_column, plan
+    from rankfall.theory.head_bounds import HeadClass, heads_needed
 
     return (
         Experiment,

@@ -16,12 +16,13 @@ def _():
     import marimo as mo
     import torch
 
-    from rankfall.attention.masks import Mask, MaskSchedule, parse_mask
-    from rankfall.dynamics import Recipe
     from rankfall.dynamics.experiment import Experiment, run
-    from rankfall.theory.head_class import HeadClass
-    from rankfall.theory.head_floor import mse_floor
-    from rankfall.theory.random_features import draw_heads, fit, predicted_error
+    from rankfall.dynamics.weights import Recipe
+    from rankfall.masks import Mask, MaskSchedule, parse_mask
+    from rankfall.theory.head_bounds import HeadClass, mse_floor
+    from rankfall.theory.random_features.best_fit import fit
+    from rankfall.theory.random_features.kernel import draw_heads
+    from rankfall.theory.random_features.learning_curve import predicted_error
 
     return (
         ClassVar,

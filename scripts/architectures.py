@@ -24,9 +24,9 @@ from typing import Any
 import torch
 import transformers
 
-from rankfall.audit.coverage import Checked, check_architecture, installed_architectures
+from rankfall.models.coverage import Checked, check_architecture, installed_architectures
 
-PACKAGED = Path(__file__).parents[1] / "src/rankfall/audit/coverage/architectures.csv"
+PACKAGED = Path(__file__).parents[1] / "src/rankfall/models/architectures.csv"
 COLUMNS = ("model_type", "reach", "outcome", "expected", "calls", "note", "transformers", "date")
 
 

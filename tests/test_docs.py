@@ -97,10 +97,10 @@ def test_every_room_has_a_reference_page() -> None:
 
 
 def test_every_figure_is_in_the_guide() -> None:
-    from rankfall.reproduce import ALL_REPRODUCTIONS
+    from rankfall.catalogue import FIGURES
 
     guide = (DOCS / "guide" / "reproduce.md").read_text()
-    assert [one for one in ALL_REPRODUCTIONS if f"| `{one}` |" not in guide] == []
+    assert [one for one in FIGURES.names if f"| `{one}` |" not in guide] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)

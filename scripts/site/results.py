@@ -16,7 +16,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "benchmarks" / "results"
-ARCHITECTURES = ROOT / "src" / "rankfall" / "audit" / "coverage" / "architectures.csv"
+ARCHITECTURES = ROOT / "src" / "rankfall" / "models" / "architectures.csv"
 MARKER = re.compile(r"^<!-- table: (.+?) -->$", re.MULTILINE)
 # Columns of a trained point that the table leaves to `rankfall reproduce`.
 NOT_SHOWN = {"mean", "trained_fresh_best"}
@@ -51,13 +51,13 @@ def _cell(value: Any) -> str:
 
 def trained_figure(identity: str) -> str:
     """Published points beside ours, from the summaries under `results/` and from nothing else."""
-    from rankfall.reproduce import find
-    from rankfall.reproduce.trained_cells import STORE_VARIABLE
+    from rankfall.catalogue import FIGURES
+    from rankfall.figures.trained import STORE_VARIABLE
 
     before = os.environ.get(STORE_VARIABLE)
     os.environ[STORE_VARIABLE] = os.devnull  # whoever builds the site may have a store; it must not show here
     try:
-        outcome = find(identity).run("paper")
+        outcome = FIGURES[identity].run("paper")
     finally:
         os.environ.pop(STORE_VARIABLE) if before is None else os.environ.update({STORE_VARIABLE: before})
     shown = [{name: value for name, value in point.items() if name not in NOT_SHOWN} for point in outcome.points]

@@ -1,5 +1,7 @@
 """`python -m rankfall` is the same as `rankfall`."""
 
+from __future__ import annotations
+
 from rankfall.cli.main import run
 
 if __name__ == "__main__":

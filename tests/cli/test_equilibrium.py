@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rankfall.cli.main import run
-from rankfall.constructions.equilibria import ALL_FAMILIES
+from rankfall.equilibria.families import families
 
 NEEDED = {"tokens", "value", "attention", "residual", "rank", "spectral_radius", "stable", "family", "statement"}
 
@@ -115,7 +115,7 @@ def test_help_names_every_family_and_gives_an_example(capsys: pytest.CaptureFixt
     status, out, _ = called(capsys, "--help")
     assert status == 0
     assert "Example:" in out
-    assert all(family.name in out for family in ALL_FAMILIES)
+    assert all(family.name in out for family in families())
 
 
 @pytest.mark.parametrize(

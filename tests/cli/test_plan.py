@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from rankfall.cli.main import run
-from rankfall.runs import Store
-from rankfall.theory.head_class import HeadClass
-from rankfall.theory.head_floor import mse_floor
+from rankfall.store.store import Store
+from rankfall.theory.head_bounds import HeadClass, mse_floor
 from rankfall.training.cell import Cell
 
 CONTRACT = {"heads", "rank", "parameters", "flops", "kv_cache_bytes", "mse_lower_bound", "step_seconds"}

@@ -11,21 +11,15 @@ import pytest
 import torch
 
 import rankfall.constructions
-from rankfall.attention import Heads
-from rankfall.constructions import (
-    ALL_CONSTRUCTIONS,
-    Construction,
-    EqualAngles,
-    FullRankHead,
-    LinearRegime,
-    MajorityVote,
-    OscillatingSum,
-    PluralityVote,
-    QuantisedQuery,
-    simulate,
-)
-from rankfall.constructions.two_layers import frame_codes
+from rankfall.catalogue import CONSTRUCTIONS
+from rankfall.constructions.base import Construction, simulate
+from rankfall.constructions.full_rank_head import FullRankHead
+from rankfall.constructions.linear_regime import LinearRegime
+from rankfall.constructions.oscillating_sum import OscillatingSum
+from rankfall.constructions.plane import EqualAngles, QuantisedQuery
+from rankfall.constructions.votes import MajorityVote, PluralityVote, frame_codes
 from rankfall.errors import RequestError
+from rankfall.mechanism.heads import Heads
 
 STATEMENTS = {"A-fact", "A-thm2", "A-thm4", "A-thm7", "A-conj8"}
 SMALL: dict[type[Construction], Construction] = {
@@ -45,12 +39,12 @@ def test_every_construction_is_listed() -> None:
         for _, member in inspect.getmembers(importlib.import_module(f"rankfall.constructions.{module.name}")):
             if inspect.isclass(member) and issubclass(member, Construction) and not inspect.isabstract(member):
                 found.add(member)
-    assert found == set(ALL_CONSTRUCTIONS)
-    assert len({construction.name for construction in ALL_CONSTRUCTIONS}) == len(ALL_CONSTRUCTIONS)
-    assert {construction.statement for construction in ALL_CONSTRUCTIONS} == STATEMENTS
+    assert found == set(CONSTRUCTIONS)
+    assert len({construction.name for construction in CONSTRUCTIONS}) == len(CONSTRUCTIONS)
+    assert {construction.statement for construction in CONSTRUCTIONS} == STATEMENTS
 
 
-@pytest.mark.parametrize("kind", ALL_CONSTRUCTIONS, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", CONSTRUCTIONS, ids=lambda kind: kind.name)
 def test_weights_are_the_foundations(kind: type[Construction]) -> None:
     construction = SMALL[kind]
     network = construction.build(torch.Generator().manual_seed(0), torch.float32)
@@ -69,7 +63,7 @@ def test_low_rank_ones_are_of_rank_one(kind: type[Construction]) -> None:
 
 def test_batches_cover_every_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = simulate(FullRankHead(4, inverse_temperature=5.0), samples=2_003, seed=0)
-    monkeypatch.setattr("rankfall.constructions.simulation.ENTRIES_AT_ONCE", 1_000)
+    monkeypatch.setattr("rankfall.constructions.base.ENTRIES_AT_ONCE", 1_000)
     parts = simulate(FullRankHead(4, inverse_temperature=5.0), samples=2_003, seed=1)
     assert parts.samples == whole.samples == 2_003
     assert abs(parts.mse - whole.mse) < 4 * math.hypot(parts.standard_error, whole.standard_error)

@@ -10,20 +10,14 @@ import math
 import numpy as np
 import pytest
 
-from rankfall.constructions import (
-    Construction,
-    EqualAngles,
-    FullRankHead,
-    LinearRegime,
-    MajorityVote,
-    OscillatingSum,
-    PluralityVote,
-    QuantisedQuery,
-    simulate,
-)
+from rankfall.constructions.base import Construction, simulate
+from rankfall.constructions.full_rank_head import FullRankHead
+from rankfall.constructions.linear_regime import LinearRegime
+from rankfall.constructions.oscillating_sum import OscillatingSum
+from rankfall.constructions.plane import EqualAngles, QuantisedQuery
+from rankfall.constructions.votes import MajorityVote, PluralityVote
 from rankfall.theory.biased import breakpoints, soft_error_asymptotic
-from rankfall.theory.head_class import HeadClass
-from rankfall.theory.head_floor import mse_floor
+from rankfall.theory.head_bounds import HeadClass, mse_floor
 from rankfall.theory.targets import oscillating_breakpoints
 
 SIGMAS = 4
@@ -113,7 +107,7 @@ def test_alternating_sum_needs_its_constant_head() -> None:
     """Without head 0 the weights sum to zero and the sum of 2 d^2 heads is wrong on every sample."""
     import torch
 
-    from rankfall.attention import Heads, attention
+    from rankfall.mechanism.heads import Heads, attention
     from rankfall.theory.targets import orthonormal_points, uniform_sphere
 
     construction = OscillatingSum(3)

@@ -7,8 +7,10 @@ import math
 import pytest
 import torch
 
-from rankfall.constructions import LinearRegime, PluralityVote, simulate
+from rankfall.constructions.base import simulate
+from rankfall.constructions.linear_regime import LinearRegime
 from rankfall.constructions.vote_quality import count_votes, plurality_floor, three_point_shares, vote_curve
+from rankfall.constructions.votes import PluralityVote
 from rankfall.errors import RequestError
 from rankfall.theory.targets import orthonormal_points, uniform_sphere
 from rankfall.theory.votes import majority_error, single_plurality_success

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from rankfall.attention import Heads
-from rankfall.attention.masks import MaskSchedule
-from rankfall.dynamics import Rule
+from rankfall.dynamics.step import Rule
+from rankfall.masks import MaskSchedule
+from rankfall.mechanism.heads import Heads
 
 
 def _matrix(tensor: Tensor) -> list[list[mpmath.mpf]]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from rankfall.attention.masks import parse_schedule
-from rankfall.attention.norms import parse_norm
 from rankfall.dynamics.experiment import Experiment, run
-from rankfall.dynamics.rule import Rule
+from rankfall.dynamics.step import Rule
 from rankfall.dynamics.weights import Recipe
+from rankfall.masks import parse_schedule
+from rankfall.norms import parse_norm
 
 STATEMENTS = {"none": "B-thm1", "unit": "B-thm2", "rms": "B-thm2"}
 

@@ -8,10 +8,14 @@ import mpmath
 import pytest
 import torch
 
-from rankfall.attention import Heads
-from rankfall.attention.masks import ALL_MASKS, MaskSchedule, parse_mask, parse_schedule
-from rankfall.attention.norms import LayerNorm, NoNorm, RMSNorm, UnitNorm
-from rankfall.dynamics import MaskPlan, Rule, split, split_step
+from rankfall.catalogue import MASKS
+from rankfall.dynamics.mixing import MaskPlan
+from rankfall.dynamics.split import split
+from rankfall.dynamics.split_attention import split_step
+from rankfall.dynamics.step import Rule
+from rankfall.masks import MaskSchedule, parse_mask, parse_schedule
+from rankfall.mechanism.heads import Heads
+from rankfall.norms import LayerNorm, NoNorm, RMSNorm, UnitNorm
 
 # log mu, absolute: digits are lost one by one over hundreds of layers, never all at once.
 TOLERANCE = 5e-11
@@ -76,7 +80,7 @@ def test_agrees_with_arbitrary_precision(exact, drawn, mask, rule, layers, digit
 
 
 def test_every_mask_has_a_sample() -> None:
-    assert set(SAMPLES) == {kind.name for kind in ALL_MASKS}
+    assert set(SAMPLES) == {kind.name for kind in MASKS}
 
 
 @pytest.mark.parametrize("name", SAMPLES.values())

@@ -7,13 +7,13 @@ import math
 import pytest
 import torch
 
-from rankfall.attention.masks import parse_mask
-from rankfall.dynamics import ALL_QUERY_KEYS, ALL_VALUES, DrawnWeights, Recipe, measured_rate, random_tokens
-from rankfall.dynamics.block import FeedForward, full_block
-from rankfall.dynamics.certificate import certificate
 from rankfall.dynamics.mixing import MaskPlan
-from rankfall.dynamics.rule import Rule
+from rankfall.dynamics.ordinary import certificate
+from rankfall.dynamics.rate import measured_rate
+from rankfall.dynamics.step import FeedForward, Rule, full_block, random_tokens
+from rankfall.dynamics.weights import ALL_QUERY_KEYS, ALL_VALUES, DrawnWeights, Recipe
 from rankfall.errors import RequestError
+from rankfall.masks import parse_mask
 
 
 def test_straight_line_with_outliers() -> None:
@@ -87,7 +87,7 @@ def test_wrong_recipes() -> None:
 
 def test_certificate_covers_the_simulated_fall() -> None:
     """Coefficients of the attention matrices that occurred bound mu from above, whatever the mask."""
-    from rankfall.dynamics import simulate
+    from rankfall.dynamics.simulate import simulate
 
     for name in ("causal", "window:2", "star", "random:0.4:1"):
         mask, weights, start = parse_mask(name), DrawnWeights(Recipe(4), [1]), random_tokens([1], 8, 4)
@@ -99,7 +99,7 @@ def test_certificate_covers_the_simulated_fall() -> None:
 
 
 def test_full_block_changes_tokens_and_keeps_them_normed() -> None:
-    from rankfall.attention.norms import UnitNorm
+    from rankfall.norms import UnitNorm
 
     weights = DrawnWeights(Recipe(4), [0])
     groups = MaskPlan(parse_mask("causal"), 1, 5).at(0)

@@ -8,21 +8,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rankfall.attention import Heads
-from rankfall.attention.masks import parse_mask, parse_schedule
-from rankfall.attention.norms import UnitNorm
-from rankfall.dynamics import (
-    DrawnWeights,
-    GivenWeights,
-    Recipe,
-    Rule,
-    SharedWeights,
-    counterexample_tokens,
-    measured_rate,
-    random_tokens,
-    simulate,
-)
+from rankfall.dynamics.rate import measured_rate
+from rankfall.dynamics.simulate import simulate
+from rankfall.dynamics.step import Rule, counterexample_tokens, random_tokens
+from rankfall.dynamics.weights import DrawnWeights, GivenWeights, Recipe, SharedWeights
 from rankfall.errors import RequestError
+from rankfall.masks import parse_mask, parse_schedule
+from rankfall.mechanism.heads import Heads
+from rankfall.norms import UnitNorm
 from rankfall.theory.uniform_attention import tail_rate
 
 MASKS = ("complete", "causal", "window:2", "causal-window:2", "star", "prefix:3", "ring:1", "random:0.5:2")
@@ -63,7 +56,7 @@ def test_uniform_attention_falls_with_its_second_eigenvalue(name) -> None:
 
 def test_sparse_and_banded_averaging_agree_with_dense() -> None:
     """200 tokens take the band and the sparse matrix, a stack of explicit masks neither."""
-    from rankfall.attention.masks import Explicit
+    from rankfall.masks import Explicit
 
     weights, start = DrawnWeights(Recipe(3), [0]), random_tokens([0], 200, 3)
     for name in ("window:4", "dilated:3:2", "causal-window:5", "star"):

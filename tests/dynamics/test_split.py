@@ -9,11 +9,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankfall.attention.masks import parse_mask
-from rankfall.attention.norms import parse_norm
-from rankfall.dynamics import DrawnWeights, MaskPlan, Recipe, Rule, random_tokens, split, split_step, step
-from rankfall.dynamics.split import add
-from rankfall.measures import measure
+from rankfall.dynamics.mixing import MaskPlan
+from rankfall.dynamics.split import add, split
+from rankfall.dynamics.split_attention import split_step
+from rankfall.dynamics.step import Rule, random_tokens, step
+from rankfall.dynamics.weights import DrawnWeights, Recipe
+from rankfall.masks import parse_mask
+from rankfall.measures.catalogue import measure
+from rankfall.norms import parse_norm
 
 
 def test_tokens_come_back_and_mu_is_mu() -> None:

@@ -7,23 +7,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rankfall.attention import Heads
-from rankfall.attention.masks import parse_mask, parse_schedule
-from rankfall.dynamics import (
-    DrawnWeights,
-    GivenWeights,
-    MaskPlan,
-    Recipe,
-    Rule,
-    SharedWeights,
-    random_tokens,
-    simulate,
-    split,
-    split_step,
-)
-from rankfall.dynamics.mixing import Mixer
-from rankfall.dynamics.split import Split
-from rankfall.dynamics.walk import Walk
+from rankfall.dynamics.mixing import MaskPlan, Mixer
+from rankfall.dynamics.simulate import Walk, simulate
+from rankfall.dynamics.split import Split, split
+from rankfall.dynamics.split_attention import split_step
+from rankfall.dynamics.step import Rule, random_tokens
+from rankfall.dynamics.weights import DrawnWeights, GivenWeights, Recipe, SharedWeights
+from rankfall.masks import parse_mask, parse_schedule
+from rankfall.mechanism.heads import Heads
 
 # log mu over hundreds of layers, relative: each route rounds in its own way.
 TOLERANCE = 1e-12

@@ -12,9 +12,19 @@ from importlib import resources
 import pytest
 import torch
 
-from rankfall.explorer.element import SCRIPTS, STYLE, element, script
-from rankfall.explorer.packing import NONE, SHARES, packed_places, packed_shares
-from rankfall.explorer.theme import line, lines, panel
+from rankfall.explorer.element import (
+    NONE,
+    SCRIPTS,
+    SHARES,
+    STYLE,
+    element,
+    line,
+    lines,
+    packed_places,
+    packed_shares,
+    panel,
+    script,
+)
 from tests.explorer.calls import unpacked
 
 HOSTILE = "\"><script>alert(1)</script>'&"

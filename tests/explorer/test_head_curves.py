@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from rankfall.explorer.head_curves import HEAD_COUNTS, head_curves, plan_rows, plan_table, possible, summary
-from rankfall.explorer.head_figures import draw_heads, draw_ranks
+from rankfall.explorer.head_curves import (
+    HEAD_COUNTS,
+    draw_heads,
+    draw_ranks,
+    head_curves,
+    plan_rows,
+    plan_table,
+    possible,
+    summary,
+)
 from rankfall.explorer.same_result import head_commands, head_python
 from rankfall.explorer.state import HeadState
 from tests.explorer.calls import printed_by_command, printed_by_python, series_of

@@ -18,7 +18,8 @@ from rankfall.explorer.head_curves import head_curves
 from rankfall.explorer.server import HOST, Served, serve
 from rankfall.explorer.state import HeadState, PageState, TokenState, from_query, query_of, to_query
 from rankfall.explorer.token_curves import token_curves
-from rankfall.runs import Store, import_results
+from rankfall.store.results import import_results
+from rankfall.store.store import Store
 from tests.browser import browser
 from tests.explorer.test_stored import RESULTS, write_audit
 

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankfall.explorer.fields import Choice, Knob
 from rankfall.explorer.state import (
+    Choice,
     HeadState,
+    Knob,
     PageState,
     StoredState,
     TokenState,

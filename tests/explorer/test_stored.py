@@ -8,9 +8,19 @@ import pandas as pd
 import pytest
 
 from rankfall.explorer.element import element
-from rankfall.explorer.stored import REPORTS, STORE, places, runs_table, settled, stored_audits, stored_runs
-from rankfall.explorer.stored_figures import draw_audits, draw_runs
-from rankfall.runs import Store, import_results
+from rankfall.explorer.stored import (
+    REPORTS,
+    STORE,
+    draw_audits,
+    draw_runs,
+    places,
+    runs_table,
+    settled,
+    stored_audits,
+    stored_runs,
+)
+from rankfall.store.results import import_results
+from rankfall.store.store import Store
 from tests.explorer.calls import series_of
 
 RESULTS = Path(__file__).parents[2] / "results" / "amsel-fig1"

@@ -8,20 +8,24 @@ import pytest
 import torch
 
 from rankfall.errors import RequestError
-from rankfall.explorer.depth_figure import draw_depth, tail_line
 from rankfall.explorer.element import element
-from rankfall.explorer.mask_figures import GRAPH_TOKENS, draw_attention, draw_graph, graph_tokens
-from rankfall.explorer.motion_figure import draw_motion
 from rankfall.explorer.same_result import token_command, token_python
 from rankfall.explorer.state import TokenState
 from rankfall.explorer.token_curves import (
+    GRAPH_TOKENS,
     NEAR_ONE,
     SHOWN_STATES,
     attention_at,
+    draw_attention,
+    draw_depth,
+    draw_graph,
+    draw_motion,
+    graph_tokens,
     nearest_row,
     reasons,
     shown_coordinates,
     summary,
+    tail_line,
     thinning,
     token_curves,
 )

@@ -6,12 +6,13 @@ import pytest
 
 pytest.importorskip("marimo", reason="the extra app is not installed")
 
-from rankfall.attention.masks import ALL_MASKS, parse_mask
+from rankfall.catalogue import MASKS
 from rankfall.explorer.state import HeadState, StoredState, TokenState, controls
 from rankfall.explorer.widgets import as_text, facts, mask_numbers, mask_text, widget
+from rankfall.masks import parse_mask
 
 
-@pytest.mark.parametrize("kind", ALL_MASKS, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", MASKS, ids=lambda kind: kind.name)
 def test_every_mask_can_be_chosen(kind) -> None:
     text = mask_text(kind.name, mask_numbers(kind.name, "causal").value)
     mask = parse_mask(text)

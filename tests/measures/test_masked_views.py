@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from rankfall.measures import ALL_MEASURES
-from rankfall.measures.views import VIEWS, views_with_and_without
+from rankfall.measures.catalogue import ALL_MEASURES
 from rankfall.measures.views.masked import masked_views
+from rankfall.measures.views.three import VIEWS, views_with_and_without
 
 SHAPES = [(1, 5), (2, 5), (5, 5), (6, 5), (7, 5), (40, 60), (61, 40)]
 

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankfall.errors import RequestError
-from rankfall.linalg import gram_eigenvalues, singular_values, smaller_gram
-from rankfall.measures import ALL_MEASURES, Measure, find, measure
+from rankfall.linalg.spectra import gram_eigenvalues, singular_values, smaller_gram
+from rankfall.measures.base import Measure
+from rankfall.measures.catalogue import ALL_MEASURES, find, measure
 
 F64 = torch.float64
 NAMES = [one.name for one in ALL_MEASURES]

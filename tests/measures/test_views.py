@@ -10,8 +10,9 @@ from torch import Tensor
 
 from rankfall.errors import RequestError
 from rankfall.linalg.scratch import Scratch
-from rankfall.measures import ALL_MEASURES, measure
-from rankfall.measures.views import together, views, views_with_and_without
+from rankfall.measures.catalogue import ALL_MEASURES, measure
+from rankfall.measures.views.three import views, views_with_and_without
+from rankfall.measures.views.together import together
 
 SHAPES = [(1, 5), (2, 5), (5, 5), (6, 5), (7, 5), (40, 60), (61, 40)]
 RELATIVE, ABSOLUTE = 1e-7, 1e-11

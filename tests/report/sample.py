@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from rankfall.drawing.canvas import canvas
-from rankfall.report import Answer, Document, Grid, Picture, Section
+from rankfall.report.document import Answer, Document, Grid, Picture, Section
 
 HOSTILE = "<script>window.harmed = true</script><img src=x onerror='window.harmed=true'>\"'`${1}"
 RIGHT_TO_LEFT = "مرحبا‮abc"

@@ -8,21 +8,21 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from rankfall.attention.masks import parse_schedule
-from rankfall.audit import AuditResult, audit
-from rankfall.audit.verdict.advice import advice
-from rankfall.audit.verdict.reason import Reason
+from rankfall.catalogue import FIGURES
 from rankfall.cli.main import run
 from rankfall.dynamics.experiment import Experiment
 from rankfall.dynamics.experiment import run as simulate
 from rankfall.dynamics.weights import Recipe
+from rankfall.masks import parse_schedule
+from rankfall.models.audit import audit
+from rankfall.models.result import AuditResult
+from rankfall.models.verdict.reasons import Reason, advice
 from rankfall.report.audit import audit_document
 from rankfall.report.comparison import comparison_document, depth_table, labels
 from rankfall.report.gallery import gallery
 from rankfall.report.page import render
 from rankfall.report.simulation import simulation_document
-from rankfall.reproduce import find
-from tests.audit.small import save_small, some_text
+from tests.models.small import save_small, some_text
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +95,7 @@ def test_every_number_of_a_report_is_defined(audits) -> None:
 
 @pytest.mark.parametrize("identity", ["amsel/fig4", "amsel/fig5", "wu/fig1", "wu/fig3", "rankfall/equilibria"])
 def test_every_number_of_the_gallery_is_defined(identity: str) -> None:
-    figure = find(identity)
+    figure = FIGURES[identity]
     record = {"seconds": 1.0, "scale": "smoke"}
     document = gallery([(figure, figure.run("smoke"), record)], "rankfall reproduce --all")
     assert document.grids()

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rankfall.report import write
+from rankfall.report.page import write
 from tests.browser import browser
 from tests.report.sample import HOSTILE, sample
 

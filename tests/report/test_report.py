@@ -13,9 +13,9 @@ from plotly.offline import get_plotlyjs
 
 from rankfall.drawing.canvas import canvas, save
 from rankfall.errors import RequestError
-from rankfall.report import Document, Grid, Section, write
+from rankfall.report.document import Document, Grid, Section
 from rankfall.report.interactive import interactive
-from rankfall.report.page import coded, embedded, render
+from rankfall.report.page import coded, embedded, render, write
 from tests.report.sample import HOSTILE, sample
 
 

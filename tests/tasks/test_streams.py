@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rankfall.tasks.streams import EVALUATION, TRAINING, Draws, philox
+from rankfall.tasks.base import EVALUATION, TRAINING, Draws, philox
 
 # Known answers of Philox-4x32-10 as its authors publish them: counter, key, result.
 KNOWN = [

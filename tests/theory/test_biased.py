@@ -9,8 +9,8 @@ import pytest
 import torch
 from tests.sampling import assert_within, draw_problem, mean_and_error
 
-from rankfall.attention import Heads, attention
 from rankfall.errors import RequestError
+from rankfall.mechanism.heads import Heads, attention
 from rankfall.theory.biased import (
     biased_floor,
     biased_heads_needed,

@@ -11,20 +11,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankfall.attention import Heads, attention_weights
-from rankfall.attention.layer import project
-from rankfall.attention.masks import parse_mask, parse_schedule
-from rankfall.dynamics import DrawnWeights, Recipe, random_tokens, simulate
-from rankfall.theory.attention_floor import least_weight, score_strength
-from rankfall.theory.collapse import collapse_theorem
-from rankfall.theory.collapse_bound import ContractionBound
+from rankfall.dynamics.simulate import simulate
+from rankfall.dynamics.step import random_tokens
+from rankfall.dynamics.weights import DrawnWeights, Recipe
+from rankfall.masks import parse_mask, parse_schedule
+from rankfall.mechanism.attend import attention_weights
+from rankfall.mechanism.heads import Heads, project
+from rankfall.theory.collapse import ContractionBound, collapse_theorem, least_weight, score_strength
 from rankfall.theory.ergodicity import certify, dobrushin, spectral_coefficient
-from rankfall.theory.uniform_attention import (
-    other_eigenvalues,
-    ring_second_eigenvalue,
-    tail_rate,
-    uniform_attention,
-)
+from rankfall.theory.uniform_attention import other_eigenvalues, ring_second_eigenvalue, tail_rate, uniform_attention
 
 ROOTED = (
     "complete",
@@ -153,7 +148,8 @@ def test_long_window_by_shift_and_invert(monkeypatch) -> None:
 
 def test_tail_with_residual_and_general_values() -> None:
     """mu of X' = 0.3 X + U X V, followed exactly, falls as max |0.3 + lambda_k lambda_j|."""
-    from rankfall.dynamics import Rule, measured_rate
+    from rankfall.dynamics.rate import measured_rate
+    from rankfall.dynamics.step import Rule
 
     weights = DrawnWeights(Recipe(3, "zero", "gaussian"), [4])
     values = np.linalg.eigvals(weights.at(0).value[0, 0].numpy())

@@ -9,8 +9,8 @@ import pytest
 import torch
 from tests.sampling import assert_within, draw_problem
 
-from rankfall.attention import Heads, attention
 from rankfall.errors import RequestError
+from rankfall.mechanism.heads import Heads, attention
 from rankfall.theory.hardmax import (
     agreement,
     aligned_limit,
@@ -22,8 +22,8 @@ from rankfall.theory.hardmax import (
     target_overlap_cut,
     vote_moments,
 )
-from rankfall.theory.plateaus import plateau
-from rankfall.theory.random_features import draw_heads
+from rankfall.theory.head_bounds import plateau
+from rankfall.theory.random_features.kernel import draw_heads
 
 
 def outputs(queries: torch.Tensor, keys: torch.Tensor, points: torch.Tensor, query: torch.Tensor) -> torch.Tensor:

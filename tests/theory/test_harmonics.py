@@ -21,7 +21,7 @@ from rankfall.theory.harmonics import (
     log_invariant_share,
     sign_spectrum,
 )
-from rankfall.theory.plateaus import limiting_plateau, plateau, tail_constant
+from rankfall.theory.head_bounds import limiting_plateau, plateau, tail_constant
 
 CLOSE = 1e-11
 

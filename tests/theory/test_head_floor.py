@@ -10,13 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankfall.errors import RequestError
-from rankfall.reproduce.published_values import published
+from rankfall.figures.base import published
 from rankfall.theory.harmonics import dimension, invariant_dimension, sign_spectrum
-from rankfall.theory.head_class import HeadClass
-from rankfall.theory.head_floor import floor_value, mse_floor
-from rankfall.theory.heads_needed import heads_needed
-from rankfall.theory.plateaus import plateau
-from rankfall.theory.prefix_floor import prefix_floor
+from rankfall.theory.head_bounds import HeadClass, floor_value, heads_needed, mse_floor, plateau, prefix_floor
 
 COLUMNS = [
     (f"{kind}{error}", {"generalised": kind == "genV_"}, float(error))

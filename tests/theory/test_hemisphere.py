@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 from torch import Tensor
 
-from rankfall.attention import Heads, attention, softmax_weights
-from rankfall.attention.masks import Causal, Complete, InStar, Mask, MaskSchedule, RandomSparse, Ring, Window
 from rankfall.errors import RequestError
-from rankfall.measures import measure
-from rankfall.theory.hemisphere import gnomonic, hemisphere, wendel_probability
-from rankfall.theory.norm_collapse import norm_collapse_theorem
+from rankfall.masks import Causal, Complete, InStar, Mask, MaskSchedule, RandomSparse, Ring, Window
+from rankfall.measures.catalogue import measure
+from rankfall.mechanism.attend import softmax_weights
+from rankfall.mechanism.heads import Heads, attention
+from rankfall.theory.norm_collapse import gnomonic, hemisphere, norm_collapse_theorem, wendel_probability
 
 
 def draw(seed: int, *shape: int) -> Tensor:

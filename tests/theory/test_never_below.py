@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 from tests.sampling import STANDARD_ERRORS, draw_problem, mean_and_error
 from torch import Tensor
 
-from rankfall.attention import Heads, attention
+from rankfall.mechanism.heads import Heads, attention
 from rankfall.theory.hardmax import best_weights
-from rankfall.theory.head_class import HeadClass
-from rankfall.theory.head_floor import mse_floor
-from rankfall.theory.random_features import ALL_DESIGNS, draw_heads
+from rankfall.theory.head_bounds import HeadClass, mse_floor
+from rankfall.theory.random_features.kernel import ALL_DESIGNS, draw_heads
 
 
 def assert_above(squared: Tensor, floor: float) -> None:
@@ -95,7 +94,7 @@ def test_exact_error_of_rank_one_heads(design: str, dim: int) -> None:
 
 
 def test_the_bound_is_nearly_reached_by_linear_heads() -> None:
-    from rankfall.reproduce.theory_gap import linear_heads_error
+    from rankfall.figures.theory_gap import linear_heads_error
 
     for dim in (4, 16):
         mean, error = linear_heads_error(dim, 20_000)

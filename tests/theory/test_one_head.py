@@ -8,8 +8,9 @@ import pytest
 import torch
 from tests.sampling import assert_within, draw_problem
 
-from rankfall.attention import Heads, attention
 from rankfall.errors import RequestError
+from rankfall.mechanism.heads import Heads, attention
+from rankfall.theory.harmonics import expected_largest_coordinate, expected_maximum
 from rankfall.theory.one_head import (
     full_rank_asymptotic,
     full_rank_error,
@@ -17,7 +18,6 @@ from rankfall.theory.one_head import (
     many_points_asymptotic,
     scale_for_error,
 )
-from rankfall.theory.sphere import expected_largest_coordinate, expected_maximum
 from rankfall.theory.targets import nearest_neighbour, uniform_sphere
 
 

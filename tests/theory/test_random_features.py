@@ -10,11 +10,10 @@ import torch
 
 from rankfall.errors import RequestError
 from rankfall.theory.hardmax import best_weights, signed_limit
-from rankfall.theory.plateaus import plateau
-from rankfall.theory.random_features import ALL_DESIGNS, draw_heads, error_curve, fit, predicted_error
-from rankfall.theory.random_features.kernel import TILE, VoteKernel, default_cache_bytes
-from rankfall.theory.random_features.krylov import extreme_eigenvalues
-from rankfall.theory.random_features.preconditioner import LowDegrees
+from rankfall.theory.head_bounds import plateau
+from rankfall.theory.random_features.best_fit import LowDegrees, error_curve, extreme_eigenvalues, fit
+from rankfall.theory.random_features.kernel import ALL_DESIGNS, TILE, VoteKernel, default_cache_bytes, draw_heads
+from rankfall.theory.random_features.learning_curve import predicted_error
 
 
 @pytest.mark.parametrize("design", ALL_DESIGNS)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from tests.sampling import assert_within
 
-from rankfall.reproduce.published_values import published
+from rankfall.figures.base import published
 from rankfall.theory.harmonics import dimension, gegenbauer_at
 from rankfall.theory.representing import cut_sign, represented_sign, weight_function
 from rankfall.theory.targets import uniform_sphere

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankfall.attention import attend as reference
+from rankfall.mechanism.attend import attend as reference
 from rankfall.training.attention_seam import PYTORCH_WAYS, attend
 
 

@@ -11,16 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from rankfall.runs import Store
+from rankfall.store.store import Store
 from rankfall.training import attention_seam
 from rankfall.training.attention_seam import attend, choose
 from rankfall.training.cell import Cell
-from rankfall.training.kernels import choice
-from rankfall.training.kernels.choice import launch_for, misfit
-from rankfall.training.kernels.launch import Launch, backward, forward
+from rankfall.training.kernels import launch as choice
+from rankfall.training.kernels.launch import Launch, backward, forward, launch_for, misfit
 from rankfall.training.kernels.operator import small_heads
-from rankfall.training.plan import make_plan
-from rankfall.training.stack import Stack, stack_bytes
+from rankfall.training.plan import make_plan, stack_bytes
+from rankfall.training.stack import Stack
 from rankfall.training.sweep import without_kernel
 
 pytest.importorskip("triton")

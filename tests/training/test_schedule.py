@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from rankfall.training.schedule import schedule
+from rankfall.training.cell import schedule
 
 
 def test_published_shape() -> None:

@@ -10,7 +10,8 @@ import torch
 
 from rankfall.errors import RequestError
 from rankfall.training.cell import CHUNK, Cell
-from rankfall.training.stack import Stack, stack_bytes, stack_key
+from rankfall.training.plan import stack_bytes
+from rankfall.training.stack import Stack, stack_key
 
 SMALL: dict[str, Any] = {"dim": 8, "points": 4, "batch": 8, "feed_forward": 16, "steps": 200, "dtype": "float64"}
 MIXED = [(8, 0, 0.01, "published"), (1, 1, 0.02, "fresh"), (4, 0, 0.01, "fresh"), (1, 0, 0.005, "published")]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rankfall.training.cell import Cell
-from rankfall.training.summary import aggregate
+from rankfall.training.sweep import aggregate
 
 
 def run(seed: int, rank: int, best: float, status: str = "done") -> tuple[Cell, dict[str, Any]]:

@@ -9,10 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
-from rankfall.audit.load.limits import LIMITS
-from rankfall.audit.load.names import ALL_NAMES, DEFAULT_NAME
 from rankfall.cli.output import JsonFlag, emit, notes, paper, require_folder, table
 from rankfall.errors import require
+from rankfall.models.load.guards import LIMITS
+from rankfall.models.load.open import ALL_NAMES, DEFAULT_NAME
 
 NAMES = "; ".join(f"{one.name} ({one.meaning})" for one in ALL_NAMES)
 
@@ -67,7 +67,7 @@ def audit(
 
     Example: `rankfall audit smollm2 --tokens 512 --out report --fail-if "effective_rank < 4"`
     """
-    from rankfall.audit.condition import parse_condition
+    from rankfall.models.condition import parse_condition
 
     conditions = [parse_condition(one) for one in fail_if or ()]
     chosen = _layers(layers)
@@ -77,8 +77,8 @@ def audit(
         return
     if out is not None:
         require_folder(out)
-    from rankfall.audit import audit as run_audit
-    from rankfall.audit.texts.files import read_texts
+    from rankfall.models.audit import audit as run_audit
+    from rankfall.models.texts import read_texts
 
     with notes.status(f"{model}: starting") as status:
         result = run_audit(
@@ -105,7 +105,7 @@ def audit(
         if out is not None:
             status.update(f"{model}: writing the report")
             from rankfall.report.audit import audit_document
-            from rankfall.report.write import write
+            from rankfall.report.page import write
 
             page = write(audit_document(result, _command()), out)
     failed = [(one, found) for one in conditions if (found := one.failures(result.depth))]
@@ -132,8 +132,8 @@ def _refuse_what_needs_a_run(options: dict[str, Any]) -> None:
 
 
 def _weights_only(model: str, json: bool) -> None:
-    from rankfall.audit.heads_of import heads_of_file
-    from rankfall.audit.verdict.heads import heads_reason
+    from rankfall.models.heads.report import heads_of_file
+    from rankfall.models.verdict.reasons import heads_reason
 
     heads = heads_of_file(model)
     reason = heads_reason(heads)

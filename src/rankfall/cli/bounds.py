@@ -37,7 +37,7 @@ def bounds(
 
     Example: `rankfall bounds --dim 64 --rank 8 --error 0.05`, or `rankfall bounds --dim 64 --plot floors.png`
     """
-    from rankfall.theory.head_class import HeadClass
+    from rankfall.theory.head_bounds import HeadClass
     from rankfall.theory.head_report import biased_report, nearest_report, rank_table
 
     require(

@@ -29,10 +29,10 @@ def compare(
 
     Example: `rankfall compare minilm smollm2 --tokens 128 --out report`
     """
-    from rankfall.audit import audit
-    from rankfall.audit.texts.files import read_texts
-    from rankfall.report import write
+    from rankfall.models.audit import audit
+    from rankfall.models.texts import read_texts
     from rankfall.report.comparison import comparison_document, depth_table, heads_table, labels
+    from rankfall.report.page import write
 
     require_folder(out)
     command = shlex.join(["rankfall", *sys.argv[1:]])

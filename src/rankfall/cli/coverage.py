@@ -22,7 +22,7 @@ def coverage(
 
     Example: `rankfall coverage --outcome partial`, `rankfall coverage llama gemma3_text vit`
     """
-    from rankfall.audit.coverage import check_architecture, coverage_table, installed_architectures, known_type
+    from rankfall.models.coverage import check_architecture, coverage_table, installed_architectures, known_type
 
     if types:
         reach = {one.model_type: one.reach for one in installed_architectures()}

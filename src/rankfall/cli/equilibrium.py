@@ -75,8 +75,8 @@ def _build(
 ) -> None:
     import torch
 
-    from rankfall.constructions.equilibria import equilibrium_under
-    from rankfall.dynamics.equilibria import examine_construction, recovery, to_document
+    from rankfall.equilibria.examine import examine_construction, recovery, to_document
+    from rankfall.equilibria.families import equilibrium_under
 
     wanted = min(count, width - 1 if norm == "layer" else width) if rank is None else rank
     with notes.status("building and examining"):
@@ -104,7 +104,8 @@ def _build(
 
 
 def _polish(path: Path, plot: Path | None, as_json: bool) -> None:
-    from rankfall.dynamics.equilibria import examine, polish, read_document, to_document
+    from rankfall.equilibria.examine import examine, read_document, to_document
+    from rankfall.equilibria.newton import polish
 
     layer, start = read_document(path)
     with notes.status("Newton's method"):
@@ -129,8 +130,8 @@ def _polish(path: Path, plot: Path | None, as_json: bool) -> None:
 def _all_ranks(
     count: int, width: int, family: str | None, norm: str, stable: bool, plot: Path | None, as_json: bool
 ) -> None:
-    from rankfall.constructions.equilibria.base import check_request
-    from rankfall.dynamics.equilibria import ladder
+    from rankfall.equilibria.base import check_request
+    from rankfall.equilibria.examine import ladder
 
     check_request(count, width, 1)
     with progress("ranks", min(count, width)) as step:
@@ -171,7 +172,7 @@ def _all_ranks(
 def _draw(layer: Any, tokens: Any, title: str, path: Path) -> None:
     from rankfall.drawing.canvas import save
     from rankfall.drawing.equilibrium import draw_equilibrium
-    from rankfall.dynamics.equilibria import multipliers
+    from rankfall.equilibria.stability import multipliers
 
     save(draw_equilibrium(tokens, [values for values, _, _ in multipliers(layer, tokens)], title), path)
 

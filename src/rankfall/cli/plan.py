@@ -42,10 +42,10 @@ def plan(
 
     Example: `rankfall plan --dim 768 --layers 12 --context 1024`
     """
-    from rankfall.training.planning import IMPLICATIONS, Stopwatch, accuracy_column, candidates
-    from rankfall.training.planning import plan as rows_of
-    from rankfall.training.planning.candidates import Sharing, default_ranks, reference_shape, usual_heads
-    from rankfall.training.planning.table import floor_column, timing_column
+    from rankfall.planning.candidates import Sharing, candidates, default_ranks, reference_shape, usual_heads
+    from rankfall.planning.costs import Stopwatch
+    from rankfall.planning.table import IMPLICATIONS, accuracy_column, floor_column, timing_column
+    from rankfall.planning.table import plan as rows_of
 
     require(seconds > 0, required="--seconds to be positive", got=seconds, remedy="use --no-time to measure nothing")
     sharing = Sharing(kv_heads, group)
@@ -59,8 +59,8 @@ def plan(
             timings = Stopwatch(seconds, _device(device)).measure([one.shape for one in chosen], advance)
     columns = [floor_column, timing_column(timings)]
     if store is not None:
-        from rankfall.runs import Store
-        from rankfall.runs import rows_of as runs_of
+        from rankfall.store.query import rows_of as runs_of
+        from rankfall.store.store import Store
 
         columns.append(accuracy_column(runs_of(Store(store, create=False))[0], task))
     rows = rows_of(chosen, columns)

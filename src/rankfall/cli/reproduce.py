@@ -25,10 +25,10 @@ def reproduce(
 
     Example: `rankfall reproduce wu/fig1 --scale quick --out figures`
     """
-    from rankfall.report import write
+    from rankfall.catalogue import FIGURES
+    from rankfall.figures.base import SCALES
     from rankfall.report.gallery import gallery
-    from rankfall.reproduce import ALL_REPRODUCTIONS, find
-    from rankfall.reproduce.base import SCALES
+    from rankfall.report.page import write
 
     require(
         scale in SCALES,
@@ -40,10 +40,10 @@ def reproduce(
         bool(figures) != every,
         required="figures to reproduce, or --all",
         got="both" if figures else "neither",
-        remedy=f"name some of {', '.join(ALL_REPRODUCTIONS)}",
+        remedy=f"name some of {', '.join(FIGURES.names)}",
     )
     require_folder(out)
-    chosen = [find(name) for name in (list(ALL_REPRODUCTIONS) if every else figures or ())]
+    chosen = [FIGURES[name] for name in (list(FIGURES.names) if every else figures or ())]
     runs: list[Any] = []
     for figure in chosen:
         start = time.perf_counter()

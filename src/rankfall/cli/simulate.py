@@ -59,11 +59,11 @@ def simulate(
     """
     import torch
 
-    from rankfall.attention.masks import parse_schedule
-    from rankfall.attention.norms import parse_norm
     from rankfall.dynamics.experiment import Experiment, run
-    from rankfall.dynamics.rule import Rule
+    from rankfall.dynamics.step import Rule
     from rankfall.dynamics.weights import Recipe
+    from rankfall.masks import parse_schedule
+    from rankfall.norms import parse_norm
 
     small = value == "counterexample"
     chosen = tuple(mask) if mask else (("causal",) if small else DEFAULT_MASKS)
@@ -102,7 +102,7 @@ def simulate(
         save(draw_collapse([curve_of(one) for one in reports], title), plot)
         notes.print(f"picture: {plot}", highlight=False)
     if out is not None:
-        from rankfall.report import write
+        from rankfall.report.page import write
         from rankfall.report.simulation import simulation_document
 
         page = write(simulation_document(reports, title, shlex.join(["rankfall", *sys.argv[1:]])), out)

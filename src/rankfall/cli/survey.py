@@ -11,7 +11,7 @@ from rankfall.cli.output import JsonFlag, PlotPath, emit, notes, paper, progress
 from rankfall.errors import require
 
 if TYPE_CHECKING:
-    from rankfall.audit.survey import HeadShape, Survey
+    from rankfall.models.survey import HeadShape, Survey
 
 
 def survey(
@@ -27,9 +27,8 @@ def survey(
 
     Example: `rankfall survey --csv survey.csv --plot survey.png`
     """
-    from rankfall.audit.survey import survey_configurations
-    from rankfall.audit.survey.collect import CAVEAT
-    from rankfall.audit.survey.collect import model_types as known
+    from rankfall.models.survey import CAVEAT, survey_configurations
+    from rankfall.models.survey import model_types as known
 
     with progress("reading configurations", total=len(model_types or known())) as advance:
         found = survey_configurations(model_types or None, advance)

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rankfall.cli.output import JsonFlag, emit, notes, paper, table
-from rankfall.cli.run_table import run_table
+from rankfall.cli.runs import run_table
 
 if TYPE_CHECKING:
-    from rankfall.runs import Store
+    from rankfall.store.store import Store
     from rankfall.training.cell import Cell
-    from rankfall.training.engines import Engine
-    from rankfall.training.tally import Progress
+    from rankfall.training.engines.base import Engine
+    from rankfall.training.estimate import Progress
 
 QUIET = 30.0
 """Seconds between two lines of progress where no bar can be drawn."""
@@ -47,8 +47,9 @@ def sweep(
 
     Example: `rankfall sweep grids/smoke.toml --store runs`
     """
-    from rankfall.runs import Store, import_results
-    from rankfall.training.engines import make_engine
+    from rankfall.store.results import import_results
+    from rankfall.store.store import Store
+    from rankfall.training.engines.base import make_engine
     from rankfall.training.grid import read_grid
     from rankfall.training.options import Options
     from rankfall.training.sweep import sweep as train

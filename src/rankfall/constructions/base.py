@@ -1,16 +1,92 @@
-"""What a construction is: explicit weights that realise a statement of paper A, and the error that they must have."""
+"""What a construction is: explicit weights for a statement of paper A, the error they must have, its estimate."""
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
-from rankfall.constructions.network import Network
-from rankfall.theory.targets import nearest_neighbour
+from rankfall.errors import require, require_count
+from rankfall.mechanism.attend import Kind
+from rankfall.mechanism.heads import Heads, attention
+from rankfall.theory.targets import nearest_neighbour, orthonormal_points, uniform_sphere
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The heads of one layer and how they choose."""
+
+    heads: Heads
+    kind: Kind
+
+
+@dataclass(frozen=True)
+class Network:
+    """Layers, the positional codes (n, c) put behind the points, and the column where the answer's d numbers start.
+
+    `dim` is d, `width` the number of all slots. Without `residual` (one layer only) the layer's output is the stream.
+    """
+
+    layers: tuple[Layer, ...]
+    dim: int
+    width: int
+    codes: Float[Tensor, "n c"] | None = None
+    answer_at: int = 0
+    residual: bool = True
+
+    @property
+    def heads(self) -> int:
+        """Heads of all layers together."""
+        return sum(layer.heads.heads for layer in self.layers)
+
+    @property
+    def rank(self) -> int:
+        """The largest query/key rank of any head."""
+        return max(layer.heads.rank for layer in self.layers)
+
+    def __call__(
+        self, points: Float[Tensor, "... n d"], queries: Float[Tensor, "... m d"]
+    ) -> Float[Tensor, "... m d"]:
+        """The answers for these points and queries."""
+        context, stream = self.context_tokens(points), self._pad(queries)
+        for layer in self.layers:
+            came_back = attention(layer.heads, stream, context, kind=layer.kind)
+            stream = stream + came_back if self.residual else came_back
+        return stream[..., self.answer_at : self.answer_at + self.dim]
+
+    def context_tokens(self, points: Float[Tensor, "... n d"]) -> Float[Tensor, "... n w"]:
+        """[x_i | code_i | zeros]."""
+        require(
+            points.shape[-1] == self.dim,
+            required=f"points of dimension {self.dim}, as the construction was built for",
+            got=f"shape {tuple(points.shape)}",
+            remedy="build it for that dimension",
+        )
+        if self.codes is None:
+            return self._pad(points)
+        require(
+            points.shape[-2] == self.codes.shape[0],
+            required=f"{self.codes.shape[0]} points, one for each positional code",
+            got=f"{points.shape[-2]}",
+            remedy="build it for that number of points",
+        )
+        codes = self.codes.to(points).expand(*points.shape[:-2], *self.codes.shape)
+        return self._pad(torch.cat([points, codes], dim=-1))
+
+    def _pad(self, tokens: Tensor) -> Tensor:
+        return torch.nn.functional.pad(tokens, (0, self.width - tokens.shape[-1]))
+
+
+def embed(block: Float[Tensor, "... rows columns"], width: int, at: int) -> Float[Tensor, "... width columns"]:
+    """The block as rows `at`, `at`+1, ... of a taller zero matrix: a map that reads (or writes) one slot only."""
+    rows = block.shape[-2]
+    return torch.nn.functional.pad(block, (0, 0, at, width - at - rows))
+
 
 Points = Literal["orthonormal", "independent"]
 Exactness = Literal["exact", "asymptotic", "limit"]
@@ -51,3 +127,75 @@ class Construction(ABC):
     def target(self, points: Tensor, queries: Tensor) -> Tensor:
         """What the network is to output for (..., n, d) points and (..., m, d) queries."""
         return nearest_neighbour(points, queries)
+
+
+ENTRIES_AT_ONCE = 4_000_000
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean squared error, the share of wrong answers, and the standard error of the first."""
+
+    mse: float
+    standard_error: float
+    wrong: float
+    samples: int
+
+
+def draw_points(law: Points, shape: tuple[int, int, int], generator: torch.Generator) -> Tensor:
+    """Points (b, n, d) by the name of their law."""
+    return orthonormal_points(shape, generator) if law == "orthonormal" else uniform_sphere(shape, generator)
+
+
+def simulate(
+    construction: Construction,
+    samples: int,
+    seed: int,
+    *,
+    law: Points = "orthonormal",
+    networks: int = 1,
+) -> Estimate:
+    """E||network - target||^2 over fresh points and queries.
+
+    Constructions with random heads are drawn `networks` times, and the standard error is then the one between
+    networks; with one network it is the one between samples and says nothing about other draws of the heads.
+    """
+    require_count("samples", samples, least=2)
+    require_count("networks", networks)
+    generator = torch.Generator().manual_seed(seed)
+    means, wrongs = [], []
+    spread = 0.0
+    for _ in range(networks):
+        network = construction.build(generator)
+        errors = torch.cat(
+            [
+                _errors(construction, network, law, size, generator)
+                for size in _batches(construction, network, samples)
+            ]
+        )
+        means.append(errors.mean())
+        wrongs.append((errors > 1e-6).double().mean())
+        spread = float(errors.std()) / math.sqrt(samples)
+    mse, wrong = torch.stack(means), float(torch.stack(wrongs).mean())
+    if networks > 1:
+        spread = float(mse.std()) / math.sqrt(networks)
+    return Estimate(float(mse.mean()), spread, wrong, samples * networks)
+
+
+def _errors(
+    construction: Construction, network: Network, law: Points, samples: int, generator: torch.Generator
+) -> Tensor:
+    points = draw_points(law, (samples, construction.points, construction.dim), generator)
+    queries = uniform_sphere((samples, 1, construction.dim), generator)
+    return (network(points, queries) - construction.target(points, queries)).square().sum(dim=(-1, -2))
+
+
+def _batches(construction: Construction, network: Network, samples: int) -> list[int]:
+    """Batch sizes such that no intermediate of any layer holds more than ENTRIES_AT_ONCE numbers."""
+    n = construction.points
+    per_sample = max(
+        one.heads.heads * (n + 1) * max(one.heads.rank, one.heads.value_rank, n) for one in network.layers
+    )
+    size = max(1, min(samples, ENTRIES_AT_ONCE // per_sample))
+    full, rest = divmod(samples, size)
+    return [size] * full + ([rest] if rest else [])

@@ -8,10 +8,9 @@ from typing import ClassVar, final
 
 import torch
 
-from rankfall.attention import Heads
-from rankfall.constructions.base import Construction, Points, Prediction
-from rankfall.constructions.network import Layer, Network
+from rankfall.constructions.base import Construction, Layer, Network, Points, Prediction
 from rankfall.errors import require, require_count
+from rankfall.mechanism.heads import Heads
 from rankfall.theory.one_head import full_rank_error, many_points_asymptotic
 
 

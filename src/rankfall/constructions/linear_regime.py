@@ -8,9 +8,8 @@ from typing import ClassVar, final
 
 import torch
 
-from rankfall.constructions.base import Construction, Prediction
-from rankfall.constructions.network import Network
-from rankfall.constructions.two_layers import frame_codes, sign_codes, two_layer_network
+from rankfall.constructions.base import Construction, Network, Prediction
+from rankfall.constructions.votes import frame_codes, sign_codes, two_layer_network
 from rankfall.errors import require, require_count
 from rankfall.theory.one_head import full_rank_error, many_points_asymptotic
 

@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 from scipy.special import expit
 from torch import Tensor
 
-from rankfall.attention import Heads
-from rankfall.constructions.base import Construction, Prediction
-from rankfall.constructions.network import Layer, Network, embed
+from rankfall.constructions.base import Construction, Layer, Network, Prediction, embed
 from rankfall.errors import require, require_count
-from rankfall.theory.sphere import density_at_zero
+from rankfall.mechanism.heads import Heads
+from rankfall.theory.harmonics import density_at_zero
 from rankfall.theory.targets import biased_target, oscillating_breakpoints
 
 # A bias that no inner product of unit vectors outweighs: the constant head takes x_1 whatever the query.

@@ -14,8 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from rankfall.constructions.base import Points
-from rankfall.constructions.simulation import draw_points
+from rankfall.constructions.base import Points, draw_points
 from rankfall.errors import require, require_count
 from rankfall.theory.targets import nearest_index, select, uniform_sphere
 

@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from rankfall.drawing.canvas import COLOURS, MARKERS, canvas
-from rankfall.linalg import singular_values
+from rankfall.linalg.spectra import singular_values
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

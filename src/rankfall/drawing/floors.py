@@ -8,11 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rankfall.drawing.canvas import canvas
-from rankfall.theory.head_class import HeadClass, Values
-from rankfall.theory.head_floor import floor_value
+from rankfall.theory.head_bounds import HeadClass, Values, floor_value, heads_needed, plateau
 from rankfall.theory.head_report import ranks_to_show
-from rankfall.theory.heads_needed import heads_needed
-from rankfall.theory.plateaus import plateau
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

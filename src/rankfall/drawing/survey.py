@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rankfall.audit.survey.shape import HeadShape
 from rankfall.drawing.canvas import COLOURS, MARKERS, canvas
+from rankfall.models.survey import HeadShape
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -10,7 +10,7 @@ from rankfall.drawing.canvas import COLOURS, MARKERS, canvas
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from rankfall.audit.depth import DepthRow
+    from rankfall.models.depth.rows import DepthRow
 
 PANELS = (
     ("effective_rank", "effective rank"),

@@ -9,15 +9,13 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from rankfall.attention.masks import MaskSchedule
-from rankfall.dynamics.certificate import certificate
+from rankfall.dynamics.ordinary import certificate
 from rankfall.dynamics.rate import MeasuredRate, measured_rate
-from rankfall.dynamics.recorder import DEFAULT_MEASURES
-from rankfall.dynamics.rule import PURE_ATTENTION, Rule
-from rankfall.dynamics.simulate import Simulation, simulate
-from rankfall.dynamics.start import counterexample_tokens, random_tokens
+from rankfall.dynamics.simulate import DEFAULT_MEASURES, Simulation, simulate
+from rankfall.dynamics.step import PURE_ATTENTION, Rule, counterexample_tokens, random_tokens
 from rankfall.dynamics.weights import DrawnWeights, Recipe
 from rankfall.errors import require_count
+from rankfall.masks import MaskSchedule
 from rankfall.theory.collapse import CollapseTheorem, collapse_theorem
 from rankfall.theory.norm_collapse import NormCollapseTheorem, norm_collapse_theorem
 from rankfall.theory.uniform_attention import tail_rate

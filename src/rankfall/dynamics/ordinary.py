@@ -1,19 +1,25 @@
-"""The ordinary route run beside the exact one, to say down to which mu it would have been right."""
+"""What is run beside a simulation: the ordinary route, and the products of attention that prove a rate."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import final
 
 import torch
 from torch import Tensor
 
-from rankfall.attention import Heads
-from rankfall.dynamics.mixing import Group
-from rankfall.dynamics.rule import Rule
-from rankfall.dynamics.step import grouped_step
-from rankfall.measures import measure
+from rankfall.dynamics.mixing import Group, MaskPlan
+from rankfall.dynamics.split import split, split_norm
+from rankfall.dynamics.split_attention import split_step
+from rankfall.dynamics.step import PURE_ATTENTION, Rule, grouped_step
+from rankfall.dynamics.weights import Weights
+from rankfall.masks import Mask, MaskSchedule
+from rankfall.measures.catalogue import measure
+from rankfall.mechanism.attend import attention_weights
+from rankfall.mechanism.heads import Heads, project
+from rankfall.theory.ergodicity import Certificate, certify
 
 # The routes agree while their log10 mu differ by less than this: mu within about two per cent.
 AGREEMENT = 0.01
@@ -71,3 +77,27 @@ class OrdinaryRoute:
             OrdinaryFloor(int(layer), float(log10_mu), not bool(right))
             for layer, log10_mu, right in zip(self.layer, self.log10_mu, self.right, strict=True)
         ]
+
+
+def attention_matrices(
+    tokens: Tensor, weights: Weights, masks: Mask | MaskSchedule, layers: int, rule: Rule = PURE_ATTENTION
+) -> Iterator[Tensor]:
+    """The (n, n) attention of one sample (1, n, d), averaged over heads, layer by layer."""
+    n = tokens.shape[-2]
+    plan = MaskPlan(masks, 1, n, tokens.device)
+    schedule = masks if isinstance(masks, MaskSchedule) else MaskSchedule((masks,))
+    state = split(tokens, plan.reference())
+    for layer in range(layers):
+        heads = weights.at(layer)
+        asked = (split_norm(state, rule.norm) if rule.placement == "pre" else state).tokens()
+        query = project(asked, heads.query, heads.query_bias)
+        key = project(asked, heads.key, heads.key_bias)
+        yield attention_weights(query, key, schedule.at(layer), scale=heads.scale)[0].mean(dim=0)
+        state = split_step(state, heads, plan.at(layer), rule)
+
+
+def certificate(
+    tokens: Tensor, weights: Weights, masks: Mask | MaskSchedule, layers: int, rule: Rule = PURE_ATTENTION
+) -> Certificate | None:
+    """Contraction factors proved by the products of the attention matrices that occurred."""
+    return certify(attention_matrices(tokens, weights, masks, layers, rule))

@@ -1,27 +1,182 @@
-"""The simulator: many token matrices through many layers in one program, measured on the way."""
+"""Small problems on one thread: handing a few thousand numbers to several costs more than computing with them."""
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
 import torch
 from torch import Tensor
 
-from rankfall.attention import Heads
-from rankfall.attention.checks import check_finite
-from rankfall.attention.norms import NoNorm
-from rankfall.dynamics.mixing import MaskPlan, Masks
+from rankfall.dynamics.mixing import NEGLIGIBLE_LOG, Layer, MaskPlan, Masks, flat_stretch, scores_negligible
 from rankfall.dynamics.ordinary import OrdinaryFloor, OrdinaryRoute
-from rankfall.dynamics.recorder import DEFAULT_MEASURES, Recorder
-from rankfall.dynamics.rule import PURE_ATTENTION, Rule
-from rankfall.dynamics.split import Split, split
-from rankfall.dynamics.threads import fitting_threads
-from rankfall.dynamics.walk import Walk
+from rankfall.dynamics.split import Split, joined, split
+from rankfall.dynamics.split_attention import split_step
+from rankfall.dynamics.step import PURE_ATTENTION, Rule
 from rankfall.dynamics.weights import Weights
 from rankfall.errors import RequestError, require, require_count
+from rankfall.measures.catalogue import find, measure
+from rankfall.mechanism.checks import check_finite
+from rankfall.mechanism.heads import Heads
+from rankfall.norms import NoNorm
+
+# Token numbers per thread below which a second thread does not pay.
+NUMBERS_PER_THREAD = 65_536
+
+
+@contextlib.contextmanager
+def fitting_threads(numbers: int) -> Iterator[None]:
+    """Use as many of the allowed threads as the number of entries pays for; the setting is restored afterwards."""
+    allowed = torch.get_num_threads()
+    torch.set_num_threads(max(1, min(allowed, numbers // NUMBERS_PER_THREAD)))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(allowed)
+
+
+DEFAULT_MEASURES = ("rank", "effective_rank", "stable_rank", "mean_abs_cosine", "min_singular_value")
+# Token matrices held until they are measured together take at most this many numbers.
+HELD_NUMBERS = 4_000_000
+# For mu alone no more than fits into a processor's cache: fresh memory costs more than the arithmetic.
+HELD_FOR_MU = 131_072
+# A residual below this share of the common part is lost when both are added as float64 numbers.
+FLOAT64_SHARE = math.log(1e-17)
+
+
+@final
+class Recorder:
+    """Collects log mu, log relative mu and named measures of a batch, one row per recorded layer.
+
+    mu and relative_mu come exactly from the split. All other measures are those of the tokens as float64 numbers:
+    once tokens agree to the last digit, their rank is 1. `residual_effective_rank` is the effective rank of what
+    still distinguishes them, however small.
+    """
+
+    def __init__(self, names: tuple[str, ...], rows: int, batch: int, keep_tokens: bool) -> None:
+        self.rows, self.batch = rows, batch
+        self.names = tuple(name for name in names if name not in ("mu", "relative_mu"))
+        for name in self.names:
+            find(name)
+        self.keep_tokens = keep_tokens
+        self.layers: list[int] = []
+        self.kept: list[Tensor] = []
+        self._held: list[Split] = []
+        self._held_numbers, self._most_held = 0, HELD_NUMBERS if self.names else HELD_FOR_MU
+        # One table made beforehand: small results kept one by one among large passing tensors would scatter the heap.
+        self._columns: dict[str, Tensor] = {}
+        self._filled = 0
+
+    def record(self, layers: Sequence[int], states: Split) -> None:
+        """Take down these layers, whose states stand one behind the other: (layers * b) samples."""
+        self.layers += layers
+        if self.keep_tokens:
+            self.kept.append(states.tokens().unflatten(0, (len(layers), -1)).cpu())
+        self._held.append(states)
+        self._held_numbers += states.residual.numel()
+        if self._held_numbers >= self._most_held:
+            self._measure()
+
+    def columns(self) -> dict[str, Tensor]:
+        """Every measure as a (layers, b) float64 tensor on the CPU."""
+        self._measure()
+        return {name: column[: self._filled] for name, column in self._columns.items()}
+
+    def _measure(self) -> None:
+        if not self._held:
+            return
+        states = joined(self._held)
+        self._held, self._held_numbers = [], 0
+        log_mu, log_relative = states.log_spread()
+        found = {
+            "log10_mu": log_mu / math.log(10),
+            "mu": log_mu.exp(),
+            "log10_relative_mu": log_relative / math.log(10),
+            "relative_mu": log_relative.exp(),
+        }
+        if self.names:
+            tokens, size = states.scaled_tokens(), states.log_size.exp()
+            # Tokens that agree to the last digit need no decomposition: one of them tells everything.
+            measured, apart = _of_equal_tokens(tokens, self.names), states.log_ratio >= FLOAT64_SHARE
+            if bool(apart.any()):
+                for name, values in measure(tokens[apart], self.names).items():
+                    measured[name][apart] = values
+            found |= {name: measured[name] * size ** find(name).degree for name in self.names}
+            found["residual_effective_rank"] = measure(states.centred(), ["effective_rank"])["effective_rank"]
+        end = self._filled + states.batch // self.batch
+        for name, values in found.items():
+            table = self._columns.setdefault(name, torch.empty(self.rows, self.batch, dtype=torch.float64))
+            table[self._filled : end] = values.reshape(-1, self.batch)
+        self._filled = end
+
+
+def _of_equal_tokens(tokens: Tensor, names: tuple[str, ...]) -> dict[str, Tensor]:
+    """The measures of n equal tokens: rank one, with the singular value sqrt(n) |m|."""
+    n, d = tokens.shape[-2:]
+    row = tokens[..., 0, :]
+    one = torch.ones_like(row[..., 0])
+    strongest = n**0.5 * torch.linalg.vector_norm(row, dim=-1)
+    known = {
+        "max_singular_value": strongest,
+        "min_singular_value": strongest if min(n, d) == 1 else 0 * one,
+        "rank_one_residual": 0 * one,
+        "largest_token_share": one / n,
+    }
+    return {name: known.get(name, one).clone() for name in names}
+
+
+# A stretch's states are all held at once: at most so many, and of so many numbers that they stay near the processor.
+STRETCH_LAYERS = 64
+STRETCH_NUMBERS = 1_048_576
+
+
+@final
+class Walk:
+    """Split tokens through `layers` layers of these weights and masks."""
+
+    def __init__(self, weights: Weights, plan: MaskPlan, rule: Rule, layers: int) -> None:
+        self.weights, self.plan, self.rule, self.layers = weights, plan, rule, layers
+        self.bare = isinstance(rule.norm, NoNorm) and rule.residual == 0
+        self._next_try = 0
+
+    def onward(self, layer: int, state: Split, single: bool = False) -> Split:
+        """The states after layer + 1, layer + 2, ...: one, or as many as a stretch holds; (layers * b) samples."""
+        states = None if single else self._stretch(layer, state)
+        return split_step(state, self.weights.at(layer), self.plan.at(layer), self.rule) if states is None else states
+
+    def _stretch(self, layer: int, state: Split) -> Split | None:
+        length = min(STRETCH_LAYERS, self.layers - layer, STRETCH_NUMBERS // state.residual.numel())
+        if not self.bare or length < 2 or layer < self._next_try:
+            return None
+        first = self._at(layer)
+        if first is None or first[0].biased or not _averages(state, first):
+            return None
+        layers = [first]
+        for later in range(layer + 1, layer + length):
+            one = self._at(later)
+            if one is None or one[0].biased:
+                break
+            layers.append(one)
+        states = flat_stretch(state, layers)
+        if states is None:
+            self._next_try = layer + STRETCH_LAYERS
+        return states
+
+    def _at(self, layer: int) -> Layer | None:
+        """Weights and mask of a layer in which all samples attend alike."""
+        groups = self.plan.at(layer)
+        return (groups[0].prepared(self.weights.at(layer)), groups[0].mixer) if len(groups) == 1 else None
+
+
+def _averages(state: Split, layer: Layer) -> bool:
+    """Whether a stretch may begin: the residual is lost in the common part, and no score is seen."""
+    if float(state.log_ratio.max()) >= NEGLIGIBLE_LOG:
+        return False
+    return bool(scores_negligible(state.log_size, state.log_ratio, [layer[0]]).all())
+
 
 # Tokens may grow to e^300 before the products in their scores would leave float64.
 LARGEST_LOG_SIZE = 300.0

@@ -16,11 +16,11 @@ import math
 import torch
 from torch import Tensor
 
-from rankfall.attention.layer import combine
-from rankfall.dynamics.flat import NEGLIGIBLE, cubic_mixing, scores_negligible
-from rankfall.dynamics.mixing import Mixer
-from rankfall.dynamics.prepared import Prepared, take_heads
-from rankfall.dynamics.split import Split, merge, normal_form
+from rankfall.dynamics.mixing import NEGLIGIBLE, Group, Mixer, cubic_mixing, scores_negligible
+from rankfall.dynamics.split import Split, add, merge, normal_form, split_norm
+from rankfall.dynamics.step import PURE_ATTENTION, Rule
+from rankfall.dynamics.weights import Prepared, take_heads
+from rankfall.mechanism.heads import Heads, combine
 
 # Up to here row-specific scores go through expm1 without overflow; beyond, rows differ and a plain softmax is exact.
 ROWS_ALIKE = 300.0
@@ -176,3 +176,23 @@ def _at_least_unit_size(state: Split) -> Split:
         state.log_ratio + grown,
         state.reference,
     )
+
+
+def split_step(state: Split, heads: Heads, groups: list[Group], rule: Rule = PURE_ATTENTION) -> Split:
+    """X' = norm(residual X + A X W_V), or residual X + A norm(X) W_V where the norm stands in front."""
+    asked = split_norm(state, rule.norm) if rule.placement == "pre" else state
+    mixed = _attend(asked, heads, groups)
+    if rule.residual != 0:
+        mixed = add(state, mixed, rule.residual)
+    return split_norm(mixed, rule.norm) if rule.placement == "post" else mixed
+
+
+def _attend(state: Split, heads: Heads, groups: list[Group]) -> Split:
+    if len(groups) == 1:
+        return split_attention(state, groups[0].prepared(heads), groups[0].mixer)
+    parts, places = [], []
+    for group in groups:
+        assert group.index is not None
+        parts.append(split_attention(state.take(group.index), group.prepared(heads), group.mixer))
+        places.append(group.index)
+    return merge(parts, places)

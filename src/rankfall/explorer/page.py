@@ -1,10 +1,14 @@
+"""The page that `rankfall explore` opens: a marimo notebook that lays out what the other files of this room make."""
+
+from __future__ import annotations
+
+import marimo
+
 # /// script
 # [tool.marimo.display]
 # theme = "system"
 # ///
-"""The page that `rankfall explore` opens: a marimo notebook that lays out what the other files of this room make."""
 
-import marimo
 
 app = marimo.App(width="full", app_title="rankfall", css_file="page.css", html_head_file="head.html")
 
@@ -25,7 +29,7 @@ with app.setup:
         link_of,
         to_query,
     )
-    from rankfall.explorer.stored_figures import draw_audits, draw_runs
+    from rankfall.explorer.stored import draw_audits, draw_runs
     from rankfall.explorer.views import head_view, token_view
 
 

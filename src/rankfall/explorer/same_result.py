@@ -34,9 +34,10 @@ def token_command(state: TokenState) -> str:
 
 def token_python(state: TokenState) -> str:
     """A script that prints log10 mu and the effective rank of every recorded layer."""
-    return f"""from rankfall.attention.masks import parse_schedule
-from rankfall.attention.norms import parse_norm
-from rankfall.dynamics import Recipe, Rule
+    return f"""from rankfall.masks import parse_schedule
+from rankfall.norms import parse_norm
+from rankfall.dynamics.step import Rule
+from rankfall.dynamics.weights import Recipe
 from rankfall.dynamics.experiment import Experiment, run
 
 experiment = Experiment(
@@ -68,9 +69,8 @@ def head_commands(state: HeadState) -> tuple[str, str]:
 def head_python(state: HeadState) -> str:
     """A script that prints the floor and the predicted errors of random heads."""
     state = possible(state)
-    return f"""from rankfall.theory.head_class import HeadClass
-from rankfall.theory.head_floor import mse_floor
-from rankfall.theory.random_features import predicted_error
+    return f"""from rankfall.theory.head_bounds import HeadClass, mse_floor
+from rankfall.theory.random_features.learning_curve import predicted_error
 
 floor = mse_floor(HeadClass(dim={state.dim}, rank={state.rank}), {state.heads})
 print("floor", floor.mse, "without a useful head", floor.baseline)

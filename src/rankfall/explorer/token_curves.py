@@ -10,12 +10,15 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from rankfall.attention.masks import MaskFacts, MaskSchedule, parse_mask
-from rankfall.attention.norms import parse_norm
-from rankfall.dynamics import DrawnWeights, Recipe, Rule
-from rankfall.dynamics.certificate import attention_matrices
 from rankfall.dynamics.experiment import Experiment, Report, run
+from rankfall.dynamics.ordinary import attention_matrices
+from rankfall.dynamics.step import Rule
+from rankfall.dynamics.weights import DrawnWeights, Recipe
+from rankfall.errors import RequestError
+from rankfall.explorer.element import BLUE, GREEN, ORANGE, VERMILION, line, lines, packed_places, packed_shares, panel
 from rankfall.explorer.state import TokenState
+from rankfall.masks import MaskFacts, MaskSchedule, parse_mask
+from rankfall.norms import parse_norm
 
 # A screen shows no more than this many states of a run, and singular values cost as much as the layers themselves.
 SHOWN_STATES = 40
@@ -166,3 +169,110 @@ def shown_coordinates(tokens: Tensor, axes: int) -> tuple[Tensor, float]:
     kept = kept * torch.sign(kept.gather(0, kept.abs().argmax(dim=0, keepdim=True)))
     share: Any = values[-axes:].sum() / values.sum()
     return unit @ kept, float(share)
+
+
+HEIGHT = 400
+
+
+def draw_depth(curves: TokenCurves, layer: int) -> dict[str, Any]:
+    """Above log10 mu, below the effective rank; a thin line marks the layer that is shown elsewhere."""
+    fall = [line("mu, measured", curves.layers, curves.log10_mu, BLUE)]
+    if curves.bound_log10_mu is not None:
+        fall.append(line("theorem's bound", curves.layers, curves.bound_log10_mu, VERMILION, dash="dash"))
+    tail = tail_line(curves)
+    if tail is not None:
+        fall.append(line("tail rate, by theory", *tail, ORANGE, dash="dot", width=3))
+    rank = [line("effective rank", curves.layers, curves.effective_rank, GREEN)]
+    panels = [panel("log10 mu", fall, share=6), panel("effective rank", rank, share=4, zero=True)]
+    return lines("depth", "Collapse by depth", {"label": "layer"}, panels, mark=layer, height=HEIGHT)
+
+
+def tail_line(curves: TokenCurves) -> tuple[list[float], list[float]] | None:
+    """The line of the tail rate through the curve's end, over its last two thirds; None where there is none to draw.
+
+    A cubic fall is faster than any line: nothing is drawn then.
+    """
+    rate, end = curves.tail_rate, curves.log10_mu[-1]
+    if rate is None or not 0 < rate < 1 or not math.isfinite(end) or curves.layers[-1] == 0:
+        return None
+    last = curves.layers[-1]
+    start = last / 3
+    return [start, float(last)], [end - (last - start) * math.log10(rate), end]
+
+
+HEIGHT_MASK_FIGURES = 400
+# More tokens than this make a ball of wool of the graph.
+GRAPH_TOKENS = 14
+
+
+def draw_attention(attention: Tensor, mask: str, layer: int) -> dict[str, Any]:
+    """Row i: how token i spreads its attention. What the mask forbids stays empty."""
+    n = attention.shape[-1]
+    top = max(float(attention.max()), 1e-12)
+    return {
+        "kind": "heat",
+        "name": "attention",
+        "title": f"Attention in layer {layer + 1}",
+        "height": HEIGHT_MASK_FIGURES,
+        "size": n,
+        "top": top,
+        "x": "attends to",
+        "y": "token",
+        "values": packed_shares(attention, parse_mask(mask).dense(n), top),
+    }
+
+
+def draw_graph(mask: str, tokens: int) -> dict[str, Any]:
+    """Tokens on a circle, an arrow where information flows; roots, which reach everyone, stand out."""
+    n = graph_tokens(mask, tokens)
+    kind = parse_mask(mask)
+    allowed, roots = kind.dense(n), set(kind.facts(n).roots)
+    seen = (allowed & ~torch.eye(n, dtype=torch.bool)).nonzero().tolist()
+    count = "" if n == tokens else f" at {n} tokens"
+    return {
+        "kind": "graph",
+        "name": "graph",
+        "title": f"The mask's graph{count}, roots in orange",
+        "height": HEIGHT_MASK_FIGURES,
+        # Who attends is where information arrives.
+        "edges": [[source, target] for target, source in seen],
+        "tokens": [
+            {
+                "says": f"token {k}" + (", a root: reaches everyone" if k in roots else ""),
+                "colour": VERMILION if k in roots else BLUE,
+            }
+            for k in range(n)
+        ],
+    }
+
+
+def graph_tokens(mask: str, tokens: int) -> int:
+    """How many tokens to draw: few, unless the mask only exists for more."""
+    for n in range(min(tokens, GRAPH_TOKENS), tokens):
+        try:
+            parse_mask(mask).check(n)
+        except RequestError:
+            continue
+        return n
+    return tokens
+
+
+HEIGHT_MOTION_FIGURE = 470
+
+
+def draw_motion(curves: TokenCurves, view: str, layer: int) -> dict[str, Any]:
+    """Each token keeps its colour, from first to last; what is shown starts at the given layer."""
+    axes = 3 if view == "3-D" else 2
+    points, share = shown_coordinates(curves.tokens, axes)
+    title = "Tokens on the sphere" + ("" if share > 0.9995 else f": {axes} directions, {share:.0%} of what there is")
+    return {
+        "kind": "motion",
+        "name": "motion",
+        "title": title,
+        "height": HEIGHT_MOTION_FIGURE,
+        "axes": axes,
+        "tokens": points.shape[1],
+        "layers": list(curves.layers),
+        "row": nearest_row(curves, layer),
+        "places": packed_places(points),
+    }

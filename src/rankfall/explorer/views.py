@@ -6,12 +6,10 @@ from typing import Any
 
 from rankfall.errors import RequestError
 from rankfall.explorer import head_curves, token_curves
-from rankfall.explorer.depth_figure import draw_depth
 from rankfall.explorer.element import side_by_side
-from rankfall.explorer.head_figures import draw_heads, draw_ranks
-from rankfall.explorer.mask_figures import draw_attention, draw_graph
-from rankfall.explorer.motion_figure import draw_motion
+from rankfall.explorer.head_curves import draw_heads, draw_ranks
 from rankfall.explorer.state import HeadState, TokenState
+from rankfall.explorer.token_curves import draw_attention, draw_depth, draw_graph, draw_motion
 from rankfall.explorer.widgets import as_text, facts, small
 
 HEADS_NOTE = (

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from rankfall.attention.masks import ALL_MASKS, parse_mask
-from rankfall.attention.masks.base import Mask
-from rankfall.explorer.fields import Choice, Knob
-from rankfall.explorer.state import controls
+from rankfall.catalogue import MASKS
+from rankfall.explorer.state import Choice, Knob, controls
+from rankfall.masks import Mask, parse_mask
 
 # What a mask's number may be on the page, by its name, and where it starts; others are 1 to 64, and start at 4.
 MASK_STEPS: dict[str, tuple[float, ...]] = {
@@ -52,7 +51,7 @@ def row(items: list[Any]) -> Any:
 
 def mask_kinds() -> dict[str, type[Mask]]:
     """Every named mask."""
-    return {kind.name: kind for kind in ALL_MASKS}
+    return {kind.name: kind for kind in MASKS}
 
 
 def mask_numbers(name: str, current: str) -> Any:

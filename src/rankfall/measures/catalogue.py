@@ -7,7 +7,6 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from rankfall.attention.checks import check_finite, check_tokens
 from rankfall.errors import RequestError
 from rankfall.measures import (
     effective_rank,
@@ -24,6 +23,7 @@ from rankfall.measures import (
 )
 from rankfall.measures.base import Measure
 from rankfall.measures.profile import Profile
+from rankfall.mechanism.checks import check_finite, check_tokens
 
 ALL_MEASURES: tuple[Measure, ...] = (
     mu.MEASURE,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from rankfall.audit import AuditResult
 from rankfall.drawing.ablation import draw_ablation
 from rankfall.drawing.head_ranks import draw_head_ranks
 from rankfall.drawing.token_depth import draw_token_depth, draw_views
+from rankfall.models.result import AuditResult
 from rankfall.report.definitions import DEFINITIONS
 from rankfall.report.document import Answer, Document, Grid, Level, Picture, Section
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rankfall.audit import AuditResult
 from rankfall.drawing.canvas import COLOURS, canvas
+from rankfall.models.result import AuditResult
 from rankfall.provenance import provenance
 from rankfall.report.definitions import DEFINITIONS
 from rankfall.report.document import Answer, Document, Grid, Picture, Section

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from rankfall.figures.base import Outcome, Reproduction
 from rankfall.provenance import provenance
+from rankfall.report.definitions import definitions_of
 from rankfall.report.document import Answer, Document, Grid, Level, Picture, Section
-from rankfall.report.gallery_columns import definitions_of
-from rankfall.reproduce import Outcome, Reproduction
 
 VERDICTS: dict[bool | None, tuple[str, Level]] = {
     True: ("agrees", "good"),

@@ -6,9 +6,11 @@ import json
 import re
 from collections.abc import Mapping
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
-from rankfall.drawing.canvas import FORMATS
+from rankfall.drawing.canvas import FORMATS, save
+from rankfall.errors import require
 from rankfall.report.document import Document, Grid
 from rankfall.report.interactive import interactive
 
@@ -104,3 +106,31 @@ def _cell(value: Any) -> dict[str, Any]:
 
 def _asset(name: str) -> str:
     return resources.files("rankfall.report").joinpath("assets", name).read_text(encoding="utf-8")
+
+
+PAGE = "report.html"
+SAFE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
+
+
+def write(document: Document, folder: Path) -> Path:
+    """Write into `folder`, tables as CSV and Parquet, pictures as PNG, SVG and PDF; returns the path of the page."""
+    names = [picture.name for picture in document.pictures()] + [grid.name for grid in document.grids()]
+    bad = [name for name in names if not SAFE_NAME.fullmatch(name)]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    require(
+        not bad and not twice,
+        required="tables and pictures of distinct names in small letters, digits, - and _",
+        got=", ".join(bad or twice),
+        remedy="name each block once; what came from a model is no name",
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    page = render(document)
+    for picture in document.pictures():
+        for ending in FORMATS:
+            save(picture.figure, folder / f"{picture.name}{ending}")
+    for grid in document.grids():
+        grid.table.to_csv(folder / f"{grid.name}.csv", index=False)
+        grid.table.to_parquet(folder / f"{grid.name}.parquet", index=False)
+    path = folder / PAGE
+    path.write_text(page, encoding="utf-8")
+    return path

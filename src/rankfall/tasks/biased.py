@@ -10,10 +10,8 @@ import torch
 from torch import Tensor
 
 from rankfall.errors import require, require_count
-from rankfall.tasks.base import Sample, Task
-from rankfall.tasks.nearest import sequence
-from rankfall.tasks.sphere import on_sphere, orthonormal_frame
-from rankfall.tasks.streams import Draws
+from rankfall.tasks.base import Draws, Sample, Task, on_sphere, orthonormal_frame
+from rankfall.tasks.neighbours import sequence
 from rankfall.theory.targets import biased_target, oscillating_breakpoints
 
 

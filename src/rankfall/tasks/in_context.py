@@ -10,8 +10,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from rankfall.errors import require, require_count
-from rankfall.tasks.base import Sample, Task
-from rankfall.tasks.streams import Draws
+from rankfall.tasks.base import Draws, Sample, Task
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,9 @@ import numpy as np
 from scipy.special import gammaln
 
 from rankfall.errors import require, require_count
-from rankfall.theory.harmonics import Floats, log_dimension, require_degree, require_dim
-from rankfall.theory.heads_needed import smallest_count
+from rankfall.theory.harmonics import Floats, cumulative, density_at_zero, log_dimension, require_degree, require_dim
+from rankfall.theory.head_bounds import smallest_count
 from rankfall.theory.one_head import M0
-from rankfall.theory.sphere import cumulative, density_at_zero
 from rankfall.theory.targets import oscillating_breakpoints
 
 WIDEST = 64

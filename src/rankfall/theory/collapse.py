@@ -1,7 +1,8 @@
-"""B-thm1 on given weights: its hypotheses one by one, and its numbers where all of them hold."""
+"""B-thm1 as numbers: how fast mu must fall, with its hypotheses checked on given weights."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, final
@@ -9,11 +10,78 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
-from rankfall.attention import Heads, value_forms
-from rankfall.attention.masks import Mask, MaskFacts, MaskSchedule
 from rankfall.errors import require
-from rankfall.theory.attention_floor import least_weight, score_strength
-from rankfall.theory.collapse_bound import ContractionBound
+from rankfall.masks import Mask, MaskFacts, MaskSchedule
+from rankfall.mechanism.heads import Heads, bilinear_forms, value_forms
+
+
+def score_strength(heads: Heads) -> float:
+    """s = max over heads (and models) of ||W_Q W_K^T||_2 * scale, the paper's ||W_Q W_K^T|| / sqrt(d_QK)."""
+    largest = bilinear_forms(heads).singular_values()[..., 0]
+    scale = heads.rank**-0.5 if heads.scale is None else heads.scale
+    if isinstance(scale, torch.Tensor):
+        scale = scale.abs().to(largest.device)
+    return float((largest * scale).max())
+
+
+def least_weight(degree: int, strength: float, token_bound: float, diameter: float | None = None) -> float:
+    """eps >= 1 / (1 + (deg - 1) exp(2 s R^2)), or with the tokens' diameter D: 1 / (1 + (deg - 1) exp(s R D)).
+
+    `degree` is the largest number of tokens that any token sees, `token_bound` is R >= max |x_i|, `diameter` is
+    D >= max |x_i - x_j|. Both hold because scores of one row differ by at most s |x_i| |x_j - x_k|. Query biases are
+    not covered.
+    """
+    spread = 2 * token_bound if diameter is None else min(diameter, 2 * token_bound)
+    exponent = strength * token_bound * spread
+    if degree == 1:
+        return 1.0
+    return math.exp(-exponent) / (math.exp(-exponent) + degree - 1) if exponent < 700 else 0.0
+
+
+@final
+@dataclass(frozen=True)
+class ContractionBound:
+    """(1 - eps^steps)^floor(t / steps) times value_norm^t; `steps` is rho times the schedule's period."""
+
+    least_weight: float
+    steps: int
+    tokens: int
+    value_norm: float = 1.0
+
+    @property
+    def log_rate(self) -> float:
+        """Natural logarithm of the factor per layer, right even where the factor rounds to 1."""
+        return self._log_contraction / max(1, self.steps) + math.log(self.value_norm)
+
+    @property
+    def rate(self) -> float:
+        """The factor per layer."""
+        return math.exp(self.log_rate)
+
+    @property
+    def _log_contraction(self) -> float:
+        if self.steps == 0 or self.least_weight >= 1:
+            return -math.inf
+        # eps^steps may underflow; log1p(-x) is -x then, which is what we want to the last digit.
+        return math.log1p(-(self.least_weight**self.steps)) if self.least_weight > 0 else 0.0
+
+    def log_gap(self) -> float:
+        """log(eps^steps / steps): how far the rate is from 1, for when that is below rounding (no value norm)."""
+        if self.least_weight <= 0:
+            return -math.inf
+        return self.steps * math.log(self.least_weight) - math.log(max(1, self.steps))
+
+    def log_mu(self, layers: Tensor, start: Tensor) -> Tensor:
+        """The bound on log mu after so many layers, by the sharper form: (sqrt(N)/2) sqrt(sum_j range_j(X_0)^2).
+
+        `start` are the tokens (n, d) at layer 0.
+        """
+        ranges = start.amax(dim=-2) - start.amin(dim=-2)
+        constant = 0.5 * math.log(self.tokens) - math.log(2) + torch.linalg.vector_norm(ranges).log()
+        blocks = torch.div(layers, max(1, self.steps), rounding_mode="floor").double()
+        shrink = torch.where(blocks > 0, blocks * self._log_contraction, 0.0)
+        return constant + shrink + layers.double() * math.log(self.value_norm)
+
 
 # Singular values of a value matrix that exceed 1 by rounding only do not make tokens grow.
 ROUNDING = 1e-9

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from rankfall.errors import require
-from rankfall.theory.harmonics import Floats, gegenbauer, require_dim, sign_spectrum
-from rankfall.theory.sphere import average
+from rankfall.theory.harmonics import Floats, average, gegenbauer, require_dim, sign_spectrum
 
 KERNEL_DEGREE = 501
 RIDGE = 1e-12

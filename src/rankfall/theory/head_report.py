@@ -7,9 +7,7 @@ from typing import Any, Literal
 
 from rankfall.errors import require
 from rankfall.theory.biased import biased_floor, biased_heads_needed, norm_statement
-from rankfall.theory.head_class import HeadClass
-from rankfall.theory.head_floor import mse_floor
-from rankfall.theory.heads_needed import heads_needed
+from rankfall.theory.head_bounds import HeadClass, heads_needed, mse_floor
 
 Target = Literal["nearest", "biased"]
 MOST_DIGITS = 4000

@@ -8,8 +8,7 @@ import numpy as np
 from scipy.special import expit, zeta
 
 from rankfall.errors import require, require_count
-from rankfall.theory.harmonics import require_dim
-from rankfall.theory.sphere import average, cumulative, density_at_zero, expected_maximum, panels
+from rankfall.theory.harmonics import average, cumulative, density_at_zero, expected_maximum, panels, require_dim
 
 M0 = math.log(2) - 0.5
 M2 = 1.5 * float(zeta(3)) - math.pi**2 / 6

@@ -14,8 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from rankfall.theory.harmonics import Floats, gegenbauer, gegenbauer_at, log_dimension, sign_spectrum
-from rankfall.theory.sphere import average
+from rankfall.theory.harmonics import Floats, average, gegenbauer, gegenbauer_at, log_dimension, sign_spectrum
 
 Scaling = Literal["representing", "published"]
 

@@ -14,7 +14,7 @@ from scipy.sparse import csr_array, diags_array
 from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import eigsh
 
-from rankfall.attention.masks import Explicit, Mask, MaskSchedule
+from rankfall.masks import Explicit, Mask, MaskSchedule
 
 # Larger components are symmetric ones by sparse shift-and-invert, or none at all.
 DENSE_LIMIT = 2048

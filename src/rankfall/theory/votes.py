@@ -8,8 +8,16 @@ import numpy as np
 from scipy.special import betainc, gammaln
 
 from rankfall.errors import require, require_count
-from rankfall.theory.harmonics import Floats, gegenbauer, require_dim, sign_spectrum
-from rankfall.theory.sphere import average, density_at_zero, expected_largest_coordinate, expected_maximum
+from rankfall.theory.harmonics import (
+    Floats,
+    average,
+    density_at_zero,
+    expected_largest_coordinate,
+    expected_maximum,
+    gegenbauer,
+    require_dim,
+    sign_spectrum,
+)
 
 
 def head_success(overlap: Floats) -> Floats:

@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Tensor
 
-from rankfall.training.kernels.choice import misfit
+from rankfall.training.kernels.launch import misfit
 from rankfall.training.kernels.operator import small_heads
 
 PYTORCH_WAYS = ("fused", "products", "unrolled")

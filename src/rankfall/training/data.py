@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from rankfall.tasks import EVALUATION, TRAINING, Draws, Sample
+from rankfall.tasks.base import EVALUATION, TRAINING, Draws, Sample
 from rankfall.training.cell import CHUNK, Cell
 
 WINDOW_BYTES = {"cpu": 1 << 25, "cuda": 1 << 33}

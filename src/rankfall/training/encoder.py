@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rankfall.attention.norms import Norm, parse_norm
+from rankfall.norms import Norm, parse_norm
 from rankfall.training.attention_seam import attend
 from rankfall.training.cell import Cell
 

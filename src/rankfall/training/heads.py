@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from rankfall.linalg import Factored
+from rankfall.linalg.factored import Factored
 from rankfall.training.cell import Cell
 
 QUARTILES = (0.25, 0.5, 0.75)

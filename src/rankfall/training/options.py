@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from rankfall.errors import require, require_count
-from rankfall.runs.run import SUMMARY, WEIGHTS
+from rankfall.store.run import SUMMARY, WEIGHTS
 
 
 @dataclass(frozen=True)

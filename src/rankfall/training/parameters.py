@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rankfall.training.cell import Cell
-from rankfall.training.recipe import ALL_RECIPES, Recipe
+from rankfall.training.cell import ALL_RECIPES, Cell, Recipe
 
 ALIGNMENT = 4
 """Every weight's place and every row's length are a multiple of so many numbers: matrix products read 16 bytes at a

@@ -1,4 +1,4 @@
-"""Many models trained as one program: weights, batches and losses have a leading model axis."""
+"""AdamW without weight decay for a stack: one row of parameters per model, one learning rate per model."""
 
 from __future__ import annotations
 
@@ -8,25 +8,51 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rankfall.attention.masks import parse_mask
 from rankfall.errors import require
-from rankfall.training.cell import CHUNK, Cell
+from rankfall.masks import parse_mask
+from rankfall.training.cell import ALL_RECIPES, CHUNK, Cell, Recipe, schedule
 from rankfall.training.compiled import Program
 from rankfall.training.data import Batches
 from rankfall.training.encoder import encoder_for
 from rankfall.training.heads import head_statistics
-from rankfall.training.memory import stack_bytes
-from rankfall.training.optimizer import adam_, clipped
 from rankfall.training.parameters import layout
-from rankfall.training.recipe import ALL_RECIPES
-from rankfall.training.schedule import schedule
+
+
+def adam_(
+    rows: Tensor,
+    grads: Tensor,
+    first: Tensor,
+    second: Tensor,
+    step: Tensor,
+    rates: Tensor,
+    alive: Tensor,
+    recipe: Recipe,
+) -> None:
+    """One step in place. rows, grads, first, second (M, P); step () int64, counted from one; rates (M, 1) or (M, P).
+
+    A model that is not alive keeps its weights; nothing in one row depends on another row.
+    """
+    decay, square_decay = recipe.betas
+    first.lerp_(grads, 1.0 - decay)
+    second.mul_(square_decay).addcmul_(grads, grads, value=1.0 - square_decay)
+    count = step.double()
+    correction = (1.0 - decay**count).to(rows.dtype)
+    square_correction = (1.0 - square_decay**count).to(rows.dtype)
+    spread = (second / square_correction).sqrt_().add_(recipe.epsilon)
+    update = (rates / correction) * first / spread
+    rows.sub_(torch.where(alive[:, None], update, torch.zeros_like(update)))
+
+
+def clipped(grads: Tensor, longest: float) -> Tensor:
+    """Rows longer than `longest` scaled down to it."""
+    length = torch.linalg.vector_norm(grads, dim=1, keepdim=True)
+    return grads * (longest / length.clamp_min(longest))
+
 
 GLANCE, VERDICT = 4, 64
 """Batches of fresh data for a look on the way, and for the summary."""
 GLANCES = 20
 """Looks at fresh data in a run."""
-
-__all__ = ["Stack", "stack_bytes", "stack_key"]
 
 
 def stack_key(cell: Cell) -> tuple[Any, ...]:

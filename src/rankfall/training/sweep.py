@@ -1,23 +1,75 @@
-"""A sweep: plan what is missing, have an engine train it, and read the table from the store."""
+"""Over seeds: the best that the paper plots, and the mean and spread that readers asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from rankfall.runs import Store, identity, settings
+from rankfall.store.identity import identity, settings
+from rankfall.store.store import Store
 from rankfall.training.cell import Cell
-from rankfall.training.engines import Engine, make_engine
-from rankfall.training.interrupt import stop_on_signals
-from rankfall.training.kernels.choice import misfit
+from rankfall.training.engines.base import Engine, make_engine
+from rankfall.training.estimate import Progress, Tally
+from rankfall.training.kernels.launch import misfit
 from rankfall.training.options import Options
 from rankfall.training.plan import Group, Plan, make_plan
-from rankfall.training.tally import Progress, Tally
-from rankfall.training.work import Watch
+from rankfall.training.work import Watch, stop_on_signals
+
+Trained = tuple[Cell, Mapping[str, Any]]
+"""A cell and its summary."""
+
+GROUPED = ("layers", "multiplier", "rank", "points", "positions", "task", "recipe", "data")
+MEASURED = ("mse_best", "mse_final", "mse_fresh")
+
+
+def aggregate(trained: Iterable[Trained], by: tuple[str, ...] = GROUPED) -> list[dict[str, Any]]:
+    """One record per group of cells that agree in the fields `by`.
+
+    For each measured error over seeds: `_best` (least), `_mean`, `_spread` (largest minus least) and `_deviation`
+    (standard, None below two). Diverged runs are counted and left out of the errors. Where a group holds several
+    settings, such as learning rates, the record is of the one with the lowest `mse_best`: runs at a bad rate say
+    nothing about the spread over seeds.
+    """
+    groups: dict[tuple[Any, ...], list[Trained]] = {}
+    for cell, summary in trained:
+        groups.setdefault(tuple(getattr(cell, name) for name in by), []).append((cell, summary))
+    return [_record(dict(zip(by, key, strict=True)), members) for key, members in sorted(groups.items(), key=_order)]
+
+
+def _order(group: tuple[tuple[Any, ...], list[Trained]]) -> list[tuple[bool, Any]]:
+    # Numbers by size, names by letter, nothing before either: one field holds one kind, except for None.
+    return [(value is not None, 0 if value is None else value) for value in group[0]]
+
+
+def _record(key: dict[str, Any], members: list[Trained]) -> dict[str, Any]:
+    settings: dict[Cell, list[Trained]] = {}
+    for cell, summary in members:
+        settings.setdefault(dataclasses.replace(cell, seed=0), []).append((cell, summary))
+    members = min(settings.values(), key=_least)
+    done = [summary for _, summary in members if summary["status"] == "done"]
+    record = {**key, "heads": members[0][0].heads, "runs": len(done), "diverged": len(members) - len(done)}
+    for name in MEASURED:
+        values = [float(summary[name]) for summary in done if math.isfinite(summary[name])]
+        record |= {
+            f"{name}_best": min(values) if values else None,
+            f"{name}_mean": statistics.fmean(values) if values else None,
+            f"{name}_spread": max(values) - min(values) if values else None,
+            f"{name}_deviation": statistics.stdev(values) if len(values) > 1 else None,
+        }
+    return record
+
+
+def _least(members: list[Trained]) -> float:
+    found = (float(summary["mse_best"]) for _, summary in members if summary["status"] == "done")
+    return min((error for error in found if math.isfinite(error)), default=math.inf)
+
 
 RESULTS = ("mse_best", "mse_final", "seconds")
 """Columns that every row of a sweep has, None where a cell is not finished."""

@@ -1,26 +1,102 @@
-"""Train one stack to its end: go on from its checkpoint, save on the way, write a run per cell."""
+"""Ctrl-C and a scheduler's SIGTERM as a request: finish the chunk, save, end. A second Ctrl-C ends at once."""
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import gc
+import signal
 import sys
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from rankfall.errors import RequestError
 from rankfall.provenance import hardware, provenance
-from rankfall.runs import Checkpoints, Store, identity, settings
-from rankfall.runs.run import WEIGHTS
-from rankfall.training.board import Board
-from rankfall.training.cell import Cell
+from rankfall.store.checkpoints import Checkpoints
+from rankfall.store.identity import identity, settings
+from rankfall.store.run import WEIGHTS
+from rankfall.store.store import Store
+from rankfall.training.cell import CHUNK, Cell
 from rankfall.training.options import Options, resolve_device
-from rankfall.training.plan import Group, stack_name, too_large
-from rankfall.training.stack import Stack, stack_bytes
+from rankfall.training.plan import Group, stack_bytes, stack_name, too_large
+from rankfall.training.stack import Stack
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextlib.contextmanager
+def stop_on_signals(told: Callable[[], None] = lambda: None) -> Iterator[Callable[[], bool]]:
+    """Yield a function that says whether to stop. Outside the main thread, where no signal arrives, it never does."""
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    asked = threading.Event()
+
+    def answer(number: int, frame: FrameType | None) -> None:
+        if asked.is_set() and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        asked.set()
+        told()
+
+    before = {number: signal.signal(number, answer) for number in SIGNALS}
+    try:
+        yield asked.is_set
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+CURVES = ("loss", "fresh", "learning_rate")
+
+
+class Board:
+    """Logs of the cells of a stack; nothing at all when no folder is given."""
+
+    def __init__(self, folder: str | None, cells: Sequence[Cell], chunks_done: int) -> None:
+        self._writers: list[Any] = []
+        if folder is not None:
+            writer = _summary_writer()
+            # what an interrupted run logged beyond its checkpoint is hidden, since it is trained again
+            self._writers = [
+                writer(str(Path(folder) / _name(cell)), purge_step=chunks_done * CHUNK + 1) for cell in cells
+            ]
+
+    def __enter__(self) -> Board:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for writer in self._writers:
+            writer.close()
+
+    def log(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """One metric row per cell."""
+        for writer, row in zip(self._writers, rows, strict=False):
+            for curve in CURVES:
+                if row.get(curve) is not None:
+                    writer.add_scalar(curve, row[curve], row["step"])
+
+
+def _name(cell: Cell) -> str:
+    return f"L{cell.layers}-m{cell.multiplier}-r{cell.rank}-s{cell.seed}-{identity(cell)[:8]}"
+
+
+def _summary_writer() -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise RequestError(
+            required="TensorBoard for --tensorboard", got="no such package", remedy="pip install tensorboard"
+        ) from None
+    return SummaryWriter
+
 
 CHECKPOINT_SHARE = 0.05
 """Most of the training time that saving may take; slow disks are written to less often."""

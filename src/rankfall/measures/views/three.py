@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rankfall.attention.checks import check_finite, check_tokens
 from rankfall.errors import require
 from rankfall.linalg.lapack import Matrix
 from rankfall.linalg.scratch import Scratch
@@ -27,6 +26,7 @@ from rankfall.measures.views.source import Source
 from rankfall.measures.views.spectra import host_float64, inverse_lengths, squared_lengths
 from rankfall.measures.views.together import PreparedProfile
 from rankfall.measures.views.token_side import token_side
+from rankfall.mechanism.checks import check_finite, check_tokens
 
 VIEWS = ("raw", "unit", "centred")
 

@@ -1,10 +1,4 @@
-"""Best weights of up to 2^16 heads: conjugate gradients on the structure of the kernel, with float64 refinement.
-
-Why not a dense solve: at 2^16 heads the float64 matrix is 32 GiB and its Cholesky factor takes 10^14 operations. The
-kernel is far better than generic: (2/pi) asin has a square-root singularity at one, so its high degrees carry
-enough energy to keep the smallest eigenvalue near 0.1 to 0.6, and the few large eigenvalues belong to the constant
-and to degree (1,1), which the preconditioner removes. Some tens of products with float32 tiles then suffice.
-"""
+"""Conjugate gradients and Lanczos on a symmetric positive definite operator that is only ever multiplied by."""
 
 from __future__ import annotations
 
@@ -16,9 +10,136 @@ from torch import Tensor
 
 from rankfall.errors import require
 from rankfall.theory.hardmax import target_overlap
+from rankfall.theory.harmonics import sign_spectrum
 from rankfall.theory.random_features.kernel import VoteKernel
-from rankfall.theory.random_features.krylov import conjugate_gradients, extreme_eigenvalues
-from rankfall.theory.random_features.preconditioner import LowDegrees
+
+Operator = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Solved:
+    """The solution, and the number of products with the operator that it took."""
+
+    solution: Tensor
+    iterations: int
+
+
+def conjugate_gradients(
+    operator: Operator,
+    precondition: Operator,
+    right: Tensor,
+    *,
+    stop: float,
+    limit: int = 500,
+    progress: Callable[[str, float], None] | None = None,
+) -> Solved:
+    """Solve operator(x) = right until the recursive residual is at most `stop`, starting from zero.
+
+    With a float32 operator the recursive residual drifts from the true one; the caller measures the true one and
+    refines.
+    """
+    solution = torch.zeros_like(right)
+    residual = right.clone()
+    corrected = precondition(residual)
+    direction = corrected.clone()
+    product = residual @ corrected
+    first = float(torch.linalg.vector_norm(residual))
+    for iteration in range(1, limit + 1):
+        image = operator(direction)
+        length = product / (direction @ image)
+        solution += length * direction
+        residual -= length * image
+        size = float(torch.linalg.vector_norm(residual))
+        if progress is not None:
+            progress(f"{len(right)} heads: step {iteration}, residual {size / first:.1e}", 0.0)
+        if size <= stop:
+            return Solved(solution, iteration)
+        corrected = precondition(residual)
+        following = residual @ corrected
+        direction = corrected + (following / product) * direction
+        product = following
+    return Solved(solution, limit)
+
+
+def extreme_eigenvalues(operator: Operator, size: int, device: torch.device, steps: int = 16) -> tuple[float, float]:
+    """Smallest and largest Ritz value after some Lanczos steps with full reorthogonalisation.
+
+    They lie inside the spectrum, so their ratio is a lower estimate of the condition number.
+    """
+    steps = min(steps, size)
+    generator = torch.Generator().manual_seed(1)
+    start = torch.randn(size, generator=generator, dtype=torch.float64).to(device)
+    basis = [start / torch.linalg.vector_norm(start)]
+    diagonal: list[float] = []
+    beside: list[float] = []
+    for step in range(steps):
+        image = operator(basis[-1])
+        diagonal.append(float(basis[-1] @ image))
+        block = torch.stack(basis)
+        image = image - block.mT @ (block @ image)
+        image = image - block.mT @ (block @ image)
+        length = float(torch.linalg.vector_norm(image))
+        if step + 1 == steps or length < 1e-10:
+            break
+        beside.append(length)
+        basis.append(image / length)
+    inner = torch.diag(torch.tensor(diagonal, dtype=torch.float64))
+    for place, value in enumerate(beside):
+        inner[place, place + 1] = inner[place + 1, place] = value
+    values = torch.linalg.eigvalsh(inner)
+    return float(values[0]), float(values[-1])
+
+
+WIDEST = 32
+"""Up to here d^2 features pay: the d^2 x d^2 factor costs H d^4 once. Wider, H/d^2 is small and so is the
+condition.
+"""
+
+
+class LowDegrees:
+    """Solves with M = 1 1^T + eta_1^4 (Q Q^T * K K^T) + (1 - eta_1^4) I, of rank 1 + d^2 above a multiple of I.
+
+    (2/pi) asin(x) = sum_l eta_l^2 P_l(x), so degree one on both sides of G is eta_1^4 <q,q'><k,k'>, the Gram matrix
+    of the features k q^T; all other degrees together are treated as the identity, which they resemble as long as
+    heads are fewer than their dimensions. No H x d^2 matrix is stored: features act as two thin products.
+    """
+
+    def __init__(self, queries: Tensor, keys: Tensor) -> None:
+        heads, dim = queries.shape
+        self._queries, self._keys = queries, keys
+        self._wide = dim > WIDEST
+        energy = float(sign_spectrum(dim, 3).energies[0])
+        self._weight = 0.0 if self._wide else energy
+        self._rest = 1.0 - self._weight**2
+        size = 1 if self._wide else 1 + dim * dim
+        gram = torch.zeros(size, size, dtype=torch.float64, device=queries.device)
+        for start in range(0, heads, 4096):
+            block = self._features(slice(start, start + 4096))
+            gram += block.mT @ block
+        gram.diagonal().add_(self._rest)
+        self._factor = torch.linalg.cholesky(gram)
+
+    def _features(self, rows: slice) -> Tensor:
+        queries, keys = self._queries[rows], self._keys[rows]
+        ones = queries.new_ones(queries.shape[0], 1)
+        if self._wide:
+            return ones
+        outer = self._weight * (keys[:, :, None] * queries[:, None, :]).flatten(1)
+        return torch.cat([ones, outer], dim=1)
+
+    def solve(self, residual: Tensor) -> Tensor:
+        """M^{-1} r by Woodbury's identity."""
+        together = residual.sum()[None]
+        if not self._wide:
+            moments = self._weight * (self._keys.mT @ (residual[:, None] * self._queries))
+            together = torch.cat([together, moments.flatten()])
+        inner = torch.cholesky_solve(together[:, None], self._factor)[:, 0]
+        back = inner[0].expand_as(residual)
+        if not self._wide:
+            dim = self._queries.shape[1]
+            back = back + self._weight * ((self._keys @ inner[1:].view(dim, dim)) * self._queries).sum(-1)
+        return (residual - back) / self._rest
+
 
 DENSE_UP_TO = 1024
 """A dense float64 solve is quicker than anything else up to here."""

@@ -17,8 +17,7 @@ import numpy as np
 
 from rankfall.errors import require, require_count
 from rankfall.theory.hardmax import vote_moments
-from rankfall.theory.harmonics import Floats, gegenbauer_at, log_dimension, sign_spectrum
-from rankfall.theory.sphere import average
+from rankfall.theory.harmonics import Floats, average, gegenbauer_at, log_dimension, sign_spectrum
 
 TOP = 101
 

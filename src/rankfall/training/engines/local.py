@@ -7,11 +7,13 @@ from collections import deque
 from collections.abc import Sequence
 from typing import ClassVar
 
-from rankfall.runs import Checkpoints, Claims, Store, identity
-from rankfall.training.cost import memory_budget
+from rankfall.store.checkpoints import Checkpoints
+from rankfall.store.claims import Claims
+from rankfall.store.identity import identity
+from rankfall.store.store import Store
 from rankfall.training.engines.base import Engine
 from rankfall.training.options import Options, resolve_device
-from rankfall.training.plan import Group, Plan, halves, stack_name, tidy
+from rankfall.training.plan import Group, Plan, halves, memory_budget, stack_name, tidy
 from rankfall.training.stack import Stack, stack_key
 from rankfall.training.work import Build, Ending, Watch, train
 
@@ -105,6 +107,3 @@ def _next_of(elsewhere: list[Group], store: Store, claims: Claims, parts: Sequen
     if not ready and elsewhere:
         time.sleep(POLL)
     return ready
-
-
-ENGINE = LocalEngine

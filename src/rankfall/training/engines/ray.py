@@ -15,13 +15,15 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rankfall.errors import RequestError
-from rankfall.runs import Checkpoints, Claims, Store, settings
+from rankfall.store.checkpoints import Checkpoints
+from rankfall.store.claims import Claims
+from rankfall.store.identity import settings
+from rankfall.store.store import Store
 from rankfall.training.cell import Cell
-from rankfall.training.cost import memory_budget
 from rankfall.training.engines.base import Engine
 from rankfall.training.engines.local import work_on
 from rankfall.training.options import Options
-from rankfall.training.plan import Group, Plan, halves, stack_name, tidy
+from rankfall.training.plan import Group, Plan, halves, memory_budget, stack_name, tidy
 from rankfall.training.work import Ending, Watch
 
 RETRIES = 10
@@ -192,6 +194,3 @@ def _connected(address: str | None) -> tuple[Any, bool]:
             remedy="`ray start --head` starts one and prints its address",
         ) from None
     return ray, True
-
-
-ENGINE = RayEngine

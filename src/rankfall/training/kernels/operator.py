@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rankfall.training.kernels.choice import launch_for
-from rankfall.training.kernels.launch import Biases, backward, forward
+from rankfall.training.kernels.launch import Biases, backward, forward, launch_for
 
 
 @torch.library.custom_op("rankfall::small_heads", mutates_args=())

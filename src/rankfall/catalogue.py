@@ -1,0 +1,124 @@
+"""Everything that can be named, one line each: a spelling, and the place of what it names.
+
+A line here is all that a new mask, norm, measure, task, construction, family, engine, figure or verb needs besides
+its class: the command line offers it, the tests run what it declares, documentation and reports list it. Nothing is
+imported before it is used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rankfall.registry import Registry
+
+if TYPE_CHECKING:
+    from rankfall.constructions.base import Construction
+    from rankfall.equilibria.base import Family
+    from rankfall.figures.base import Reproduction
+    from rankfall.masks.base import Mask
+    from rankfall.norms import Norm
+    from rankfall.tasks.base import Task
+    from rankfall.training.engines.base import Engine
+
+MASKS: Registry[type[Mask]] = Registry(
+    "mask",
+    {
+        "complete": "rankfall.masks.wide:Complete",
+        "causal": "rankfall.masks.wide:Causal",
+        "window:WIDTH": "rankfall.masks.local:Window",
+        "causal-window:WIDTH": "rankfall.masks.local:CausalWindow",
+        "dilated:WIDTH:STEP": "rankfall.masks.local:Dilated",
+        "global-window:HUBS:WIDTH": "rankfall.masks.local:GlobalWindow",
+        "prefix:LENGTH": "rankfall.masks.wide:Prefix",
+        "star": "rankfall.masks.stars:Star",
+        "out-star": "rankfall.masks.stars:OutStar",
+        "in-star": "rankfall.masks.stars:InStar",
+        "ring:WIDTH": "rankfall.masks.local:Ring",
+        "block-diagonal:SIZE": "rankfall.masks.wide:BlockDiagonal",
+        "random:PROBABILITY[:SEED]": "rankfall.masks.wide:RandomSparse",
+    },
+    example="causal or window:4",
+)
+
+NORMS: Registry[type[Norm]] = Registry(
+    "norm",
+    {
+        "none": "rankfall.norms:NoNorm",
+        "unit": "rankfall.norms:UnitNorm",
+        "layer[:EPSILON]": "rankfall.norms:LayerNorm",
+        "rms[:EPSILON]": "rankfall.norms:RMSNorm",
+    },
+    example="unit",
+)
+
+TASKS: Registry[type[Task]] = Registry(
+    "task",
+    {
+        "farthest": "rankfall.tasks.neighbours:Farthest",
+        "nearest": "rankfall.tasks.neighbours:Nearest",
+        "orthonormal": "rankfall.tasks.neighbours:Orthonormal",
+        "biased[:PIECES]": "rankfall.tasks.biased:Biased",
+        "in-context[:DIMENSIONS]": "rankfall.tasks.in_context:InContext",
+    },
+    example="farthest",
+)
+
+CONSTRUCTIONS: Registry[type[Construction]] = Registry(
+    "construction",
+    {
+        "full-rank-head": "rankfall.constructions.full_rank_head:FullRankHead",
+        "majority-vote": "rankfall.constructions.votes:MajorityVote",
+        "linear-regime": "rankfall.constructions.linear_regime:LinearRegime",
+        "oscillating-sum": "rankfall.constructions.oscillating_sum:OscillatingSum",
+        "plurality-vote": "rankfall.constructions.votes:PluralityVote",
+        "equal-angles": "rankfall.constructions.plane:EqualAngles",
+        "quantised-query": "rankfall.constructions.plane:QuantisedQuery",
+    },
+    example="full-rank-head",
+)
+
+FAMILIES: Registry[type[Family]] = Registry(
+    "family of equilibria",
+    {
+        "star": "rankfall.equilibria.star:Star",
+        "window": "rankfall.equilibria.shift:Window",
+        "past": "rankfall.equilibria.shift:Past",
+        "chain": "rankfall.equilibria.chain:Chain",
+        "diagonal": "rankfall.equilibria.star:Diagonal",
+    },
+    example="star; leave it out for the best conditioned",
+)
+
+ENGINES: Registry[type[Engine]] = Registry(
+    "engine",
+    {
+        "local": "rankfall.training.engines.local:LocalEngine",
+        "ray": "rankfall.training.engines.ray:RayEngine",
+    },
+    example="local, which trains on this machine",
+)
+
+FIGURES: Registry[Reproduction] = Registry(
+    "figure",
+    {
+        "amsel/table1": "rankfall.figures.amsel_table1:REPRODUCTION",
+        "amsel/fig1": "rankfall.figures.amsel_fig1:REPRODUCTION",
+        "amsel/fig2": "rankfall.figures.amsel_fig2:REPRODUCTION",
+        "amsel/fig3": "rankfall.figures.amsel_fig3:REPRODUCTION",
+        "amsel/fig4": "rankfall.figures.amsel_fig4:REPRODUCTION",
+        "amsel/fig5": "rankfall.figures.amsel_fig5:REPRODUCTION",
+        "amsel/random-features": "rankfall.figures.amsel_random_features:REPRODUCTION",
+        "amsel/in-context": "rankfall.figures.amsel_in_context:REPRODUCTION",
+        "wu/fig1": "rankfall.figures.wu_fig1:REPRODUCTION",
+        "wu/fig2": "rankfall.figures.wu_fig2:REPRODUCTION",
+        "wu/fig2-pretrained": "rankfall.figures.wu_fig2_pretrained:REPRODUCTION",
+        "wu/fig3": "rankfall.figures.wu_fig3:REPRODUCTION",
+        "wu/fig4": "rankfall.figures.wu_fig4:REPRODUCTION",
+        "rankfall/equilibria": "rankfall.figures.rankfall_equilibria:REPRODUCTION",
+        "rankfall/depth": "rankfall.figures.trained_depth:REPRODUCTION",
+        "rankfall/rate-vs-radius": "rankfall.figures.rate_vs_radius:REPRODUCTION",
+        "rankfall/theory-gap": "rankfall.figures.theory_gap:REPRODUCTION",
+        "rankfall/vote-quality": "rankfall.figures.vote_quality:REPRODUCTION",
+    },
+    example="amsel/fig1",
+)

@@ -1,0 +1,86 @@
+"""What a reproduction is: a figure or table of a paper, run at a scale, giving points, claims and a picture."""
+
+from __future__ import annotations
+
+import csv
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib import resources
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+
+from rankfall.progress import Progress, silent
+from rankfall.provenance import provenance
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+
+Scale = Literal["smoke", "quick", "paper"]
+SCALES: tuple[Scale, ...] = get_args(Scale)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A statement that can fail, whether it held, and the number that decided."""
+
+    statement: str
+    holds: bool
+    evidence: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What running a reproduction gave.
+
+    `points` are records that each have at least `published`, `ours` and `agrees` (None where nothing was published).
+    `claims` decide agreement where the published figure is qualitative. `tables` are written as CSV by name.
+    """
+
+    points: Sequence[Mapping[str, Any]]
+    claims: Sequence[Claim] = ()
+    tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
+    draw: Callable[[], Figure] | None = None
+    notes: Sequence[str] = ()
+
+    def record(self, figure: Reproduction, scale: Scale, seconds: float) -> dict[str, Any]:
+        """The outcome as plain values: what `--json` prints and what a folder of results keeps."""
+        return {
+            "id": figure.id,
+            "title": figure.title,
+            "statements": list(figure.statements),
+            "scale": scale,
+            "agrees": self.agrees,
+            "points": [dict(point) for point in self.points],
+            "claims": [asdict(claim) for claim in self.claims],
+            "notes": list(self.notes),
+            "seconds": seconds,
+            "provenance": provenance(f"rankfall reproduce {figure.id} --scale {scale}"),
+        }
+
+    @property
+    def agrees(self) -> bool | None:
+        """All points and claims that decide anything agree; None when nothing decides."""
+        verdicts = [point["agrees"] for point in self.points if point.get("agrees") is not None]
+        verdicts += [claim.holds for claim in self.claims]
+        return all(verdicts) if verdicts else None
+
+
+class Reproduction(ABC):
+    """One figure or table. Subclasses are final, stateless, and named by the paper's own numbering."""
+
+    id: ClassVar[str]
+    title: ClassVar[str]
+    statements: ClassVar[tuple[str, ...]]
+    """The statements of the papers that this figure makes visible, such as `A-fig1` or `B-thm2`."""
+
+    @abstractmethod
+    def run(self, scale: Scale, progress: Progress = silent) -> Outcome:
+        """Compute it: `smoke` in seconds, `quick` in a minute or two on two cores, `paper` as published."""
+
+
+def published(name: str) -> list[dict[str, str]]:
+    """The records of a file in `published/`, as text."""
+    with (resources.files("rankfall.figures.published") / name).open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))

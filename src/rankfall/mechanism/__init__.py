@@ -1,0 +1,1 @@
+"""The mechanism: attention whose query/key rank, value rank and head count are independent; masks; norms."""

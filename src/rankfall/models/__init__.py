@@ -1,0 +1,1 @@
+"""Observe: real models as they are. Load safely, capture by streaming, probe heads, ablate, monitor."""

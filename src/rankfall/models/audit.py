@@ -1,0 +1,255 @@
+"""Audit a model: where it loses rank, what holds it up, and whether its heads are the bottleneck."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rankfall.errors import RequestError, require, require_count
+from rankfall.models.controls import Control, run_controls
+from rankfall.models.depth.capture import Place, capture
+from rankfall.models.depth.measure import measure_depth
+from rankfall.models.load.folder import LoadedModel
+from rankfall.models.load.guards import LIMITS
+from rankfall.models.load.open import DEFAULT_NAME, open_model
+from rankfall.models.masks import ObservedMask, observe_masks
+from rankfall.models.result import AuditResult, ModelFacts, TextFacts
+from rankfall.models.texts import Batch, encode, from_ids, shipped_text
+from rankfall.models.verdict.judge import judge
+from rankfall.models.verdict.reasons import heads_reason, measured_rate, parts_reason
+from rankfall.progress import Progress, part, silent
+from rankfall.provenance import provenance
+
+DEFAULT_TOKENS = 128
+SHIPPED_PASSAGES = 4
+
+
+def audit(
+    model: str | Path | LoadedModel | nn.Module = DEFAULT_NAME,
+    texts: Sequence[str] | None = None,
+    *,
+    tokens: int = DEFAULT_TOKENS,
+    passages: int | None = None,
+    tokenizer: Any | None = None,
+    inputs: Mapping[str, Any] | Tensor | None = None,
+    layers: Collection[int] | None = None,
+    stack: str | None = None,
+    inside: bool = False,
+    masks: bool = True,
+    heads: bool = True,
+    controls: bool = True,
+    ablation: bool = True,
+    offset: int = 0,
+    dtype: str = "float32",
+    device: str = "cpu",
+    allow_download: bool = False,
+    load_seconds: float = LIMITS.seconds,
+    seed: int = 0,
+    progress: Progress = silent,
+    command: str | None = None,
+) -> AuditResult:
+    """Measure token rank by depth, masks, head ranks, controls and ablations of a model, and judge.
+
+    `model` is a short name, a folder, a GGUF file, a hub id, or a module that is loaded already; that one needs
+    `tokenizer`, or `inputs`: token ids (b, n), or the keyword arguments of its forward pass. Without `texts` the text
+    that ships with the package is read, in several passages. `layers` limits what is measured; the embeddings and the
+    last layer are always there, because the verdict is about them. What cannot be done for this model is named in
+    `missing` with its reason; token rank by depth is always there.
+    """
+    require_count("seed", seed, least=0)
+    if passages is not None:
+        require_count("passages", passages)
+    progress("opening the model", 0.0)
+    options = {"dtype": dtype, "device": device, "allow_download": allow_download, "load_seconds": load_seconds}
+    loaded = _loaded(model, tokenizer, options)
+    network = loaded.network
+    was_training = network.training
+    network.eval()
+    try:
+        batch, given, real, names = _inputs(loaded, texts, inputs, tokens, passages)
+        progress("measuring tokens at every block", 0.1)
+        wanted = None if layers is None else _with_both_ends(layers, capture(network, given, _unread, stack=stack))
+        depth = measure_depth(
+            network, given, real=real, names=names, layers=wanted, inside=inside, stack=stack, seed=seed
+        )
+        missing: dict[str, str] = {}
+        seen: list[ObservedMask] = []
+        coverage: Mapping[str, Any] | None = None
+        if masks:
+            progress("watching the masks", 0.3)
+            seen, coverage = _masks(network, given, real, missing)
+        found_heads: list[dict[str, Any]] = []
+        if heads:
+            progress("probing the heads", 0.4)
+            found_heads = _heads(network, given, batch, offset, missing)
+        compared: tuple[Control, ...] = ()
+        if controls:
+            progress("running the controls", 0.55)
+            compared = _controls(network, batch, seed, missing)
+        parts: Sequence[Mapping[str, Any]] = ()
+        if ablation:
+            progress("taking the blocks apart", 0.75)
+            parts = _ablation(network, given, missing, progress)
+        progress("judging", 0.98)
+    finally:
+        network.train(was_training)
+    boundaries = [row for row in depth if row.part == "boundary"]
+    more = [one for one in (heads_reason(found_heads), parts_reason(parts)) if one is not None]
+    return AuditResult(
+        model=_facts(loaded, boundaries[-1].layer, given),
+        text=TextFacts(len(real), _lengths(batch, given), any(one is not None for one in real)),
+        depth=tuple(depth),
+        masks=tuple(seen),
+        coverage=coverage,
+        heads=tuple(found_heads),
+        controls=compared,
+        ablation=tuple(parts),
+        verdict=judge(loaded.name, depth, masks=seen, controls=compared, more=more),
+        missing=missing,
+        provenance=provenance(command),
+        measured_rate=measured_rate(boundaries),
+    )
+
+
+def _unread(place: Place, tokens: Tensor) -> None:
+    """For a run that only counts layers."""
+
+
+def _with_both_ends(layers: Collection[int], last: int) -> set[int]:
+    """The layers asked for, the embeddings and the last layer: the verdict is about what happens between those."""
+    beyond = sorted(set(layers) - set(range(last + 1)))
+    require(
+        not beyond and len(layers) > 0,
+        required=f"layers from 0, the embeddings, to {last}",
+        got=", ".join(str(layer) for layer in beyond) or "none",
+        remedy="leave them out to measure every layer",
+    )
+    return {0, *layers, last}
+
+
+def _loaded(model: Any, tokenizer: Any, options: Mapping[str, Any]) -> LoadedModel:
+    if isinstance(model, LoadedModel):
+        return model
+    if isinstance(model, nn.Module):
+        body = getattr(model, "base_model", model)
+        return LoadedModel(body, tokenizer, type(model).__name__, "a module in memory")
+    return open_model(model, **options)
+
+
+def _inputs(
+    loaded: LoadedModel, texts: Sequence[str] | None, inputs: Any, tokens: int, passages: int | None
+) -> tuple[Batch | None, dict[str, Any], list[Tensor | None], list[list[str]]]:
+    """The batch if there are token ids, the forward pass's arguments, which positions are real, tokens' names."""
+    if isinstance(inputs, Mapping) and "input_ids" not in inputs:
+        size = next(value.shape[0] for value in inputs.values() if isinstance(value, Tensor))
+        return None, dict(inputs), [None] * size, [[] for _ in range(size)]
+    if inputs is not None:
+        batch = _batch_of(inputs, loaded.tokenizer)
+        return batch, {**batch.inputs(loaded.network), **_others(inputs)}, batch.kept(), list(batch.names)
+    require(
+        loaded.tokenizer is not None,
+        required="a tokenizer to read texts with",
+        got=f"{loaded.name} without one",
+        remedy="save it into the model's folder, or use --weights-only; in Python pass tokenizer= or inputs=",
+    )
+    if passages is None:
+        passages = SHIPPED_PASSAGES if texts is None else 1
+    batch = encode(loaded.tokenizer, [shipped_text()] if texts is None else texts, tokens=tokens, passages=passages)
+    _require_positions(loaded.network, batch)
+    return batch, batch.inputs(loaded.network), batch.kept(), list(batch.names)
+
+
+def _batch_of(inputs: Any, tokenizer: Any) -> Batch:
+    ids = inputs["input_ids"] if isinstance(inputs, Mapping) else inputs
+    mask = inputs.get("attention_mask") if isinstance(inputs, Mapping) else None
+    kept = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool()
+    return from_ids([row[keep].tolist() for row, keep in zip(ids, kept, strict=True)], tokenizer)
+
+
+def _others(inputs: Any) -> dict[str, Any]:
+    known = ("input_ids", "attention_mask")
+    return {key: value for key, value in inputs.items() if key not in known} if isinstance(inputs, Mapping) else {}
+
+
+def _require_positions(network: nn.Module, batch: Batch) -> None:
+    most = getattr(getattr(network, "config", None), "max_position_embeddings", None)
+    longest = batch.ids.shape[1]
+    require(
+        not isinstance(most, int) or most < 1 or longest <= most,
+        required=f"at most {most} tokens, the positions that this model has",
+        got=longest,
+        remedy=f"use --tokens {most}",
+    )
+
+
+def _masks(
+    network: nn.Module, given: dict[str, Any], real: list[Tensor | None], missing: dict[str, str]
+) -> tuple[list[ObservedMask], Mapping[str, Any] | None]:
+    try:
+        seen, coverage = observe_masks(network, given, real)
+    except Exception as error:
+        missing["mask"] = _reason(error)
+        return [], None
+    if not coverage.complete:
+        missing["attention"] = coverage.reason
+    return seen, {**asdict(coverage), "state": coverage.state, "reason": coverage.reason}
+
+
+def _heads(
+    network: nn.Module, given: dict[str, Any], batch: Batch | None, offset: int, missing: dict[str, str]
+) -> list[dict[str, Any]]:
+    from rankfall.models.heads.report import head_ranks
+
+    try:
+        return head_ranks(network, offset=offset, inputs=None if batch is not None else given)
+    except Exception as error:
+        missing["heads"] = _reason(error)
+        return []
+
+
+def _controls(network: nn.Module, batch: Batch | None, seed: int, missing: dict[str, str]) -> tuple[Control, ...]:
+    if batch is None:
+        missing["controls"] = "the inputs are not token ids, so there is nothing to shuffle or draw"
+        return ()
+    made = run_controls(network, batch, seed=seed)
+    for one in made:
+        if one.reason is not None:
+            missing[f"control {one.name}"] = one.reason
+    return made
+
+
+def _ablation(
+    network: nn.Module, given: dict[str, Any], missing: dict[str, str], progress: Progress
+) -> Sequence[Mapping[str, Any]]:
+    from rankfall.models.ablation.ablate import ablate
+
+    try:
+        found = ablate(network, given, progress=part(progress, 0.75, 0.95, "taking apart"))
+    except Exception as error:
+        missing["ablation"] = _reason(error)
+        return ()
+    if found.refusal is not None:
+        missing["ablation"] = found.refusal
+    return found.rows
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, RequestError):
+        return str(error)
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+
+
+def _facts(loaded: LoadedModel, layers: int, given: Mapping[str, Any]) -> ModelFacts:
+    config = getattr(loaded.network, "config", None)
+    width = int(getattr(config, "hidden_size", 0) or 0)
+    kind = str(getattr(config, "model_type", type(loaded.network).__name__))
+    return ModelFacts(loaded.name, loaded.source, kind, loaded.parameters, layers, width, loaded.notes)
+
+
+def _lengths(batch: Batch | None, given: Mapping[str, Any]) -> tuple[int, ...]:
+    return tuple(batch.lengths) if batch is not None else ()

@@ -1,0 +1,87 @@
+"""Conditions that make an audit fail, such as `effective_rank < 4`, for use in continuous integration.
+
+Grammar:   [VIEW.]MEASURE [at WHERE] OPERATOR NUMBER [at WHERE]
+VIEW       raw, unit or centred (default: unit)
+MEASURE    any measure of the foundation
+WHERE      any (default: some layer), last, or a layer's number
+OPERATOR   <  <=  >  >=
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+from rankfall.errors import RequestError
+from rankfall.measures.catalogue import ALL_MEASURES
+from rankfall.measures.views.three import VIEWS
+from rankfall.models.depth.rows import DepthRow
+
+OPERATORS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+PLACE = r"(?:\s+at\s+(?P<{0}>any|last|\d{{1,5}}))?"
+PATTERN = re.compile(
+    r"\s*(?:(?P<view>[a-z]+)\.)?(?P<measure>[a-z_]+)"
+    + PLACE.format("before")
+    + r"\s*(?P<operator><=|>=|<|>)\s*(?P<number>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d{1,3})?)"
+    + PLACE.format("after")
+    + r"\s*"
+)
+LONGEST = 200
+
+
+@final
+@dataclass(frozen=True)
+class Condition:
+    """A comparison that holds or does not hold at a layer."""
+
+    text: str
+    view: str
+    measure: str
+    operator: str
+    number: float
+    where: str
+
+    def failures(self, rows: Sequence[DepthRow]) -> list[tuple[int, float]]:
+        """The layers (and values) at which the condition holds, among those it asks about."""
+        boundaries = [row for row in rows if row.part == "boundary"]
+        if self.where == "last":
+            boundaries = boundaries[-1:]
+        elif self.where != "any":
+            boundaries = [row for row in boundaries if row.layer == int(self.where)]
+            if not boundaries:
+                raise RequestError(
+                    required="a layer that was measured in --fail-if",
+                    got=self.where,
+                    remedy=f"layers run from {rows[0].layer} to {rows[-1].layer}",
+                )
+        values = [(row.layer, row.values[self.view][self.measure]) for row in boundaries]
+        return [(layer, value) for layer, value in values if OPERATORS[self.operator](value, self.number)]
+
+
+def parse_condition(text: str) -> Condition:
+    """Read a condition; nothing in it is ever evaluated as code."""
+    found = PATTERN.fullmatch(text) if len(text) <= LONGEST else None
+    measures = [one.name for one in ALL_MEASURES]
+    if (
+        found is None
+        or (found["view"] or "unit") not in VIEWS
+        or found["measure"] not in measures
+        or (found["before"] and found["after"])
+    ):
+        raise RequestError(
+            required="a condition [VIEW.]MEASURE [at any|last|LAYER] <|<=|>|>= NUMBER,"
+            f" VIEW one of {', '.join(VIEWS)}, MEASURE one of {', '.join(measures)}",
+            got=repr(text[:80]),
+            remedy='for example "effective_rank < 4" or "raw.relative_mu at last < 0.1"',
+        )
+    return Condition(
+        text=text.strip(),
+        view=found["view"] or "unit",
+        measure=found["measure"],
+        operator=found["operator"],
+        number=float(found["number"]),
+        where=found["before"] or found["after"] or "any",
+    )

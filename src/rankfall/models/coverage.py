@@ -1,0 +1,203 @@
+"""Which architectures of the installed library can be audited, and how far, by running small random ones."""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata, resources
+from pathlib import Path
+from typing import Any, Literal, final
+
+import torch
+from torch import Tensor
+
+from rankfall.errors import RequestError, require
+from rankfall.models.interface.modules import INTERFACE_NAMES
+from rankfall.models.interface.recording import recorded
+from rankfall.models.small import candidate_inputs, small_models
+
+Reach = Literal["interface", "bypasses", "no attention of its own"]
+
+ATTENTION_CLASS = re.compile(r"^class \w*attention\w*\(", re.IGNORECASE | re.MULTILINE)
+
+
+@final
+@dataclass(frozen=True)
+class Architecture:
+    """One model type. `no attention of its own` covers those without attention and those made of other types."""
+
+    model_type: str
+    reach: Reach
+
+
+def installed_architectures() -> list[Architecture]:
+    """All model types, by name. Reads source files only: nothing is imported, built or run."""
+    import transformers
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES, model_type_to_module_name
+
+    root = Path(transformers.__file__).parent / "models"
+    return [
+        Architecture(model_type, _reach(root / model_type_to_module_name(model_type)))
+        for model_type in sorted(CONFIG_MAPPING_NAMES)
+    ]
+
+
+def known_type(name: str) -> str:
+    """The name, if the installed library has such a model type."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+    near = difflib.get_close_matches(name, CONFIG_MAPPING_NAMES, n=3)
+    require(
+        name in CONFIG_MAPPING_NAMES,
+        required="a model type of the installed library",
+        got=name,
+        remedy=f"near it are {', '.join(near)}" if near else "rankfall coverage lists them all",
+    )
+    return name
+
+
+def _reach(folder: Path) -> Reach:
+    source = "\n".join(path.read_text() for path in sorted(folder.glob("modeling_*.py")))
+    if any(name in source for name in INTERFACE_NAMES):
+        return "interface"
+    return "bypasses" if ATTENTION_CLASS.search(source) else "no attention of its own"
+
+
+Outcome = Literal[
+    "exact",
+    "exact, weights only",
+    "exact, partial",
+    "exact, unseen",
+    "differs",
+    "no attention",
+    "not built",
+    "not run",
+]
+
+
+@final
+@dataclass(frozen=True)
+class Checked:
+    """`exact`: outputs bit-equal to eager attention and every attention module that ran was seen in full."""
+
+    model_type: str
+    outcome: Outcome
+    expected: int = 0
+    calls: int = 0
+    note: str = ""
+
+
+def check_architecture(model_type: str) -> Checked:
+    """Build, run, record, compare. The reference is the same model with eager attention."""
+    trouble = ""
+    try:
+        for model in small_models(model_type):
+            for inputs in candidate_inputs(model):
+                try:
+                    plain = _run(_eager(model), inputs)
+                except Exception as error:  # an input this architecture does not take; the next may do
+                    trouble = trouble or f"{type(error).__name__}: {str(error)[:120]}"
+                    continue
+                return _compare(model_type, model, inputs, plain)
+    except RequestError as error:
+        return Checked(model_type, "not built", note=_one_line(str(error.got)))
+    except Exception as error:  # a default configuration that cannot even be made
+        return Checked(model_type, "not built", note=_one_line(f"{type(error).__name__}: {error}"))
+    return Checked(model_type, "not run", note=_one_line(trouble))
+
+
+def _compare(model_type: str, model: Any, inputs: dict[str, Tensor], plain: list[Tensor]) -> Checked:
+    try:
+        with recorded(model, lambda call: None) as recording:
+            seen = _run(model, inputs)
+    except Exception as error:  # recording broke a model that runs without it: that must show in the table
+        return Checked(model_type, "differs", note=_one_line(f"{type(error).__name__}: {error}"))
+    coverage = recording.coverage()
+    calls = sum(coverage.calls.values())
+    equal = len(seen) == len(plain) and all(map(_same, seen, plain))
+    outcome: Outcome
+    if not equal:
+        outcome = "differs"
+    elif coverage.expected == 0:
+        outcome = "no attention"
+    elif coverage.complete:
+        outcome = "exact"
+    elif coverage.state == "weights only":
+        outcome = "exact, weights only"
+    else:
+        outcome = "exact, partial" if calls else "exact, unseen"
+    note = "" if outcome == "exact" and not coverage.not_run else coverage.reason
+    return Checked(model_type, outcome, coverage.expected, calls, _one_line(note))
+
+
+def _eager(model: Any) -> Any:
+    """Eager attention in every submodel that can switch; one of another type may, inside a model that cannot."""
+    from transformers import PreTrainedModel
+
+    for part in model.modules():
+        if isinstance(part, PreTrainedModel) and part._can_set_attn_implementation():
+            part.set_attn_implementation("eager")
+    return model
+
+
+def _run(model: Any, inputs: dict[str, Tensor]) -> list[Tensor]:
+    torch.manual_seed(0)
+    with torch.no_grad():
+        return list(_tensors(model(**inputs)))
+
+
+def _tensors(output: Any) -> Iterator[Tensor]:
+    if isinstance(output, Tensor):
+        yield output.clone()
+    elif isinstance(output, dict):
+        for value in output.values():
+            yield from _tensors(value)
+    elif isinstance(output, (list, tuple)):
+        for value in output:
+            yield from _tensors(value)
+
+
+def _same(left: Tensor, right: Tensor) -> bool:
+    return left.shape == right.shape and bool(((left == right) | ((left != left) & (right != right))).all())
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:200]
+
+
+TABLE = "architectures.csv"
+
+
+def committed_table() -> dict[str, dict[str, str]]:
+    """The measured table that ships with the package, by model type."""
+    text = resources.files("rankfall.models").joinpath(TABLE).read_text()
+    return {row["model_type"]: row for row in csv.DictReader(text.splitlines())}
+
+
+def coverage_table() -> list[dict[str, Any]]:
+    """One record per architecture of the installed library.
+
+    `reach` is read from the installed source; `outcome` was measured with the version in `measured_with`, which
+    may be another: `current` says whether it is this one.
+    """
+    version = metadata.version("transformers")
+    measured = committed_table()
+    records = []
+    for architecture in installed_architectures():
+        row = measured.get(architecture.model_type, {})
+        records.append(
+            {
+                "model_type": architecture.model_type,
+                "reach": architecture.reach,
+                "outcome": row.get("outcome", "not measured"),
+                "expected": int(row.get("expected") or 0),
+                "calls": int(row.get("calls") or 0),
+                "note": row.get("note", ""),
+                "measured_with": row.get("transformers"),
+                "current": row.get("transformers") == version,
+            }
+        )
+    return records

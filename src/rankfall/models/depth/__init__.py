@@ -1,0 +1,1 @@
+"""Token rank by depth: captured block by block, measured while the model runs, averaged over texts."""

@@ -1,0 +1,260 @@
+"""The linear maps of one attention layer, head by head, wherever they came from."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from rankfall.errors import require
+from rankfall.linalg.factored import Factored
+from rankfall.models.trace.modules import is_norm
+from rankfall.models.trace.replay import Passed, Replay
+from rankfall.models.trace.site import Site
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class HeadMaps:
+    """Weights of one layer in float64, tokens as rows: q = x query + query_bias.
+
+    query (h, d, r)     key (g, c, r)     value (g, c, v)     output (h, v, o), or None where W_O was not found
+    `checks` are self-checks by name, as relative errors; `notes` say what the numbers leave out.
+    """
+
+    layer: int
+    name: str
+    source: str
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    output: Tensor | None
+    offset: int = 0
+    rotary: bool | None = None
+    qk_norm: bool = False
+    checks: Mapping[str, float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def groups(self) -> int:
+        """Query heads that share one key head."""
+        return self.query.shape[0] // self.key.shape[0]
+
+    def query_key_forms(self) -> Factored:
+        """W_Q W_K^T of every head: the score of token x for token y is y W_Q W_K^T x (without biases and scale)."""
+        key = self.key.repeat_interleave(self.groups, dim=0)
+        return Factored(*_same_height(self.query, key))
+
+    def value_output_forms(self) -> Factored | None:
+        """W_V W_O of every head: what a token contributes where it is attended to."""
+        if self.output is None:
+            return None
+        value = self.value.repeat_interleave(self.query.shape[0] // self.value.shape[0], dim=0)
+        return Factored(*_same_height(value, self.output.mT))
+
+
+def _same_height(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    """Zero rows make two factors equally high without changing any singular value of their product."""
+    height = max(left.shape[-2], right.shape[-2])
+
+    def padded(factor: Tensor) -> Tensor:
+        return torch.nn.functional.pad(factor, (0, 0, 0, height - factor.shape[-2]))
+
+    return padded(left), padded(right)
+
+
+# Large against any epsilon inside the norm, small against overflow.
+PATTERN_SIZE = 1e4
+
+
+@contextlib.contextmanager
+def linear_norms(module: nn.Module) -> Iterator[list[str]]:
+    """Inside this context every norm within the module is linear; yields the names of those that ran."""
+    ran: list[str] = []
+    handles = []
+
+    def replace(name: str, norm: nn.Module) -> Any:
+        def hook(_: nn.Module, args: tuple[Any, ...], __: Any) -> Tensor:
+            ran.append(name)
+            return linear_part(norm, args[0])
+
+        return norm.register_forward_hook(hook)
+
+    for name, inner in module.named_modules():
+        if is_norm(inner):
+            handles.append(replace(name, inner))
+    try:
+        yield ran
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def linear_part(norm: nn.Module, given: Tensor) -> Tensor:
+    """gain * (x - mean x) + bias, or without the mean where the norm does not centre.
+
+    Measured, not read from parameters: f(p) for a pattern p of +-size with mean zero is gain * sign(p) + bias.
+    """
+    width = given.shape[-1]
+    require(
+        width % 2 == 0,
+        required="a norm over an even number of coordinates",
+        got=width,
+        remedy="its gain cannot be measured with a pattern of mean zero",
+    )
+    sign = torch.ones_like(given[..., :1, :]).expand_as(given).clone()
+    sign[..., 1::2] = -1
+    up, down = norm.forward(PATTERN_SIZE * sign), norm.forward(-PATTERN_SIZE * sign)
+    gain, bias = (up - down) / 2 * sign, (up + down) / 2
+    shifted = norm.forward(PATTERN_SIZE * (sign + 1))
+    centres = torch.allclose(shifted, up, rtol=1e-3, atol=float(1e-3 * gain.abs().max()))
+    linear = given - given.mean(dim=-1, keepdim=True) if centres else given
+    return gain * linear + bias
+
+
+CHUNK = 512
+RANDOM_PROBES = 16
+
+# Relative, against the traced float32 pass; the replay itself is float64.
+ROTATED = 1e-6
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Answers:
+    """One row per probe: query (p, h, r), key and value (p, g, r)."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+
+
+def probe_site(layer: int, site: Site, elsewhere: Site, at_offset: Site | None, offset: int) -> HeadMaps:
+    """The maps of one site. `site` was traced at position 0, `elsewhere` at another one, where rotary maps differ;
+    `at_offset` at the position of the asking token, when the offset asked for is not 0."""
+    replay = Replay(site)
+    width = site.tokens.shape[-1]
+    checks = {"replay": _replay_error(replay)}
+    with linear_norms(replay.module) as norms:
+        here, packed = _maps(replay, width)
+        asked = here
+        if at_offset is not None:
+            replay.arguments = Replay(at_offset).arguments
+            asked, _ = _maps(replay, width)
+            replay.arguments = Replay(site).arguments
+        random = torch.randn(
+            RANDOM_PROBES, width, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+        ).to(site.tokens.device)
+        answers = _answers(replay, random, packed)
+        checks["linearity"] = _linearity_error(random, answers, here)
+        replay.arguments = Replay(elsewhere).arguments
+        moved = _answers(replay, random, packed)
+        checks["same_position_scores"] = _relative(_own_scores(moved), _own_scores(answers))
+        rotary = _relative(moved.query, answers.query) > ROTATED
+    output, note = _output_map(replay, site, here.value.shape[-1], here.query.shape[1])
+    return HeadMaps(
+        layer=layer,
+        name=site.name,
+        source="probe",
+        query=asked.query[1:].movedim(1, 0),
+        key=here.key[1:].movedim(1, 0),
+        value=here.value[1:].movedim(1, 0),
+        output=output,
+        offset=offset if rotary else 0,
+        rotary=rotary,
+        qk_norm=bool(norms),
+        checks=checks,
+        notes=(note,) if note else (),
+    )
+
+
+def _maps(replay: Replay, width: int) -> tuple[_Answers, bool]:
+    """Row 0 holds the biases, rows 1 to d the maps. Several probes share a sequence when positions do not matter."""
+    device = replay.site.tokens.device
+    rows = torch.cat([torch.zeros(1, width), torch.eye(width)]).double().to(device)
+    packed = replay.site.tokens.shape[1] > 1 and replay.site.context_name is None and _position_free(replay)
+    answers = [_answers(replay, chunk, packed) for chunk in rows.split(CHUNK)]
+    query, key, value = (torch.cat([getattr(one, part) for one in answers]) for part in ("query", "key", "value"))
+    return _Answers(*(torch.cat([part[:1], part[1:] - part[:1]]) for part in (query, key, value))), packed
+
+
+def _position_free(replay: Replay) -> bool:
+    """Whether one vector gives the same query and key wherever it stands in the sequence."""
+    shape = replay.site.tokens.shape
+    vector = torch.randn(shape[-1], generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    passed = replay.run(vector.to(replay.site.tokens.device).expand(1, *shape[1:]))
+    pairs = ((part, part[:, :, :1].expand_as(part)) for part in (passed.query, passed.key))
+    return all(_relative(one, first) < ROTATED for one, first in pairs)
+
+
+def _answers(replay: Replay, rows: Tensor, packed: bool) -> _Answers:
+    count, width = rows.shape
+    length = replay.site.tokens.shape[1]
+    if packed:
+        padding = -count % length
+        tokens = torch.cat([rows, rows.new_zeros(padding, width)]).reshape(-1, length, width)
+        passed = replay.run(tokens)
+        return _Answers(*(_all_tokens(part)[:count] for part in _parts(passed)))
+    tokens = rows[:, None].expand(count, length, width)
+    context = None
+    if replay.site.context_name is not None:
+        asked = replay.arguments[replay.site.context_name]
+        # Both sides get the same vectors; one side wider than the other is not probed.
+        context = rows[:, None].expand(count, asked.shape[1], width)
+    return _Answers(*(part[:, :, 0] for part in _parts(replay.run(tokens, context))))
+
+
+def _parts(passed: Passed) -> tuple[Tensor, Tensor, Tensor]:
+    return passed.query, passed.key, passed.value
+
+
+def _all_tokens(part: Tensor) -> Tensor:
+    return part.transpose(1, 2).flatten(0, 1)
+
+
+def _replay_error(replay: Replay) -> float:
+    """How far the module, run alone on the tokens it was given, is from what it did inside the model."""
+    passed = replay.run(replay.site.tokens.double())
+    call = replay.site.call
+    assert call.query is not None
+    assert call.key is not None
+    return max(_relative(passed.query, call.query), _relative(passed.key, call.key))
+
+
+def _linearity_error(rows: Tensor, answers: _Answers, maps: _Answers) -> float:
+    errors = []
+    for part in ("query", "key", "value"):
+        table, got = getattr(maps, part), getattr(answers, part)
+        errors.append(_relative(table[0] + torch.einsum("pd,dhr->phr", rows, table[1:]), got))
+    return max(errors)
+
+
+def _own_scores(answers: _Answers) -> Tensor:
+    """q_i . k_i: what a token thinks of itself, which no rotation by its position may change."""
+    groups = answers.query.shape[1] // answers.key.shape[1]
+    return (answers.query * answers.key.repeat_interleave(groups, dim=1)).sum(dim=-1)
+
+
+def _output_map(replay: Replay, site: Site, value_rank: int, heads: int) -> tuple[Tensor | None, str]:
+    if site.projection is None or replay.projection is None:
+        return None, "no linear map follows attention: value/output ranks are missing"
+    attended, fed = site.call.output, site.projection.input
+    assert attended is not None
+    same = attended.numel() == fed.numel() and torch.equal(attended.reshape(fed.shape), fed)
+    if not same:
+        return None, "something stands between attention and the next linear map: value/output ranks are missing"
+    width = heads * value_rank
+    rows = torch.cat([torch.zeros(1, width), torch.eye(width)]).double().to(fed.device)
+    with torch.no_grad():
+        answer = replay.projection(rows)
+    return (answer[1:] - answer[:1]).reshape(heads, value_rank, -1), ""
+
+
+def _relative(ours: Tensor, theirs: Tensor) -> float:
+    theirs = theirs.to(ours.dtype)
+    largest = float(theirs.abs().max())
+    return float((ours - theirs).abs().max()) / (largest or 1.0)

@@ -1,0 +1,1 @@
+"""Open a model without trusting it: safetensors or GGUF only, no code, nothing outside its folder."""

@@ -1,0 +1,256 @@
+"""What protects loading: limits on sizes and time, configuration read as data, skeletons built without storage."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any, final
+
+import torch
+from torch import nn
+from torch.nn.modules.module import (
+    register_module_module_registration_hook,
+    register_module_parameter_registration_hook,
+)
+
+from rankfall.errors import RequestError, require
+from rankfall.system import available_memory
+
+MEBI = 1 << 20
+GIBI = 1 << 30
+
+
+@final
+@dataclass(frozen=True)
+class Limits:
+    """Every limit of size is checked on headers and configurations, before anything of that size is allocated."""
+
+    config_bytes: int = 8 * MEBI
+    tokenizer_bytes: int = 256 * MEBI
+    header_bytes: int = 100 * MEBI
+    tensors: int = 200_000
+    # Layers, heads, experts, blocks: anything a configuration makes a loop of.
+    repeats: int = 10_000
+    whole_number: int = 1 << 31
+    # A model may be this many times what its files hold while it is being built (tied weights are made twice).
+    slack: int = 2
+    download_bytes: int = 20 * GIBI
+    memory_share: float = 0.8
+    # Converting a GGUF file of 135 million parameters takes half a minute on one core; downloading is not counted.
+    seconds: float = 600.0
+
+
+LIMITS = Limits()
+
+
+def require_size(path: Path, most: int) -> int:
+    """The file's size, if it is a plain file no larger than `most` bytes."""
+    require(
+        path.is_file(),
+        required=f"a readable file {path.name}",
+        got="a folder" if path.is_dir() else "nothing there",
+        remedy="check the path",
+    )
+    size = path.stat().st_size
+    require(
+        size <= most,
+        required=f"{path.name} of at most {most:,} bytes",
+        got=f"{size:,} bytes",
+        remedy="no real model needs more; do not trust this file",
+    )
+    return size
+
+
+def require_memory(parameters: int, bytes_each: int, limits: Limits = LIMITS) -> None:
+    """Refuse a model that would not fit into the memory that is free now."""
+    free = available_memory()
+    needed = parameters * bytes_each
+    require(
+        needed <= limits.memory_share * free,
+        required=f"a model that fits into {limits.memory_share:.0%} of the free memory",
+        got=f"{parameters:,} parameters, {needed / GIBI:.1f} GiB of {free / GIBI:.1f} GiB",
+        remedy="use --dtype bfloat16 or a larger machine",
+    )
+
+
+class _OutOfTime(BaseException):
+    """Not an Exception: libraries catch those and go on."""
+
+
+@contextlib.contextmanager
+def time_limit(seconds: float, what: str) -> Iterator[None]:
+    """Refuse in one line when the block takes longer than this."""
+    require(
+        seconds > 0,
+        required="a positive number of seconds to load in",
+        got=seconds,
+        remedy="a model of a few billion parameters opens within a minute",
+    )
+    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    expired = False
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        nonlocal expired
+        expired = True
+        raise _OutOfTime
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    left, interval = signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, left, interval)
+    except _OutOfTime:
+        raise _refusal(seconds, what) from None
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    if expired:  # someone caught the interruption and went on
+        raise _refusal(seconds, what)
+
+
+def _refusal(seconds: float, what: str) -> RequestError:
+    return RequestError(
+        required=f"{what} to load within {seconds:g} seconds",
+        got="still loading then",
+        remedy="allow more with --load-seconds if you trust it, or check the file and the disk",
+    )
+
+
+# Names of attention implementations that a saved configuration may mention; they are dropped. Anything else, such as
+# the address of a kernel to download, is refused.
+KNOWN_IMPLEMENTATIONS = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention")
+IMPLEMENTATION_KEYS = ("attn_implementation", "_attn_implementation", "_attn_implementation_internal")
+REPEATED = ("layer", "block", "depth", "stage", "head", "expert", "group")
+DEEPEST = 8
+
+
+def read_json(path: Path, most: int = LIMITS.config_bytes) -> dict[str, Any]:
+    """A JSON table of bounded size."""
+    require_size(path, most)
+    try:
+        value = json.loads(path.read_bytes())
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise RequestError(
+            required=f"{path.name} to hold a JSON table", got="something else", remedy="download the model again"
+        )
+    return value
+
+
+def clean_config(raw: dict[str, Any], limits: Limits = LIMITS) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The configuration without what we do not honour, and a note for each thing dropped; or a refusal."""
+    require(
+        "auto_map" not in raw,
+        required="a model whose code is in the transformers library",
+        got="a configuration with auto_map, which asks to run code that came with the weights",
+        remedy="remove auto_map from config.json if the library's own class is what you want",
+    )
+    require(
+        "quantization_config" not in raw,
+        required="weights in plain numbers",
+        got="a configuration with quantization_config",
+        remedy="use the unquantised model or a GGUF file",
+    )
+    for key, value in _numbers(raw, ()):
+        most = limits.repeats if any(word in key.rpartition(".")[2] for word in REPEATED) else limits.whole_number
+        require(
+            abs(value) <= most,
+            required=f"{key} in config.json to be at most {most:,}",
+            got=f"{value:,}",
+            remedy="no real model needs more; do not trust this file",
+        )
+    notes: list[str] = []
+    return _without_implementations(raw, notes), tuple(notes)
+
+
+def _without_implementations(value: Any, notes: list[str]) -> Any:
+    if isinstance(value, list):
+        return [_without_implementations(one, notes) for one in value]
+    if not isinstance(value, dict):
+        return value
+    kept = {}
+    for key, item in value.items():
+        if key not in IMPLEMENTATION_KEYS:
+            kept[key] = _without_implementations(item, notes)
+        elif item is not None:
+            require(
+                item in KNOWN_IMPLEMENTATIONS,
+                required=f"{key} in config.json to be one of {', '.join(KNOWN_IMPLEMENTATIONS)}",
+                got=repr(item)[:80],
+                remedy="remove it; the auditor chooses the implementation itself",
+            )
+            notes.append(f"ignored {key} = {item} in config.json")
+    return kept
+
+
+def _numbers(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, int | float]]:
+    require(
+        len(path) <= DEEPEST,
+        required=f"config.json nested at most {DEEPEST} deep",
+        got="deeper",
+        remedy="do not trust this file",
+    )
+    if isinstance(value, bool):
+        return
+    if isinstance(value, int) or (isinstance(value, float) and path and any(word in path[-1] for word in REPEATED)):
+        yield ".".join(path), value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _numbers(item, (*path, str(key)))
+    elif isinstance(value, list):
+        for item in value:
+            yield from _numbers(item, path)
+
+
+# Modules a model may have for each tensor in its files: activations, dropouts and containers hold no tensors.
+MODULES_PER_TENSOR = 20
+SOME = 1_000
+
+
+def skeleton(kind: Any, config: Any, *, elements: int, tensors: int, limits: Limits = LIMITS) -> nn.Module:
+    """The model on the meta device, or a refusal once it needs more than the files hold."""
+    with torch.device("meta"), _bounded(elements * limits.slack, (tensors + SOME) * MODULES_PER_TENSOR):
+        return kind._from_config(config) if hasattr(kind, "_from_config") else kind.from_config(config)
+
+
+@contextlib.contextmanager
+def _bounded(elements: int, modules: int) -> Iterator[None]:
+    made = {"elements": 0, "modules": 0}
+
+    def count_parameter(module: nn.Module, name: str, parameter: Any) -> None:
+        made["elements"] += 0 if parameter is None else parameter.numel()
+        if made["elements"] > elements:
+            raise _outgrown(f"a configuration that asks for more than {elements:,} parameters")
+
+    def count_module(module: nn.Module, name: str, child: Any) -> None:
+        made["modules"] += 1
+        if made["modules"] > modules:
+            raise _outgrown(f"a configuration that asks for more than {modules:,} modules")
+
+    handles = [
+        register_module_parameter_registration_hook(count_parameter),
+        register_module_module_registration_hook(count_module),
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _outgrown(got: str) -> RequestError:
+    return RequestError(
+        required="a configuration that matches its weights",
+        got=got,
+        remedy="the files hold far less; do not trust this model",
+    )

@@ -1,0 +1,197 @@
+"""The pattern that each layer's attention really used, as a named mask, and its rate under uniform attention."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor, nn
+
+from rankfall.masks import BlockDiagonal, Causal, CausalWindow, Complete, Explicit, Mask, Prefix, Window
+from rankfall.models.interface.call import Call
+from rankfall.models.interface.coverage import Coverage
+from rankfall.models.interface.recording import recorded
+from rankfall.theory.uniform_attention import tail_rate
+
+# Beyond this many tokens the eigenvalues of a pattern take longer than the audit itself.
+TOKENS_AT_MOST = 2048
+
+
+def uniform_rate(mask: Mask, n: int) -> float | None:
+    """|second eigenvalue| of U = mask / row sums: mu falls by this factor a layer in the long run.
+
+    Complete: 0, the collapse is faster than exponential. Causal: 1/2. None where only a large problem would tell.
+    """
+    if n < 2 or isinstance(mask, Complete):
+        return 0.0
+    if isinstance(mask, Causal):
+        return 0.5
+    return tail_rate(mask, n) if n <= TOKENS_AT_MOST else None
+
+
+def recognise(allowed: Bool[Tensor, "n n"]) -> Mask:
+    """The simplest named mask equal to the matrix, or the matrix itself; it must have a true diagonal."""
+    n = allowed.shape[-1]
+    for candidate in _candidates(allowed):
+        if torch.equal(candidate.dense(n, allowed.device), allowed):
+            return candidate
+    return Explicit(allowed.cpu())
+
+
+def _candidates(allowed: Tensor) -> Iterator[Mask]:
+    """Parameters are read off the first and last row; whether they fit is checked against the whole."""
+    n = allowed.shape[-1]
+    yield Complete()
+    yield Causal()
+    ahead, behind = int(allowed[0].sum()) - 1, int(allowed[-1].sum()) - 1
+    if ahead >= 1:
+        yield Window(ahead)
+        yield Prefix(ahead + 1)
+        yield BlockDiagonal(ahead + 1)
+    if 1 <= behind < n - 1:
+        yield CausalWindow(behind)
+
+
+# Added to a score, anything below this forbids; position biases are far above it.
+FORBIDDEN = -5e3
+FEW_ROOTS = 8
+
+
+@final
+@dataclass(frozen=True)
+class ObservedMask:
+    """What one attention call of the run allowed, between the real tokens of the first text.
+
+    `name` is the mask as an argument (`causal`, `window:4`, ...); `padding` says that padded keys were masked.
+    `reason` says why there is no mask, when there is none.
+    """
+
+    layer: int
+    module: str
+    tokens: int
+    mask: Mask | None
+    padding: bool
+    rate: float | None = None
+    reason: str | None = None
+
+    def record(self) -> dict[str, Any]:
+        """The row as `--json` prints it."""
+        record: dict[str, Any] = {
+            "layer": self.layer,
+            "module": self.module,
+            "name": None if self.mask is None else str(self.mask),
+            "tokens": self.tokens,
+            "padding": self.padding,
+            "predicted_rate": self.rate,
+            "reason": self.reason,
+        }
+        if self.mask is not None:
+            facts = self.mask.facts(self.tokens)
+            record |= {
+                "radius": facts.radius,
+                "roots": len(facts.roots),
+                "first_roots": list(facts.roots[:FEW_ROOTS]),
+                "strongly_connected": facts.strongly_connected,
+                "quasi_strongly_connected": facts.quasi_strongly_connected,
+            }
+        return record
+
+
+def observe_masks(
+    model: nn.Module, inputs: Mapping[str, Any], real: Sequence[Tensor | None]
+) -> tuple[list[ObservedMask], Coverage]:
+    """One run with every attention call recorded: its masks in order of calls, and how much of attention was seen."""
+    observer = _Observer(real)
+    with recorded(model, observer.see) as recording, torch.inference_mode():
+        model(**inputs)
+    return observer.found, recording.coverage()
+
+
+class _Observer:
+    def __init__(self, real: Sequence[Tensor | None]) -> None:
+        self._real = real
+        self._padded = any(one is not None for one in real)
+        self._last: tuple[Tensor, Mask] | None = None
+        self.found: list[ObservedMask] = []
+
+    def see(self, call: Call) -> None:
+        layer = len(self.found)
+        pattern, reason = allowed_pattern(call)
+        if isinstance(pattern, Tensor) and pattern.shape[-1] != pattern.shape[-2]:
+            reason = f"keys are not the queries' own tokens ({tuple(pattern.shape[-2:])})"
+            pattern = None
+        if isinstance(pattern, Tensor):
+            pattern = self._real_part(pattern)
+        tokens = self._tokens(call, pattern)
+        mask = pattern if isinstance(pattern, Mask) else None
+        if isinstance(pattern, Tensor):
+            if bool(pattern.diagonal().all()):
+                mask = self._named(pattern)
+            else:
+                reason = "some token does not see itself"
+        rate = None if mask is None else uniform_rate(mask, tokens)
+        self.found.append(ObservedMask(layer, call.name, tokens, mask, self._masks_padding(call), rate, reason))
+
+    def _real_part(self, pattern: Tensor) -> Tensor:
+        keep = self._real[0]
+        if keep is None or keep.shape[0] != pattern.shape[-1]:
+            return pattern
+        keep = keep.to(pattern.device)
+        return pattern[keep][:, keep]
+
+    def _named(self, pattern: Tensor) -> Mask:
+        if self._last is None or not torch.equal(self._last[0], pattern):
+            self._last = (pattern, recognise(pattern))
+        return self._last[1]
+
+    def _tokens(self, call: Call, pattern: Tensor | Mask | None) -> int:
+        if isinstance(pattern, Tensor):
+            return int(pattern.shape[-1])
+        if self._real and self._real[0] is not None:
+            return int(self._real[0].sum())
+        for part in (call.query, call.weights):
+            if part is not None:
+                return int(part.shape[-2])
+        return 0
+
+    def _masks_padding(self, call: Call) -> bool:
+        """Whether, of a batch with padding, the padded keys are hidden from real tokens."""
+        if not self._padded or call.mask is None:
+            return False
+        hidden = []
+        for text, keep in enumerate(self._real):
+            full = _matrix(call.mask, text)
+            if keep is None or full is None or full.shape[-1] != keep.shape[0]:
+                continue
+            keep = keep.to(full.device)
+            hidden.append(not bool(full[keep][:, ~keep].any()))
+        return bool(hidden) and all(hidden)
+
+
+def allowed_pattern(call: Call) -> tuple[Tensor | Mask | None, str | None]:
+    """What the call allowed in the first text: a matrix, or a mask where no matrix was needed; else why not."""
+    if call.mask is not None:
+        found = _matrix(call.mask, 0)
+        return (found, None) if found is not None else (None, f"a mask of shape {tuple(call.mask.shape)}")
+    if call.options.get("is_causal"):
+        return Causal(), None
+    if call.source == "softmax" and call.weights is not None:
+        weights = call.weights
+        while weights.ndim > 2:
+            # A head that gives a key no weight may do so by choice; what any head of this text sees is allowed.
+            weights = weights[0] if weights.ndim > 3 else weights.amax(dim=0)
+        return weights > 0, None
+    return Complete(), None
+
+
+def _matrix(mask: Tensor, text: int) -> Tensor | None:
+    """The text's own (n, m) boolean matrix out of a mask that is boolean or added to the scores."""
+    allowed = mask if mask.dtype == torch.bool else mask > FORBIDDEN
+    if allowed.ndim < 2 or allowed.shape[-2] == 1 < allowed.shape[-1]:
+        return None
+    while allowed.ndim > 3:
+        allowed = allowed[min(text, allowed.shape[0] - 1)]
+    return allowed.any(dim=0) if allowed.ndim == 3 else allowed

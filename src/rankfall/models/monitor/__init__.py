@@ -1,0 +1,1 @@
+"""Watch token rank while a model trains: plain PyTorch, transformers' Trainer, Lightning."""

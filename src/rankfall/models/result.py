@@ -1,0 +1,122 @@
+"""Everything that one audit found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, final
+
+from rankfall.measures.views.three import VIEWS
+from rankfall.models.controls import Control
+from rankfall.models.depth.rows import DepthRow
+from rankfall.models.masks import ObservedMask
+from rankfall.models.verdict.judge import Verdict
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@final
+@dataclass(frozen=True)
+class ModelFacts:
+    """Which model was audited."""
+
+    name: str
+    source: str
+    kind: str
+    parameters: int
+    layers: int
+    width: int
+    notes: tuple[str, ...] = ()
+
+
+@final
+@dataclass(frozen=True)
+class TextFacts:
+    """What it was given to read."""
+
+    texts: int
+    tokens: tuple[int, ...]
+    padded: bool
+
+
+@final
+@dataclass(frozen=True)
+class AuditResult:
+    """`depth` holds one row per place; `missing` says, by part of the audit, why it is not there."""
+
+    model: ModelFacts
+    text: TextFacts
+    depth: tuple[DepthRow, ...]
+    masks: tuple[ObservedMask, ...]
+    coverage: Mapping[str, Any] | None
+    heads: tuple[Mapping[str, Any], ...]
+    controls: tuple[Control, ...]
+    ablation: tuple[Mapping[str, Any], ...]
+    verdict: Verdict
+    missing: Mapping[str, str] = field(default_factory=dict)
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    measured_rate: float | None = None
+
+    @property
+    def boundaries(self) -> list[DepthRow]:
+        """The rows that `hidden_states` has too."""
+        return [row for row in self.depth if row.part == "boundary"]
+
+    def record(self) -> dict[str, Any]:
+        """The result as `--json` prints it: `depth` holds block boundaries, `inside` everything between them."""
+        return {
+            "model": asdict(self.model),
+            "text": asdict(self.text),
+            "depth": [row.record() for row in self.boundaries],
+            "inside": [row.record() for row in self.depth if row.part != "boundary"],
+            "heads": [dict(head) for head in self.heads],
+            "mask": [mask.record() for mask in self.masks],
+            "measured_rate": self.measured_rate,
+            "controls": [control.record() for control in self.controls],
+            "ablation": [dict(row) for row in self.ablation],
+            "coverage": self.coverage,
+            "verdict": self.verdict.record(),
+            "missing": dict(self.missing),
+            "provenance": dict(self.provenance),
+        }
+
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """The result as flat tables by name; empty ones are left out."""
+        import pandas as pd
+
+        made = {
+            "depth": [line for row in self.depth for line in _lines(row, "model")],
+            "per_text": [
+                {"layer": row.layer, "part": row.part, "text": one.text, "view": view, **one.values[view]}
+                for row in self.depth
+                for one in row.per_text
+                for view in VIEWS
+            ],
+            "sinks": [
+                {"layer": row.layer, "part": row.part, **asdict(sink)} for row in self.depth for sink in row.sinks
+            ],
+            "controls": [line for one in self.controls for row in one.rows for line in _lines(row, one.name)],
+            "masks": [{**mask.record(), "first_roots": str(mask.record().get("first_roots"))} for mask in self.masks],
+            "heads": [_flat(head) for head in self.heads],
+            "ablation": [dict(row) for row in self.ablation],
+        }
+        return {name: pd.DataFrame(rows) for name, rows in made.items() if rows}
+
+
+def _lines(row: DepthRow, run: str) -> list[dict[str, Any]]:
+    lines = []
+    for sinks, values in (("with", row.values), ("without", row.without_sinks)):
+        for view in VIEWS if values is not None else ():
+            assert values is not None
+            line: dict[str, Any] = {"run": run, "layer": row.layer, "part": row.part, "view": view, "sinks": sinks}
+            line |= values[view]
+            if row.interval is not None and sinks == "with":
+                low, high = row.interval[view]["effective_rank"]
+                line |= {"effective_rank_low": low, "effective_rank_high": high}
+            lines.append(line)
+    return lines
+
+
+def _flat(head: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: str(value) if isinstance(value, (dict, list, tuple)) else value for key, value in head.items()}

@@ -1,0 +1,248 @@
+"""A small random model of any architecture, and inputs that its forward pass accepts."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rankfall.errors import RequestError
+
+# How configurations call their sizes. The data of this file: a new spelling is one more word.
+WIDTHS = [
+    "hidden_size",
+    "d_model",
+    "n_embd",
+    "dim",
+    "embed_dim",
+    "hidden_dim",
+    "embedding_size",
+    "emb_dim",
+    "encoder_hidden_size",
+    "decoder_hidden_size",
+    "projection_dim",
+    "word_embed_proj_dim",
+    "d_embed",
+    "cross_attention_hidden_size",
+    "text_embed_dim",
+    "encoder_dim",
+    "decoder_dim",
+    "lru_width",
+]
+DEPTHS = [
+    "num_hidden_layers",
+    "num_layers",
+    "n_layer",
+    "n_layers",
+    "encoder_layers",
+    "decoder_layers",
+    "depth",
+    "num_encoder_layers",
+    "num_decoder_layers",
+    "encoder_num_hidden_layers",
+    "decoder_num_hidden_layers",
+]
+HEADS = [
+    "num_attention_heads",
+    "n_head",
+    "n_heads",
+    "num_heads",
+    "encoder_attention_heads",
+    "decoder_attention_heads",
+    "encoder_num_attention_heads",
+    "decoder_num_attention_heads",
+    "attention_heads",
+]
+KEY_HEADS = ["num_key_value_heads", "num_kv_heads", "encoder_num_key_value_heads", "decoder_num_key_value_heads"]
+INNER = [
+    "intermediate_size",
+    "ffn_dim",
+    "d_ff",
+    "d_inner",
+    "n_inner",
+    "encoder_ffn_dim",
+    "decoder_ffn_dim",
+    "ffn_hidden_size",
+    "mlp_dim",
+    "moe_intermediate_size",
+    "shared_expert_intermediate_size",
+    "feed_forward_size",
+]
+HEAD_WIDTHS = ["head_dim", "d_kv", "d_head", "attention_head_dim", "kv_channels"]
+EXPERTS = ["num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"]
+VOCABULARIES = ["vocab_size", "decoder_vocab_size", "text_vocab_size", "vocab_size_per_layer_input"]
+LATENT = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8}
+
+# Sizes that some configurations leave unset although their model needs them.
+UNSET = [*HEAD_WIDTHS, *KEY_HEADS, *VOCABULARIES, *EXPERTS]
+
+VOCABULARY = 120
+
+# Tried in order: tiny; with heads of ordinary width (rotary sections expect it); only depth and vocabulary reduced.
+RECIPES: tuple[dict[str, int] | None, ...] = (
+    {"width": 32, "heads": 4, "head": 8, "key_heads": 2, "inner": 64},
+    {"width": 32, "heads": 4, "head": 8, "key_heads": 4, "inner": 64},
+    {"width": 128, "heads": 2, "head": 64, "key_heads": 1, "inner": 128},
+    {"width": 256, "heads": 2, "head": 128, "key_heads": 1, "inner": 128},
+    None,
+)
+MAX_PARAMETERS = 150_000_000
+
+
+def small_models(model_type: str) -> Iterator[Any]:
+    """Random models of this type, smallest first, one per recipe that the architecture accepts."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    kind = CONFIG_MAPPING[model_type]
+    built, trouble = 0, ""
+    for recipe in RECIPES:
+        try:
+            model = _build(_shrunk(kind, recipe), check_size=recipe is None)
+        except Exception as error:  # whatever an architecture raises on sizes it does not like
+            trouble = trouble or f"{type(error).__name__}: {str(error)[:120]}"
+            continue
+        built += 1
+        yield model
+    if not built:
+        raise RequestError(
+            required="a recipe of small sizes that this architecture accepts", got=trouble, remedy="write one for it"
+        )
+
+
+def _shrunk(kind: type, recipe: Mapping[str, int] | None) -> Any:
+    default = kind()
+    return kind(**_small_arguments(default, recipe))
+
+
+def _small_arguments(config: Any, recipe: Mapping[str, int] | None) -> dict[str, Any]:
+    wanted: dict[str, int] = dict.fromkeys(DEPTHS, 2) | dict.fromkeys(VOCABULARIES, VOCABULARY)
+    wanted |= dict.fromkeys(EXPERTS, 8) | {"num_experts_per_tok": 2}
+    if recipe is not None:
+        wanted |= dict.fromkeys(WIDTHS, recipe["width"]) | dict.fromkeys(HEADS, recipe["heads"])
+        wanted |= dict.fromkeys(HEAD_WIDTHS, recipe["head"]) | dict.fromkeys(INNER, recipe["inner"])
+        wanted |= dict.fromkeys(KEY_HEADS, recipe["key_heads"]) | LATENT
+    arguments: dict[str, Any] = {"use_cache": False} if hasattr(config, "use_cache") else {}
+    plain = config.to_dict()
+    for name, value in plain.items():
+        if name in wanted and isinstance(value, int) and not isinstance(value, bool):
+            arguments[name] = min(wanted[name], value) if name in DEPTHS + EXPERTS else wanted[name]
+        elif name in wanted and value is None and name in UNSET:
+            arguments[name] = wanted[name]
+        elif name.endswith("_token_id") and isinstance(value, int) and value >= VOCABULARY:
+            arguments[name] = 3
+        elif name.endswith("_token_id") and isinstance(value, list):
+            arguments[name] = [3]
+    for name in getattr(config, "sub_configs", {}):
+        part = getattr(config, name, None)
+        if part is not None and hasattr(part, "to_dict"):
+            inner = _small_arguments(part, recipe)
+            arguments[name] = {"model_type": part.model_type, **inner} if part.model_type else inner
+    return arguments
+
+
+def _build(config: Any, *, check_size: bool) -> Any:
+    if check_size:
+        with torch.device("meta"):
+            count = sum(parameter.numel() for parameter in _model_class(config)(config).parameters())
+        if count > MAX_PARAMETERS:
+            raise RequestError(
+                required=f"at most {MAX_PARAMETERS:,} parameters", got=f"{count:,}", remedy="turn more sizes down"
+            )
+    torch.manual_seed(0)
+    model = _model_class(config)(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if not bool(parameter.isfinite().all()):
+                torch.nn.init.normal_(parameter, std=0.02)
+    return model
+
+
+def _model_class(config: Any) -> Any:
+    """The bare model of this configuration, else one with a head, else whatever its own file has for it."""
+    from transformers import PreTrainedModel
+    from transformers.models.auto import modeling_auto
+
+    names = ["AutoModel", *sorted(name for name in dir(modeling_auto) if name.startswith("AutoModelFor"))]
+    for name in names:
+        with contextlib.suppress(KeyError, AttributeError):
+            found = getattr(modeling_auto, name)._model_mapping[type(config)]
+            return found[0] if isinstance(found, tuple) else found
+    file = importlib.import_module(type(config).__module__.replace("configuration_", "modeling_"))
+    for kind in vars(file).values():
+        own = isinstance(kind, type) and issubclass(kind, PreTrainedModel) and kind.__module__ == file.__name__
+        if own and kind.config_class is type(config) and not kind.__name__.endswith("PreTrainedModel"):
+            return kind
+    raise RequestError(
+        required="a model class for this configuration in the library",
+        got=type(config).__name__,
+        remedy="build the model yourself and pass it",
+    )
+
+
+TOKENS = 12
+DEFAULT_IMAGE = 32
+
+
+def candidate_inputs(model: Any) -> Iterator[dict[str, Tensor]]:
+    """Ways of calling the model, the likeliest first: its main input alone, then with what often goes with it."""
+    accepted = set(inspect.signature(model.forward).parameters)
+    parts = {name: value for name, value in _parts(model).items() if name in accepted}
+    main = getattr(model, "main_input_name", "input_ids")
+    order = [main, "input_ids", "pixel_values", "input_features", "input_values"]
+    seen: list[set[str]] = []
+    for first in order:
+        if first not in parts:
+            continue
+        for more in (
+            (),
+            ("decoder_input_ids",),
+            ("input_ids",),
+            ("pixel_values",),
+            ("input_ids", "bbox"),
+            tuple(parts),
+        ):
+            names = {first, *more} & set(parts)
+            if names not in seen:
+                seen.append(names)
+                yield {name: parts[name] for name in names}
+
+
+def _parts(model: Any) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    config = model.config
+    ids = torch.randint(4, 100, (2, TOKENS), generator=generator)
+    size, channels = _image(config)
+    boxes = torch.zeros(2, TOKENS, 4, dtype=torch.long)
+    boxes[..., 2:] = 10
+    mels = _first(config, ("num_mel_bins", "input_feat_per_channel", "feature_size", "num_mels"), 80)
+    frames = 2 * _first(config, ("max_source_positions",), 100)
+    return {
+        "input_ids": ids,
+        "decoder_input_ids": ids[:, : TOKENS // 2],
+        "pixel_values": torch.randn(2, channels, *size, generator=generator),
+        "input_features": torch.randn(2, mels, frames, generator=generator),
+        "input_values": torch.randn(2, 4000, generator=generator),
+        "bbox": boxes,
+    }
+
+
+def _image(config: Any) -> tuple[tuple[int, int], int]:
+    size = _first(config, ("image_size",), DEFAULT_IMAGE)
+    if isinstance(size, dict):
+        size = (size.get("height", DEFAULT_IMAGE), size.get("width", DEFAULT_IMAGE))
+    pair = tuple(size) if isinstance(size, (list, tuple)) else (size, size)
+    return (int(pair[0]), int(pair[-1])), int(_first(config, ("num_channels", "in_channels", "in_chans"), 3))
+
+
+def _first(config: Any, names: tuple[str, ...], default: Any) -> Any:
+    for owner in (config, *(getattr(config, part, None) for part in getattr(config, "sub_configs", {}))):
+        for name in names:
+            value = getattr(owner, name, None)
+            if value is not None:
+                return value
+    return default

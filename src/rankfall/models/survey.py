@@ -1,0 +1,287 @@
+"""A-tab1 for every architecture that ships with `transformers`: width, heads, head size, and where H = d/r fails."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rankfall.errors import require
+from rankfall.models import configuration as aliases
+
+
+@dataclass(frozen=True)
+class HeadShape:
+    """One row of A-tab1: the paper's d, H and r, with what newer models add to them.
+
+    `derived`: the configuration names no head size, and width // heads stands for it.
+    `varies`: layers differ, and these are the numbers of most of them. `stage`: a pyramid of stages with different
+    sizes, and these are those of its last one. `part`: the sub-configuration that was read, empty for the whole.
+    """
+
+    model_type: str
+    width: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    layers: int | None
+    derived: bool = False
+    latent: bool = False
+    varies: bool = False
+    stage: bool = False
+    part: str = ""
+
+    @property
+    def heads_times_rank_over_width(self) -> float:
+        """H r / d: 1 in every model of the paper's table."""
+        return self.heads * self.head_dim / self.width
+
+    @property
+    def rank_over_width(self) -> float:
+        """r / d: the share of the width that one head can compare."""
+        return self.head_dim / self.width
+
+    @property
+    def grouped(self) -> bool:
+        """Several query heads share one key/value head."""
+        return self.kv_heads < self.heads
+
+    @property
+    def departs(self) -> bool:
+        """H r = d does not hold."""
+        return self.heads * self.head_dim != self.width
+
+    def record(self) -> dict[str, Any]:
+        """The row as it is printed."""
+        return {
+            "model_type": self.model_type,
+            "width": self.width,
+            "heads": self.heads,
+            "kv_heads": self.kv_heads,
+            "head_dim": self.head_dim,
+            "layers": self.layers,
+            "heads_times_rank_over_width": self.heads_times_rank_over_width,
+            "rank_over_width": self.rank_over_width,
+            "grouped": self.grouped,
+            "derived": self.derived,
+            "latent": self.latent,
+            "varies": self.varies,
+            "stage": self.stage,
+            "part": self.part,
+        }
+
+
+def read_shape(model_type: str, configuration: object) -> HeadShape | str:
+    """The shape, of the configuration itself or of the first of its parts that has one; else why there is none."""
+    own = _own_shape(model_type, configuration, part="")
+    if isinstance(own, HeadShape):
+        return own
+    reasons = []
+    for name, part in _parts(configuration):
+        found = read_shape(model_type, part)
+        if isinstance(found, HeadShape):
+            deeper = f"{name}.{found.part}" if found.part else name
+            return HeadShape(**{**found.__dict__, "part": deeper})
+        reasons.append(f"{name}: {found}")
+    return "; ".join([own, *reasons])
+
+
+def _own_shape(model_type: str, configuration: object, part: str) -> HeadShape | str:
+    width, heads = _number(configuration, aliases.WIDTH), _number(configuration, aliases.HEADS)
+    if heads is None:
+        return "names no attention heads"
+    if width is None:
+        return "names no width"
+    recurrent = any(_value(configuration, name) for name in aliases.RECURRENCE)
+    if recurrent and _number(configuration, aliases.ATTENTION_ONLY_HEADS) is None:
+        return "its heads belong to a recurrence, not to attention"
+    head_dim = _head_dim(configuration)
+    if head_dim is None and heads > width:
+        return f"names no head size, and {heads} heads share a width of {width}"
+    one_for_all = any(_value(configuration, name) is True for name in aliases.MULTI_QUERY_SWITCHES)
+    kv_heads = 1 if one_for_all else _number(configuration, aliases.KEY_VALUE_HEADS) or heads
+    sizes = [_value(configuration, name) for name in (*aliases.WIDTH, *aliases.HEADS)]
+    return HeadShape(
+        model_type=model_type,
+        width=width,
+        heads=heads,
+        kv_heads=kv_heads,
+        # Rounded down where heads do not divide the width: so do the library's own modules.
+        head_dim=head_dim or width // heads,
+        layers=_layers(configuration),
+        derived=head_dim is None,
+        latent=_number(configuration, aliases.LATENT_RANK) is not None,
+        varies=any(_varies(configuration, name) for name in (*aliases.HEADS, *aliases.HEAD_SIZE))
+        or any(_is_stages(_value(configuration, name)) for name in aliases.PER_LAYER),
+        stage=any(_is_stages(size) and len(set(size)) > 1 for size in sizes),
+        part=part,
+    )
+
+
+def _head_dim(configuration: object) -> int | None:
+    for names in aliases.HEAD_SIZE_SUMS:
+        pieces = [_number(configuration, (name,)) for name in names]
+        if all(pieces):
+            return sum(piece for piece in pieces if piece)
+    return _number(configuration, aliases.HEAD_SIZE)
+
+
+def _layers(configuration: object) -> int | None:
+    for name in aliases.STAGE_LAYERS:
+        stages = _value(configuration, name)
+        if _is_stages(stages):
+            return sum(stages)
+    return _number(configuration, aliases.LAYERS)
+
+
+def _parts(configuration: object) -> Iterator[tuple[str, object]]:
+    declared = tuple(getattr(configuration, "sub_configs", None) or ())
+    ordered = dict.fromkeys((*(name for name in aliases.PARTS if name in declared), *declared))
+    for name in ordered:
+        part = _value(configuration, name)
+        if hasattr(part, "to_dict"):
+            yield name, part
+
+
+def _number(configuration: object, names: Sequence[str]) -> int | None:
+    """The first of these attributes that is a positive whole number; of a list with one per stage, the last."""
+    for name in names:
+        value = _value(configuration, name)
+        if _is_stages(value):
+            value = value[-1]
+        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+            return value
+    return None
+
+
+def _is_stages(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and len(value) > 0 and all(type(item) is int for item in value)
+
+
+def _value(configuration: object, name: str) -> Any:
+    """The attribute, or None. Where reading it raises, what the configuration stored under that name.
+
+    Configurations whose layers differ refuse to give one number for all; the stored one is that of most layers.
+    """
+    try:
+        return getattr(configuration, name, None)
+    except Exception:
+        return vars(configuration).get(name)
+
+
+def _varies(configuration: object, name: str) -> bool:
+    try:
+        getattr(configuration, name, None)
+    except Exception:
+        return True
+    return False
+
+
+CAVEAT = "These are the defaults of configuration classes, not checkpoints: a checkpoint sets its own numbers."
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A configuration without a row, and why."""
+
+    model_type: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Survey:
+    """All rows, and all that gave none."""
+
+    models: tuple[HeadShape, ...]
+    skipped: tuple[Skipped, ...]
+    library: str
+
+    def summary(self) -> dict[str, Any]:
+        """How many there are of each kind."""
+        ratios = [shape.heads_times_rank_over_width for shape in self.models]
+        return {
+            "configurations": len(self.models) + len(self.skipped),
+            "with_heads": len(self.models),
+            "skipped": len(self.skipped),
+            "equal_to_one": sum(not shape.departs for shape in self.models),
+            "above_one": sum(ratio > 1 for ratio in ratios),
+            "below_one": sum(ratio < 1 for ratio in ratios),
+            "grouped": sum(shape.grouped for shape in self.models),
+            "latent": sum(shape.latent for shape in self.models),
+            "from_parts": sum(bool(shape.part) for shape in self.models),
+        }
+
+
+def survey_configurations(names: Sequence[str] | None = None, advance: Callable[[int], None] | None = None) -> Survey:
+    """Instantiate each configuration class with its defaults and read its shape. A-tab1, for hundreds.
+
+    `names` limits the survey to these model types. `advance` is called with 1 after each.
+    """
+    with _quiet_and_offline():
+        import transformers
+        from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+        known = model_types()
+        wanted = known if names is None else tuple(names)
+        unknown = [name for name in wanted if name not in known]
+        require(
+            not unknown,
+            required="model types that the installed transformers knows",
+            got=", ".join(unknown),
+            remedy="run `rankfall survey --json` for the list",
+        )
+        models: list[HeadShape] = []
+        skipped: list[Skipped] = []
+        for name in wanted:
+            found = _read(name, CONFIG_MAPPING)
+            if isinstance(found, HeadShape):
+                models.append(found)
+            else:
+                skipped.append(Skipped(name, found))
+            if advance is not None:
+                advance(1)
+        return Survey(tuple(models), tuple(skipped), f"transformers {transformers.__version__}")
+
+
+def model_types() -> tuple[str, ...]:
+    """Every model type that the installed `transformers` has a configuration for."""
+    with _quiet_and_offline():
+        from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+        return tuple(sorted(CONFIG_MAPPING_NAMES))
+
+
+def _read(name: str, classes: Any) -> HeadShape | str:
+    # A class may raise anything on its own defaults, or need a library that is not installed: a row says so instead.
+    try:
+        configuration = classes[name]()
+    except Exception as error:
+        reason = " ".join(str(error).split())
+        return f"cannot be built from defaults ({type(error).__name__}: {reason[:160]})"
+    return read_shape(name, configuration)
+
+
+@contextlib.contextmanager
+def _quiet_and_offline() -> Iterator[None]:
+    # The hub library reads this once, when it is first imported.
+    before = os.environ.get("HF_HUB_OFFLINE")
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            from transformers.utils import logging
+
+            level = logging.get_verbosity()
+            logging.set_verbosity(logging.CRITICAL)
+            try:
+                yield
+            finally:
+                logging.set_verbosity(level)
+    finally:
+        if before is None:
+            del os.environ["HF_HUB_OFFLINE"]
+        else:
+            os.environ["HF_HUB_OFFLINE"] = before

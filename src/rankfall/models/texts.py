@@ -1,0 +1,144 @@
+"""What a model is given to read: the text that ships with the package, the user's files, as batches of token ids."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from rankfall.errors import RequestError, require, require_count
+from rankfall.models.load.guards import MEBI, require_size
+
+
+def shipped_text() -> str:
+    """About seven hundred words in several paragraphs."""
+    return (files("rankfall.models") / "harbour.txt").read_text(encoding="utf-8")
+
+
+LARGEST = 64 * MEBI
+
+
+def read_texts(paths: Sequence[Path]) -> list[str]:
+    """The files' contents; they must be UTF-8."""
+    texts = []
+    for path in paths:
+        require_size(path, LARGEST)
+        try:
+            texts.append(path.read_text(encoding="utf-8"))
+        except UnicodeDecodeError:
+            raise RequestError(
+                required=f"text in UTF-8 in {path.name}", got="other bytes", remedy="convert the file first"
+            ) from None
+    return texts
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """`ids` (b, n); `real` is what is not padding, `special` what the tokenizer added; `names` are for people."""
+
+    ids: Int[Tensor, "b n"]
+    real: Bool[Tensor, "b n"]
+    special: Bool[Tensor, "b n"]
+    names: tuple[list[str], ...] = field(repr=False)
+
+    @property
+    def texts(self) -> int:
+        """How many texts."""
+        return self.ids.shape[0]
+
+    @property
+    def lengths(self) -> list[int]:
+        """Real tokens of each text."""
+        return [int(count) for count in self.real.sum(dim=-1)]
+
+    def kept(self) -> list[Tensor | None]:
+        """For each text which positions are real; None where all are."""
+        return [None if bool(row.all()) else row for row in self.real]
+
+    def inputs(self, network: Any) -> dict[str, Any]:
+        """What the network is called with."""
+        device = next(network.parameters()).device
+        given: dict[str, Any] = {"input_ids": self.ids.to(device), "attention_mask": self.real.long().to(device)}
+        config = getattr(network, "config", None)
+        if getattr(config, "is_encoder_decoder", False):
+            given["decoder_input_ids"] = given["input_ids"]
+        if getattr(config, "use_cache", None) is not None:
+            given["use_cache"] = False
+        return given
+
+
+def encode(tokenizer: Any, texts: Sequence[str], *, tokens: int, passages: int = 1) -> Batch:
+    """The first `tokens` tokens of each text, those that the tokenizer adds among them; or several passages in a row.
+
+    A second and later passage starts where the one before it ended. A passage shorter than half of `tokens` is left
+    out unless it is the only one.
+    """
+    require_count("tokens", tokens, least=2)
+    require_count("passages", passages)
+    rows: list[list[int]] = []
+    for number, text in enumerate(texts):
+        ids = [int(one) for one in tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]]
+        require(
+            len(ids) > 0, required=f"text {number + 1} to hold some words", got="none", remedy="give another file"
+        )
+        around = len(_framed(tokenizer, []))
+        require(tokens > around, required=f"more than {around} tokens", got=tokens, remedy="the tokenizer adds those")
+        size = tokens - around
+        pieces = [ids[start : start + size] for start in range(0, len(ids), size)][:passages]
+        rows += [_framed(tokenizer, piece) for piece in pieces if piece is pieces[0] or len(piece) >= size / 2]
+    return from_ids(rows, tokenizer)
+
+
+def from_ids(rows: Sequence[Sequence[int]], tokenizer: Any | None = None) -> Batch:
+    """A batch from token ids as they are, padded on the right."""
+    longest = max(len(row) for row in rows)
+    pad = getattr(tokenizer, "pad_token_id", None)
+    added = set(getattr(tokenizer, "all_special_ids", None) or ())
+    ids = torch.full((len(rows), longest), 0 if pad is None else int(pad), dtype=torch.long)
+    real = torch.zeros((len(rows), longest), dtype=torch.bool)
+    for index, row in enumerate(rows):
+        ids[index, : len(row)] = torch.tensor(list(row))
+        real[index, : len(row)] = True
+    special = torch.tensor([[int(one) in added for one in row] for row in ids]).reshape(ids.shape)
+    return Batch(ids, real, special & real, tuple(_names(tokenizer, list(row)) for row in rows))
+
+
+def shuffled(batch: Batch, seed: int = 0) -> Batch:
+    """The same tokens of each text in random order; what the tokenizer added stays in place."""
+    generator = torch.Generator().manual_seed(seed)
+    ids = batch.ids.clone()
+    for text in range(batch.texts):
+        free = (batch.real[text] & ~batch.special[text]).nonzero()[:, 0]
+        ids[text, free] = ids[text, free[torch.randperm(len(free), generator=generator)]]
+    return replace(batch, ids=ids)
+
+
+def with_random_tokens(batch: Batch, vocabulary: int, seed: int = 0) -> Batch:
+    """Every token of the texts replaced by one drawn uniformly from the vocabulary."""
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.randint(vocabulary, batch.ids.shape, generator=generator)
+    return replace(batch, ids=torch.where(batch.real & ~batch.special, drawn, batch.ids))
+
+
+def _framed(tokenizer: Any, ids: list[int]) -> list[int]:
+    """The passage with whatever the tokenizer puts around a text."""
+    marker = "a"
+    inner = [int(one) for one in tokenizer(marker, add_special_tokens=False)["input_ids"]]
+    outer = [int(one) for one in tokenizer(marker)["input_ids"]]
+    before = next((at for at in range(len(outer)) if outer[at : at + len(inner)] == inner), None)
+    if before is None:
+        return ids
+    return [*outer[:before], *ids, *outer[before + len(inner) :]]
+
+
+def _names(tokenizer: Any | None, ids: list[int]) -> list[str]:
+    if tokenizer is None:
+        return [f"#{one}" for one in ids]
+    return [str(tokenizer.decode([one])) for one in ids]

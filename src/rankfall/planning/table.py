@@ -1,0 +1,118 @@
+"""What trained sweeps found for a candidate: one more column of the plan."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from rankfall.planning.candidates import Candidate
+from rankfall.planning.costs import StackShape, Timing
+from rankfall.theory.head_bounds import HeadClass, mse_floor
+from rankfall.training.cell import Cell
+
+FIELDS = tuple(Cell.__dataclass_fields__)
+
+
+def accuracy_column(runs: Sequence[Mapping[str, Any]], task: str) -> Column:
+    """Mean error on fresh data over all finished runs of the task with the candidate's width, layers, heads and rank.
+
+    `runs` are rows of a store. Points, steps and protocol may differ between them: the column says what training
+    reached, `runs_measured` how many runs it is the mean of. No run: None.
+    """
+    errors: dict[tuple[int, ...], list[float]] = {}
+    for run in runs:
+        if (
+            run.get("status") == "done"
+            and run.get("task") == task
+            and math.isfinite(run.get("mse_fresh") or math.nan)
+        ):
+            cell = Cell(**{name: run[name] for name in FIELDS if name in run})
+            key = (cell.width, cell.layers, cell.heads, cell.heads, cell.rank, cell.value_width)
+            errors.setdefault(key, []).append(float(run["mse_fresh"]))
+
+    def column(candidate: Candidate) -> dict[str, Any]:
+        found = errors.get(_key(candidate.shape), [])
+        return {"mse_measured": statistics.fmean(found) if found else None, "runs_measured": len(found)}
+
+    return column
+
+
+def _key(shape: StackShape) -> tuple[int, ...]:
+    return shape.dim, shape.layers, shape.heads, shape.kv_heads, shape.rank, shape.value_rank
+
+
+Column: TypeAlias = Callable[[Candidate], Mapping[str, Any]]
+"""Fields to add to a candidate's row. Trained sweeps add measured accuracy this way (`accuracy_column`)."""
+
+IMPLICATIONS = (
+    "The floor is proved for one layer on one task, nearest neighbour of two orthonormal points: no layer of these "
+    "heads can compare whole vectors better, so floors far apart at equal cost are a reason to prefer fewer heads of "
+    "higher rank where exact matching matters. It says nothing about depth: two layers of rank-1 heads already "
+    "escape it (A-thm7), most of what a deep model does is not nearest neighbour, and times are those of this "
+    "machine alone."
+)
+
+
+def plan(
+    candidates: Sequence[Candidate],
+    columns: Sequence[Column] = (),
+) -> list[dict[str, Any]]:
+    """One record per candidate: shape, costs (also relative to the first, the reference), every column's fields."""
+    rows = []
+    reference = candidates[0].shape
+    for candidate in candidates:
+        row = dict(costs_column(reference)(candidate))
+        for column in columns:
+            row |= column(candidate)
+        rows.append(row)
+    return rows
+
+
+def costs_column(reference: StackShape, bytes_per_number: int = 2) -> Column:
+    """Shape and counted costs. FLOPs are of one training step on one sequence; decoding is per token."""
+
+    def column(candidate: Candidate) -> dict[str, Any]:
+        shape = candidate.shape
+        return {
+            "heads": shape.heads,
+            "rank": shape.rank,
+            "kv_heads": shape.kv_heads,
+            "value_rank": shape.value_rank,
+            "equal": list(candidate.equal),
+            "heads_times_rank_over_width": shape.heads * shape.rank / shape.dim,
+            "parameters": shape.parameters,
+            "attention_parameters": shape.attention_parameters,
+            "parameters_over_reference": shape.attention_parameters / reference.attention_parameters,
+            "flops": shape.training_flops,
+            "flops_over_reference": shape.training_flops / reference.training_flops,
+            "decoding_flops": shape.decoding_flops,
+            "kv_cache_bytes": shape.kv_cache_bytes(bytes_per_number),
+        }
+
+    return column
+
+
+def floor_column(candidate: Candidate) -> dict[str, Any]:
+    """The least error of any one layer with these heads on the nearest of two points (A-thm2, with constants).
+
+    Once without and once with a skip connection from the query, which gives the linear part of the answer for free.
+    """
+    shape = candidate.shape
+    plain = mse_floor(HeadClass(shape.dim, shape.rank), shape.heads)
+    skip = mse_floor(HeadClass(shape.dim, shape.rank, skip=True), shape.heads)
+    return {"mse_lower_bound": plain.mse, "mse_lower_bound_with_skip": skip.mse, "vacuous": plain.vacuous}
+
+
+def timing_column(timings: Mapping[StackShape, Timing]) -> Column:
+    """The measured time of a training step; None where nothing was measured, so that rows keep their shape."""
+
+    def column(candidate: Candidate) -> dict[str, Any]:
+        timing = timings.get(candidate.shape)
+        return {
+            "step_seconds": None if timing is None else timing.seconds,
+            "steps_timed": 0 if timing is None else timing.steps,
+        }
+
+    return column

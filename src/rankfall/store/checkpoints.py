@@ -1,0 +1,149 @@
+"""Checkpoints of unfinished stacks: tensors and rows first, then one JSON file that names and describes them.
+
+<store>/.checkpoints/<stack>/checkpoint.json          members, counters, files, checksums; written last
+<store>/.checkpoints/<stack>/state-<n>.safetensors    everything needed to go on bit for bit
+<store>/.checkpoints/<stack>/history-<n>.parquet      the metric rows so far
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import rankfall
+from rankfall.store.files import Record, read_records, storage_errors, write_bytes, write_records, write_tensors
+from rankfall.store.run import checksum
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+INDEX = "checkpoint.json"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """An unfinished stack: which configurations it trains together and how far it came."""
+
+    folder: Path
+    members: tuple[Mapping[str, Any], ...]
+    chunk: int
+    seconds: float
+    files: Mapping[str, str]
+    """Checksum by file name; empty when the stack was begun but nothing saved yet."""
+
+    def intact(self) -> bool:
+        """Whether there is a state, and it is what was written."""
+        return bool(self.files) and all(
+            (self.folder / name).exists() and checksum(self.folder / name) == digest
+            for name, digest in self.files.items()
+        )
+
+    def tensors(self) -> dict[str, Tensor]:
+        from safetensors.torch import load_file
+
+        return load_file(self.folder / self._named(".safetensors"))
+
+    def history(self) -> list[dict[str, Any]]:
+        return read_records(self.folder / self._named(".parquet"))
+
+    def _named(self, ending: str) -> str:
+        return next(name for name in self.files if name.endswith(ending))
+
+
+class Checkpoints:
+    """The unfinished stacks of a store."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def names(self) -> list[str]:
+        """Every stack that was begun and is not finished."""
+        return sorted(path.parent.name for path in self.folder.glob(f"[!.]*/{INDEX}"))
+
+    def find(self, name: str) -> Checkpoint | None:
+        """The checkpoint of a stack. One of another version of the engine does not count."""
+        folder = self.folder / name
+        try:
+            record = json.loads((folder / INDEX).read_bytes())
+            if record["rankfall"] != rankfall.__version__:
+                return None
+            return Checkpoint(
+                folder, tuple(record["members"]), int(record["chunk"]), float(record["seconds"]), record["files"]
+            )
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return None
+
+    def begin(self, name: str, members: Sequence[Mapping[str, Any]]) -> None:
+        """Note which configurations are trained together, so that whoever goes on trains exactly the same stack."""
+        if self.find(name) is None:
+            self._index(name, members, chunk=0, seconds=0.0, files={})
+
+    def save(
+        self,
+        name: str,
+        members: Sequence[Mapping[str, Any]],
+        *,
+        tensors: Mapping[str, Tensor],
+        history: Sequence[Record],
+        chunk: int,
+        seconds: float,
+    ) -> None:
+        """Save a stack. The previous checkpoint stays until this one is whole."""
+        folder = self.folder / name
+        mark = f"{chunk:07d}-{secrets.token_hex(3)}"
+        state, rows = f"state-{mark}.safetensors", f"history-{mark}.parquet"
+        with storage_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        try:
+            write_tensors(folder / state, tensors)
+            write_records(folder / rows, history)
+            files = {file: checksum(folder / file) for file in (state, rows)}
+            self._index(name, members, chunk=chunk, seconds=seconds, files=files)
+        finally:
+            # after success the files of the checkpoint before, after a failure the new ones that no index names
+            self._tidy(name)
+
+    def remove(self, name: str) -> None:
+        """Forget a stack that is finished: out of sight in one step, so that a death leaves litter, never a half."""
+        gone = self.folder / f".{name}.{secrets.token_hex(4)}"
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(self.folder / name, gone)
+        shutil.rmtree(gone, ignore_errors=True)
+
+    def tidy(self, older_than: float = 600.0) -> None:
+        """Remove what a death left: stacks being forgotten, and folders of that age in which none was ever begun."""
+        now = time.time()
+        for folder in self.folder.glob("*"):
+            with contextlib.suppress(FileNotFoundError):
+                unused = not (folder / INDEX).exists() and now - folder.stat().st_mtime >= older_than
+                if folder.name.startswith(".") or unused:
+                    shutil.rmtree(folder, ignore_errors=True)
+
+    def _index(
+        self, name: str, members: Sequence[Mapping[str, Any]], *, chunk: int, seconds: float, files: Mapping[str, str]
+    ) -> None:
+        folder = self.folder / name
+        with storage_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        record = {
+            "rankfall": rankfall.__version__,
+            "members": [dict(member) for member in members],
+            "chunk": chunk,
+            "seconds": seconds,
+            "files": dict(files),
+        }
+        write_bytes(folder / INDEX, json.dumps(record).encode())
+
+    def _tidy(self, name: str) -> None:
+        now = self.find(name)
+        for path in (self.folder / name).iterdir():
+            if path.name != INDEX and (now is None or path.name not in now.files):
+                path.unlink(missing_ok=True)

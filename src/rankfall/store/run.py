@@ -1,0 +1,174 @@
+"""The manifest of a run: written last, it lists every file with size and checksum. Its presence means complete."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rankfall.errors import RequestError, require
+from rankfall.store.files import read_records, read_table, write_bytes
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from torch import Tensor
+
+
+MANIFEST = "manifest.json"
+
+
+class DamagedRunError(RequestError):
+    """A run was complete, and a file of it is no longer what the manifest says."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One file of a run as it was when the run was completed."""
+
+    name: str
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a complete run consists of, and how it came into the store: `trained` or `imported`."""
+
+    id: str
+    source: str
+    entries: tuple[Entry, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(entry.name for entry in self.entries)
+
+
+def seal(folder: Path, id: str, source: str, names: Iterable[str]) -> Manifest:
+    """Describe the files of a folder and write the manifest, atomically and last."""
+    entries = tuple(Entry(name, (folder / name).stat().st_size, checksum(folder / name)) for name in sorted(names))
+    document = {
+        "id": id,
+        "source": source,
+        "files": {entry.name: {"bytes": entry.bytes, "sha256": entry.sha256} for entry in entries},
+    }
+    write_bytes(folder / MANIFEST, (json.dumps(document, indent=1) + "\n").encode())
+    return Manifest(id, source, entries)
+
+
+def read_manifest(folder: Path) -> Manifest | None:
+    """The manifest of a folder, or None when there is no whole one: such a run does not count."""
+    try:
+        document: dict[str, Any] = json.loads((folder / MANIFEST).read_bytes())
+        entries = tuple(
+            Entry(str(name), int(file["bytes"]), str(file["sha256"])) for name, file in document["files"].items()
+        )
+        return Manifest(str(document["id"]), str(document["source"]), entries)
+    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def verify(folder: Path, entry: Entry, *, contents: bool = True) -> None:
+    """Refuse a file that is gone, has another size or, with `contents`, another checksum."""
+    path = folder / entry.name
+    try:
+        size = path.stat().st_size
+    except FileNotFoundError:
+        raise damage(path, "no such file") from None
+    if size != entry.bytes:
+        raise damage(path, f"{size} bytes instead of {entry.bytes}")
+    if contents and checksum(path) != entry.sha256:
+        raise damage(path, "another checksum")
+
+
+def damage(path: Path, found: str) -> DamagedRunError:
+    """The error for a damaged file, with the way out."""
+    return DamagedRunError(
+        required=f"{path} as its manifest describes it",
+        got=found,
+        remedy=f"`rankfall runs --store {path.parent.parent} --set-aside` moves damaged runs away; "
+        "a sweep then trains those cells anew",
+    )
+
+
+def checksum(path: Path) -> str:
+    """SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+CONFIG = "config.json"
+SUMMARY = "summary.parquet"
+HISTORY = "history.parquet"
+WEIGHTS = "weights.safetensors"
+ENVIRONMENT = "environment.json"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A complete run. An imported one has a summary but neither history nor weights."""
+
+    folder: Path
+    manifest: Manifest
+
+    @property
+    def id(self) -> str:
+        return self.manifest.id
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return self._json(CONFIG)
+
+    @property
+    def environment(self) -> dict[str, Any]:
+        return self._json(ENVIRONMENT)
+
+    def summary(self) -> dict[str, Any]:
+        """The one record that a table of runs shows: id, status, configuration, results."""
+        path = self._checked(SUMMARY)
+        try:
+            (record,) = read_records(path)
+        except (OSError, ValueError) as error:
+            raise damage(path, f"no readable Parquet ({_first_line(error)})") from None
+        return record
+
+    def history(self) -> pa.Table:
+        """One row per chunk of training."""
+        path = self._checked(HISTORY)
+        try:
+            return read_table(path)
+        except (OSError, ValueError) as error:
+            raise damage(path, f"no readable Parquet ({_first_line(error)})") from None
+
+    def weights(self) -> dict[str, Tensor]:
+        """The trained weights, as safetensors: nothing in the file can run."""
+        from safetensors.torch import load_file
+
+        return load_file(self._checked(WEIGHTS))
+
+    def check(self, *, weights: bool = False) -> None:
+        """Refuse the run if a file is not what the manifest says. Weights, the bulk, by their size unless asked."""
+        for entry in self.manifest.entries:
+            verify(self.folder, entry, contents=weights or entry.name != WEIGHTS)
+
+    def _json(self, name: str) -> dict[str, Any]:
+        record: dict[str, Any] = json.loads(self._checked(name).read_bytes())
+        return record
+
+    def _checked(self, name: str) -> Path:
+        entry = next((entry for entry in self.manifest.entries if entry.name == name), None)
+        require(
+            entry is not None,
+            required=f"run {self.id} to hold {name}",
+            got=f"a run that was {self.manifest.source}, with {', '.join(self.manifest.names)}",
+            remedy="train the cell on this store to have its history and weights",
+        )
+        assert entry is not None
+        verify(self.folder, entry)
+        return self.folder / name
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

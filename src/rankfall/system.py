@@ -1,0 +1,47 @@
+"""The machine a program runs on: memory that can be had, threads of numerical libraries, folders for what is kept."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+CGROUP = Path("/sys/fs/cgroup")
+
+
+def available_memory() -> int:
+    """Bytes that can be had without swapping: of the machine, or of the container where that has less."""
+    import psutil
+
+    free = int(psutil.virtual_memory().available)
+    left = _container_memory()
+    return free if left is None else min(free, left)
+
+
+def _container_memory() -> int | None:
+    """What a control group still allows; None without a limit."""
+    try:
+        most = (CGROUP / "memory.max").read_text().strip()
+        used = int((CGROUP / "memory.current").read_text())
+    except (OSError, ValueError):
+        return None
+    return None if most == "max" else max(0, int(most) - used)
+
+
+@contextlib.contextmanager
+def blas_threads(count: int) -> Iterator[None]:
+    """So many BLAS threads of NumPy and SciPy inside, as many as before outside."""
+    from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(limits=count, user_api="blas"):
+        yield
+
+
+def cache_folder() -> Path:
+    """Where converted models are kept: `RANKFALL_CACHE`, or the user's cache folder as the system has it."""
+    from platformdirs import user_cache_path
+
+    if own := os.environ.get("RANKFALL_CACHE"):
+        return Path(own)
+    return user_cache_path("rankfall", appauthor=False)

@@ -1,0 +1,89 @@
+"""Nearest and farthest neighbours on the sphere (A-target), and among orthonormal points."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from rankfall.errors import require, require_count
+from rankfall.tasks.base import Draws, Sample, Task, on_sphere, orthonormal_frame
+from rankfall.theory.targets import farthest_neighbour, nearest_neighbour
+
+
+@dataclass(frozen=True)
+class Nearest(Task):
+    """Tokens: N points, then N queries, all uniform on the sphere. A query outputs the point nearest to it.
+
+    Queries are not attended to: a query is its own nearest point.
+    """
+
+    name: ClassVar[str] = "nearest"
+    summary: ClassVar[str] = "separate queries output the point nearest to them (cross-attention)"
+
+    def check(self, points: int, dim: int) -> None:
+        require_count("points", points, least=2)
+        require_count("dim", dim, least=2)
+
+    def tokens(self, points: int) -> int:
+        return 2 * points
+
+    def context(self, points: int) -> int:
+        return points
+
+    def asked(self, points: int, dim: int) -> Tensor:
+        return torch.cat([torch.zeros(points, dim), torch.ones(points, dim)])
+
+    def sample(self, draws: Draws, batch: int, points: int, dim: int) -> Sample:
+        frame = self.draw_points(draws, batch, points, dim)
+        queries = on_sphere(draws.normal(1, batch, points, dim))
+        return sequence(frame, queries, nearest_neighbour(frame, queries))
+
+    def draw_points(self, draws: Draws, batch: int, points: int, dim: int) -> Tensor:
+        return on_sphere(draws.normal(0, batch, points, dim))
+
+
+def sequence(points: Tensor, queries: Tensor, answers: Tensor) -> Sample:
+    """Points, then queries, as one sequence; only the queries have answers."""
+    return Sample(torch.cat([points, queries], dim=-2), torch.cat([torch.zeros_like(points), answers], dim=-2))
+
+
+@dataclass(frozen=True)
+class Farthest(Task):
+    """Points uniform on the unit sphere; each must output the point farthest from it."""
+
+    name: ClassVar[str] = "farthest"
+    summary: ClassVar[str] = "each point outputs the point farthest from it (self-attention)"
+
+    def check(self, points: int, dim: int) -> None:
+        require_count("points", points, least=2)
+        require_count("dim", dim, least=2)
+
+    def asked(self, points: int, dim: int) -> Tensor:
+        return torch.ones(points, dim)
+
+    def sample(self, draws: Draws, batch: int, points: int, dim: int) -> Sample:
+        inputs = on_sphere(draws.normal(0, batch, points, dim))
+        return Sample(inputs, farthest_neighbour(inputs))
+
+
+@dataclass(frozen=True)
+class Orthonormal(Nearest):
+    """As `Nearest`, the points being a uniformly rotated orthonormal frame."""
+
+    name: ClassVar[str] = "orthonormal"
+    summary: ClassVar[str] = "as nearest, the points orthonormal (N=2: the theory's form)"
+
+    def check(self, points: int, dim: int) -> None:
+        super().check(points, dim)
+        require(
+            points <= dim,
+            required=f"at most as many orthonormal points as dimensions, {dim}",
+            got=f"{points} points",
+            remedy="use points=2, the theory's form, or a larger dim",
+        )
+
+    def draw_points(self, draws: Draws, batch: int, points: int, dim: int) -> Tensor:
+        return orthonormal_frame(draws.normal(0, batch, points, dim))

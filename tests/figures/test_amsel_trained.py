@@ -1,0 +1,152 @@
+"""The trained figures at smoke scale, and at paper scale from kept summaries: what is there, what is missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rankfall.catalogue import FIGURES
+from rankfall.figures.amsel_fig1 import cliff, figure_cells
+from rankfall.figures.amsel_fig3 import depth_claims
+from rankfall.figures.amsel_fig4 import length_claims
+from rankfall.figures.amsel_in_context import nothing_learned, rank_claims
+from rankfall.figures.trained import STORE_VARIABLE, points
+from rankfall.figures.trained_depth import figure_cells as depth_cells
+from rankfall.figures.trained_depth import recipe_claims
+from rankfall.store.store import Store
+from rankfall.training.cell import Cell
+
+TRAINED = ("amsel/fig1", "amsel/fig2", "amsel/fig3", "amsel/fig4", "amsel/in-context", "rankfall/depth")
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """An empty store, and no results that happen to ship with the checkout."""
+    monkeypatch.setenv(STORE_VARIABLE, str(tmp_path / "runs"))
+    monkeypatch.setattr("rankfall.figures.trained.committed_summaries", dict)
+    return Store(tmp_path / "runs")
+
+
+def keep(store: Store, cell: Cell, best: float, fresh: float, **more: Any) -> None:
+    summary = {"status": "done", "mse_best": best, "mse_final": best, "mse_fresh": fresh, **more}
+    store.write(cell, summary=summary, environment={"hardware": "none"})
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_smoke(name: str) -> None:
+    shares: list[float] = []
+    outcome = FIGURES[name].run("smoke", lambda what, share: shares.append(share))
+    assert shares == sorted(shares)
+    assert shares[-1] == pytest.approx(1.0)
+    assert outcome.points
+    assert all(point["ours"] is None or point["ours"] > 0 for point in outcome.points)
+    assert all(claim.holds for claim in outcome.claims), outcome.claims
+    assert bool(outcome.claims) == (name in ("amsel/fig1", "amsel/fig2", "amsel/fig4"))
+    assert outcome.draw is not None
+    assert len(outcome.draw().axes) >= 1
+
+
+def test_paper_scale_without_cells_says_so(store: Store) -> None:
+    outcome = FIGURES["amsel/fig1"].run("paper")
+    assert outcome.agrees is None
+    assert len(outcome.points) == 63
+    assert "654 of 654 cells are not trained yet" in outcome.notes[0]
+    assert "`rankfall sweep amsel-fig1 --store runs`" in outcome.notes[0]
+
+
+def test_paper_scale_compares_kept_cells(store: Store) -> None:
+    cells = {(c.layers, c.multiplier, c.rank, c.data, c.seed): c for c in figure_cells("paper")}
+    for seed, best in enumerate((0.0155, 0.0153)):
+        keep(store, cells[1, 1, 64, "published", seed], best, 0.0198)
+    keep(store, cells[1, 1, 32, "published", 0], 0.75, 0.8)
+    keep(store, cells[1, 1, 32, "fresh", 0], 0.72, 0.72)
+    keep(store, cells[1, 1, 64, "fresh", 0], 0.018, 0.0175)
+    outcome = FIGURES["amsel/fig1"].run("paper")
+    by_rank = {p["rank"]: p for p in outcome.points if (p["layers"], p["multiplier"]) == (1, 1)}
+    assert by_rank[64]["agrees"] is True
+    assert by_rank[64]["published"] == 0.01534
+    assert (by_rank[64]["ours"], by_rank[64]["runs"]) == (0.0153, 2)
+    assert by_rank[64]["spread"] == pytest.approx(0.0002)
+    assert by_rank[64]["same_weights_fresh"] == 0.0198
+    assert by_rank[32]["agrees"] is False
+    assert by_rank[16]["agrees"] is None
+    assert outcome.agrees is False
+    assert [claim.holds for claim in outcome.claims] == [True]
+    assert "649 of 654" in outcome.notes[0]
+
+
+def test_depth_compares_recipes(store: Store) -> None:
+    cells = {(c.layers, c.multiplier, c.rank, c.recipe): c for c in depth_cells("paper")}
+    for rank, recipe, error in ((64, "published", 1.0), (64, "stable", 0.01), (1, "stable", 0.7)):
+        keep(store, cells[5, 1, rank, recipe], error, error)
+    outcome = FIGURES["rankfall/depth"].run("paper")
+    assert [claim.holds for claim in outcome.claims] == [True, True]
+    assert "29 of 32 cells are not trained yet" in outcome.notes[0]
+    by_recipe = {p["recipe"]: p for p in outcome.points if (p["layers"], p["multiplier"], p["rank"]) == (5, 1, 64)}
+    assert by_recipe["published"]["published"] == 0.5997
+    assert by_recipe["stable"]["published"] is None
+    assert {p["agrees"] for p in outcome.points} == {None}, "trained otherwise than the published points"
+
+
+def test_heads_against_published_medians(store: Store) -> None:
+    statistics = {f"qk_{m}_{q}": v for m, v in (("angle", 179.4), ("frobenius", 8 * 2350.0)) for q in (25, 50, 75)}
+    keep(store, Cell(seed=0), 0.0153, 0.0198, **statistics)
+    outcome = FIGURES["amsel/fig2"].run("paper")
+    assert {(p["measure"], p["heads"]): p["agrees"] for p in outcome.points if p["ours"] is not None} == {
+        ("angle", 1): True,
+        ("norm", 1): True,
+    }
+    assert outcome.draw is not None
+    assert len(outcome.draw().axes) == 2
+
+
+def test_agreement_is_three_percent_or_the_spread() -> None:
+    def trained(*losses: float) -> list[tuple[Cell, dict[str, Any]]]:
+        return [
+            (Cell(seed=seed), {"status": "done", "mse_best": x, "mse_final": x, "mse_fresh": x})
+            for seed, x in enumerate(losses)
+        ]
+
+    def verdict(*losses: float) -> bool | None:
+        (point,) = points(trained(*losses), ("rank",), {(64,): 1.0})
+        agrees: bool | None = point["agrees"]
+        return agrees
+
+    assert verdict(1.029) is True
+    assert verdict(1.031) is False
+    assert verdict(0.95, 1.02) is True
+    assert verdict(0.85, 0.9) is False
+
+
+def test_claims_can_fail() -> None:
+    def point(**key: Any) -> dict[str, Any]:
+        error = key.pop("error")
+        return {"published": None, "ours": error, "trained_fresh": error, "same_weights_fresh": None, **key}
+
+    flat = [point(layers=1, multiplier=1, rank=rank, error=0.5) for rank in (32, 64)]
+    claim = cliff(flat, 64, 5.0)
+    assert claim is not None
+    assert not claim.holds
+    assert cliff(flat[:1], 64, 5.0) is None
+    assert not length_claims([point(points=n, rank=1, error=1 / n) for n in (2, 4)])[0].holds
+    codes = [
+        point(layers=layers, positions=positions, rank=1, error=0.5)
+        for layers in (1, 3)
+        for positions in ("none", "concatenated")
+    ]
+    assert not depth_claims(codes)[0].holds
+    worse = [point(layers=2, rank=rank, error=error) for rank, error in ((1, 0.3), (16, 0.4))]
+    assert [claim.holds for claim in rank_claims(worse)] == [False]
+    unlearned = [point(layers=2, rank=rank, error=0.99) for rank in (1, 16)]
+    assert rank_claims(unlearned) == []
+    assert nothing_learned(unlearned)
+    assert not nothing_learned(worse)
+    recipes = [
+        point(layers=5, multiplier=1, rank=rank, recipe=recipe, error=0.5)
+        for rank in (1, 64)
+        for recipe in ("published", "stable")
+    ]
+    assert [claim.holds for claim in recipe_claims(recipes)] == [False, False]
+    assert [claim.holds for claim in recipe_claims(recipes[1::2])] == [False], "one recipe: no comparison of recipes"

@@ -1,0 +1,51 @@
+"""B-fig1 and the figure of equilibria at smoke scale: claims hold, pictures are drawn, and the claims can fail."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from rankfall.catalogue import FIGURES
+from rankfall.drawing.canvas import save
+from rankfall.equilibria.two_token import TwoTokens
+from rankfall.figures.wu_fig1 import circle, claims, simulate_basin, simulate_pairs
+
+
+@pytest.mark.parametrize("name", ["wu/fig1", "rankfall/equilibria"])
+def test_smoke_scale_agrees_and_draws(name: str, tmp_path: Path) -> None:
+    figure = FIGURES[name]
+    told: list[float] = []
+    outcome = figure.run("smoke", lambda what, share: told.append(share))
+    assert outcome.agrees is True
+    assert [claim for claim in outcome.claims if not claim.holds] == []
+    assert told == sorted(told)
+    assert outcome.draw is not None
+    assert save(outcome.draw(), tmp_path / "figure.png").stat().st_size > 20_000
+    assert all(len(table) > 0 for table in outcome.tables.values())
+
+
+def test_shares_are_those_of_the_closed_form() -> None:
+    outcome = FIGURES["wu/fig1"].run("smoke")
+    alone, pairs = outcome.points
+    assert alone["ours"] == pytest.approx(5 / 12, abs=1e-3)
+    # Independent simulation: 7.7 per cent; three standard errors of 1000 pairs.
+    assert pairs["ours"] == pytest.approx(0.077, abs=0.027)
+
+
+def test_claims_fail_when_they_should() -> None:
+    example = TwoTokens(2.0)
+    starts = circle(torch.rand(50, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 6.28)
+    ends = simulate_pairs(example, starts, 500, norm=True)
+    bare = simulate_pairs(example, starts, 80, norm=False)
+    basin = simulate_basin(example, 500)
+    assert all(claim.holds for claim in claims(example, basin, starts, ends, 500, bare))
+    wrong = replace(basin, predicted=TwoTokens(3.0).in_basin(basin.angles))
+    assert not claims(example, wrong, starts, ends, 500, bare)[2].holds
+    early = simulate_pairs(example, starts, 5, norm=False)
+    assert not claims(example, basin, starts, ends, 500, early)[0].holds
+    assert not claims(example, basin, starts, ends.flip(0), 500, bare)[1].holds
+    strict = TwoTokens(2.0, delta=0.1)
+    assert not claims(strict, simulate_basin(strict, 500), starts, ends, 500, bare)[4].holds

@@ -1,0 +1,231 @@
+"""Blocks are told apart by verification, replays equal the model, and ablations show what the papers prove."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor
+
+from rankfall.masks import Causal, Complete, Window
+from rankfall.models.ablation.ablate import (
+    ATTENTION,
+    FULL,
+    WITH_BOTH,
+    WITH_NORM,
+    Ablation,
+    ablate,
+    single_texts,
+    whole_under,
+)
+from rankfall.models.ablation.step import changed
+from rankfall.models.trace.precision import KeepFloat64
+from rankfall.models.trace.record import traced
+
+SMALL = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 48}
+SMALL |= {"vocab_size": 50}
+GROUPED = {**SMALL, "num_key_value_heads": 2, "head_dim": 8}
+SPECIALS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+TINY_T5 = {"d_model": 32, "num_layers": 2, "num_heads": 4, "d_kv": 8, "d_ff": 48, "vocab_size": 50}
+
+KINDS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "BertConfig": (SMALL, ("post",) * 3),
+    "AlbertConfig": ({**SMALL, "embedding_size": 16}, ("post",) * 3),
+    "LlamaConfig": (GROUPED, ("pre",) * 3),
+    "GPT2Config": ({"n_embd": 32, "n_layer": 3, "n_head": 4, "vocab_size": 50}, ("pre",) * 3),
+    "ViTConfig": ({**SMALL, "image_size": 16, "patch_size": 4}, ("pre",) * 3),
+    "GraniteConfig": ({**GROUPED, "residual_multiplier": 0.22, **SPECIALS}, ("pre",) * 3),
+    "Gemma2Config": (GROUPED, ("sandwich",) * 3),
+    "Gemma3TextConfig": (GROUPED, ("sandwich",) * 3),
+    "Olmo2Config": ({**GROUPED, **SPECIALS}, ("inner",) * 3),
+    "GPTNeoXConfig": (SMALL, ("parallel",) * 3),
+    "CohereConfig": ({**GROUPED, **SPECIALS}, ("parallel",) * 3),
+    # The first layer of ModernBERT has no norm of its own.
+    "ModernBertConfig": ({**SMALL, **SPECIALS}, ("bare", "pre", "pre")),
+}
+
+
+def build(config: str, arguments: dict[str, Any]) -> Any:
+    torch.manual_seed(0)
+    model = transformers.AutoModel.from_config(getattr(transformers, config)(**arguments)).eval()
+    with torch.no_grad():
+        # Fresh weights are so small that attention hardly shows in the stream.
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.mul_(4)
+    return model
+
+
+def inputs_of(model: Any, batch: int = 1) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    if model.main_input_name == "pixel_values":
+        return {"pixel_values": torch.randn(batch, 3, 16, 16, generator=generator)}
+    return {"input_ids": torch.randint(3, 50, (batch, 12), generator=generator)}
+
+
+def ended(ablation: Ablation, **wanted: Any) -> float:
+    deepest = max(row["layer"] for row in ablation.rows)
+    found = [
+        row for row in ablation.rows if row["layer"] == deepest and all(row[key] == wanted[key] for key in wanted)
+    ]
+    assert len(found) == 1
+    value: float = found[0]["relative_mu"]
+    return value
+
+
+@pytest.mark.parametrize("config", KINDS)
+def test_blocks_are_recognised_and_their_replay_verified(config: str) -> None:
+    arguments, kinds = KINDS[config]
+    model = build(config, arguments)
+    ablation = ablate(model, inputs_of(model))
+    assert ablation.refusal is None
+    assert ablation.blocks == kinds
+    assert ablation.verified is not None
+    assert ablation.verified < 1e-5
+    assert len(ablation.rows) == (4 * 2 + 1) * 4
+    assert not any(math.isnan(row["relative_mu"]) for row in ablation.rows)
+
+
+def test_full_model_is_what_the_model_says() -> None:
+    model = build("LlamaConfig", GROUPED)
+    inputs = inputs_of(model)
+    rows = [row for row in ablate(model, inputs).rows if row["variant"] == FULL]
+    with torch.no_grad():
+        states = model(**inputs, output_hidden_states=True).hidden_states
+    for row, state in zip(rows[:3], states[:3], strict=True):
+        centred = state[0].double() - state[0].double().mean(0)
+        assert row["mu"] == pytest.approx(float(torch.linalg.matrix_norm(centred)), rel=1e-6)
+
+
+@pytest.mark.parametrize(("config", "arguments"), [("BertConfig", SMALL), ("LlamaConfig", GROUPED)])
+def test_replay_goes_below_float32(config: str, arguments: dict[str, Any]) -> None:
+    model = build(config, {**arguments, "num_hidden_layers": 12})
+    ablation = ablate(model, inputs_of(model), variants=(ATTENTION,), masks=(Complete(),))
+    # Llama's own code casts to float32 inside, which would leave a floor near 1e-7.
+    assert ended(ablation, variant="attention", scaling="matched") < 1e-12
+
+
+def test_casts_to_float32_are_kept_at_float64() -> None:
+    model = build("LlamaConfig", GROUPED)
+    norm = model.norm.double()
+    tokens = torch.randn(5, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    exact = tokens / (tokens.square().mean(-1, keepdim=True) + norm.variance_epsilon).sqrt()
+    with torch.no_grad():
+        assert float((norm(tokens) - exact).abs().max()) > 1e-9
+        with KeepFloat64():
+            torch.testing.assert_close(norm(tokens), exact, rtol=1e-14, atol=1e-14)
+
+
+def test_residual_and_norm_hold_the_rank_up() -> None:
+    model = build("BertConfig", SMALL)
+    ablation = ablate(model, inputs_of(model))
+    assert ended(ablation, variant="attention", scaling="raw") < 1e-9
+    assert ended(ablation, variant="attention + norm + residual", scaling="raw") > 0.1
+
+
+def test_masks_and_temperatures_change_attention_and_nothing_else() -> None:
+    model = build("LlamaConfig", GROUPED)
+    inputs = inputs_of(model)
+    plain = ablate(model, inputs, variants=(WITH_BOTH,), scalings=("raw",))
+    same = ablate(model, inputs, variants=(WITH_BOTH,), scalings=("raw",), masks=(Causal(),))
+    # Llama's own mask is the causal one.
+    assert ended(same, variant=WITH_BOTH.name) == pytest.approx(ended(plain, variant=WITH_BOTH.name), rel=1e-12)
+    several = ablate(
+        model,
+        inputs,
+        variants=(WITH_NORM,),
+        scalings=("raw",),
+        temperatures=(1 / 64, 1.0, 64.0),
+        masks=(Complete(), Window(1)),
+    )
+    local = ended(several, mask="window:1", temperature=1.0)
+    spread = ended(several, mask="complete", temperature=1.0)
+    assert local > spread
+    assert ended(several, mask="complete", temperature=1 / 64) > ended(several, mask="complete", temperature=64.0)
+
+
+@pytest.mark.parametrize(
+    ("config", "arguments", "own"), [("BertConfig", SMALL, "complete"), ("LlamaConfig", GROUPED, "causal")]
+)
+def test_the_whole_model_under_its_own_mask_is_itself(config: str, arguments: dict[str, Any], own: str) -> None:
+    model = build(config, arguments)
+    inputs = {"input_ids": torch.cat([inputs_of(model)["input_ids"], inputs_of(model)["input_ids"].flip(1)])}
+    rows = whole_under(model, inputs, (Complete(), Causal()))
+    traced_rows = [row for row in ablate(model, inputs, variants=()).rows if row["variant"] == FULL]
+    same, other = ([row for row in rows if (row["mask"] == own) is mine] for mine in (True, False))
+    assert [row["relative_mu"] for row in same] == pytest.approx(
+        [row["relative_mu"] for row in traced_rows], rel=1e-5
+    )
+    assert same[-1]["relative_mu"] != pytest.approx(other[-1]["relative_mu"], rel=1e-3)
+    assert {row["text"] for row in rows} == {0, 1}
+
+
+def test_padding_is_cut_off() -> None:
+    model = build("BertConfig", SMALL)
+    ids = inputs_of(model)["input_ids"]
+    padded = torch.cat([ids[:, :8], torch.zeros(1, 4, dtype=torch.long)], dim=1)
+    batch = {
+        "input_ids": torch.cat([ids, padded]),
+        "attention_mask": torch.tensor([[1] * 12, [1] * 8 + [0] * 4]),
+    }
+    lengths = [text["input_ids"].shape[1] for text in single_texts(batch)]
+    assert lengths == [12, 8]
+    together = [row["mu"] for row in ablate(model, batch).rows if row["text"] == 1]
+    alone = [row["mu"] for row in ablate(model, {"input_ids": ids[:, :8]}).rows]
+    assert together == pytest.approx(alone, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("config", "arguments", "reason"),
+    [
+        (
+            "SwinConfig",
+            {"embed_dim": 24, "depths": [1], "num_heads": [2], "image_size": 16, "window_size": 2},
+            "no sum of tokens",
+        ),
+        ("T5Config", TINY_T5, "cross-attention"),
+        ("BloomConfig", {"hidden_size": 32, "n_layer": 2, "n_head": 4, "vocab_size": 50}, "bypasses"),
+    ],
+)
+def test_what_cannot_be_replayed_is_refused_with_a_reason(
+    config: str, arguments: dict[str, Any], reason: str
+) -> None:
+    model = build(config, arguments)
+    inputs = inputs_of(model)
+    if model.config.is_encoder_decoder:
+        inputs["decoder_input_ids"] = inputs["input_ids"]
+    ablation = ablate(model, inputs)
+    assert ablation.rows == ()
+    assert reason in (ablation.refusal or "")
+
+
+def test_an_encoder_alone_can_be_ablated() -> None:
+    model = build("T5Config", TINY_T5)
+    ablation = ablate(model.encoder, inputs_of(model))
+    assert ablation.blocks == ("pre", "pre")
+
+
+def test_a_mask_that_holds_position_biases_is_not_replaced() -> None:
+    tokens = torch.zeros(1, 1, 3, 2, dtype=torch.float64)
+    biases = torch.tensor([[0.0, 0.5, -0.5]] * 3, dtype=torch.float64)[None, None]
+    with pytest.raises(ValueError, match="position biases in the model's mask"):
+        changed(1.0, Causal())(lambda *given: (tokens, None), torch.nn.Identity(), tokens, tokens, tokens, biases)
+
+
+def test_a_wrong_replay_is_refused() -> None:
+    model = build("BertConfig", SMALL)
+    # A hook that changes the result only while the whole model runs: the replay cannot know it.
+    model.encoder.layer[1].attention.output.dropout.register_forward_hook(
+        lambda module, args, out: out * args[0].sin()
+    )
+    ablation = ablate(model, inputs_of(model))
+    assert "no sum of tokens" in (ablation.refusal or "")
+
+
+def test_a_trace_leaves_no_hooks() -> None:
+    model = build("LlamaConfig", GROUPED)
+    traced(model, inputs_of(model))
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())

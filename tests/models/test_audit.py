@@ -1,0 +1,230 @@
+"""The whole audit on small random models, from Python and from the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.models.small import save_small, small_model, some_text
+
+from rankfall.cli.main import run
+from rankfall.errors import RequestError
+from rankfall.models.audit import audit
+from rankfall.models.controls import random_twin
+from rankfall.models.load.open import open_model
+from rankfall.models.texts import encode, shipped_text, shuffled, with_random_tokens
+
+MEASURES = ["mu", "relative_mu", "rank", "effective_rank", "stable_rank", "mean_abs_cosine", "min_singular_value"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_small(tmp_path_factory.mktemp("audit") / "model")
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_text(some_text(100))
+    return path
+
+
+def command(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    with pytest.raises(SystemExit) as stopped:
+        run(["audit", *arguments])
+    return int(stopped.value.code or 0), capsys.readouterr().out
+
+
+def test_json_has_what_the_contract_says(folder: Path, text: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out = command(capsys, str(folder), "--text", str(text), "--tokens", "20", "--json", "--inside")
+    assert status == 0
+    record = json.loads(out)
+    assert record["schema"] == 1
+    assert [row["layer"] for row in record["depth"]] == [0, 1, 2, 3]
+    for row in record["depth"]:
+        for view in ("raw", "unit", "centred"):
+            assert set(MEASURES) <= set(row[view])
+        assert row["sinks"] == []
+    assert len(record["heads"]) == 3 * 4
+    assert {"layer", "head", "kv_head", "head_dim", "qk_rank", "qk_effective_rank"} <= set(record["heads"][0])
+    assert [mask["name"] for mask in record["mask"]] == ["complete"] * 3
+    assert record["verdict"]["status"] in ("kept", "reduced", "collapsed")
+    assert [one["name"] for one in record["controls"]] == ["random_weights", "shuffled_tokens", "random_tokens"]
+    assert {row["part"] for row in record["inside"]} == {"attention_output", "after_attention", "mlp_output"}
+    assert record["missing"] == {}
+    assert record["ablation"]
+    assert record["text"] == {"texts": 1, "tokens": [20], "padded": False}
+
+
+def test_a_condition_that_holds_exits_one(folder: Path, text: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    quick = [str(folder), "--text", str(text), "--tokens", "20", "--no-controls", "--no-ablate", "--no-heads"]
+    assert command(capsys, *quick, "--fail-if", "effective_rank < 1")[0] == 0
+    status, out = command(capsys, *quick, "--fail-if", "effective_rank < 1000 at last")
+    assert status == 1
+    assert "FAILED effective_rank < 1000 at last: layer 3" in out
+    assert command(capsys, *quick, "--fail-if", "nonsense")[0] == 2
+
+
+def test_the_report_is_written(folder: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "report"
+    status, said = command(
+        capsys, str(folder), "--text", str(text), "--text", str(text), "--tokens", "20", "--out", str(out)
+    )
+    assert status == 0
+    assert "report.html" in said
+    written = {path.name for path in out.iterdir()}
+    assert {"report.html", "depth.csv", "depth.parquet", "token_rank.png", "token_rank.svg", "heads.csv"} <= written
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert "Does it keep its token rank?" in page
+
+
+def test_heads_from_the_weights_alone(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out = command(capsys, str(folder), "--weights-only", "--json")
+    assert status == 0
+    read = json.loads(out)["heads"]
+    probed = audit(str(folder), [some_text(30)], tokens=12, controls=False, ablation=False, masks=False).heads
+    assert len(read) == len(probed) == 12
+    for ours, theirs in zip(read, probed, strict=True):
+        assert ours["qk_rank"] == theirs["qk_rank"]
+        assert ours["qk_effective_rank"] == pytest.approx(theirs["qk_effective_rank"], rel=1e-6)
+
+
+def test_a_module_in_memory_with_token_ids() -> None:
+    model = small_model("llama")
+    model.train()
+    ids = torch.randint(4, 60, (2, 14))
+    result = audit(model, inputs=ids, controls=True, ablation=False)
+    assert model.training
+    assert result.model.layers == 3
+    assert result.depth[0].texts == 2
+    assert result.depth[0].interval is not None
+    assert len(result.heads) == 12
+    assert str(result.masks[0].mask) == "causal"
+
+
+def test_inputs_that_are_not_tokens() -> None:
+    model = small_model("vit", image_size=16, patch_size=4)
+    result = audit(model, inputs={"pixel_values": torch.randn(2, 3, 16, 16)}, ablation=False)
+    assert [row.layer for row in result.boundaries] == [0, 1, 2, 3]
+    assert "nothing to shuffle" in result.missing["controls"]
+
+
+def test_a_model_that_bypasses_the_interface_says_what_is_missing() -> None:
+    result = audit(small_model("bloom", n_layer=3, n_head=4), inputs=torch.randint(4, 60, (1, 12)), controls=False)
+    assert "only at their softmax" in result.missing["attention"]
+    assert "ablation" in result.missing
+    assert len(result.boundaries) == 4
+
+
+def test_passages_and_framing(folder: Path) -> None:
+    tokenizer = open_model(folder).tokenizer
+    text = some_text(50)
+    batch = encode(tokenizer, [text], tokens=12, passages=3)
+    assert batch.lengths == [12, 12, 12]
+    first = tokenizer(text, truncation=True, max_length=12)["input_ids"]
+    assert batch.ids[0].tolist() == first
+    assert batch.ids[1, 1:-1].tolist() == tokenizer(text, add_special_tokens=False)["input_ids"][10:20]
+    assert batch.names[0][0] == "[CLS]"
+    with pytest.raises(RequestError, match="text 1 to hold some words"):
+        encode(tokenizer, [" "], tokens=12)
+
+
+def test_controls_change_what_they_say_and_nothing_else(folder: Path) -> None:
+    loaded = open_model(folder)
+    batch = encode(loaded.tokenizer, [some_text(50), some_text(9, seed=1)], tokens=20)
+    mixed = shuffled(batch)
+    assert sorted(mixed.ids[0].tolist()) == sorted(batch.ids[0].tolist())
+    assert mixed.ids[0].tolist() != batch.ids[0].tolist()
+    assert mixed.ids[:, 0].tolist() == [2, 2]
+    drawn = with_random_tokens(batch, 64)
+    assert torch.equal(drawn.ids[~batch.real], batch.ids[~batch.real])
+    assert not torch.equal(drawn.ids[batch.real], batch.ids[batch.real])
+    before = {name: value.clone() for name, value in loaded.network.state_dict().items()}
+    twin: Any = random_twin(loaded.network, seed=3)
+    again: Any = random_twin(loaded.network, seed=3)
+    weight = "encoder.layer.0.attention.self.query.weight"
+    assert torch.equal(twin.state_dict()[weight], again.state_dict()[weight])
+    assert not torch.equal(twin.state_dict()[weight], before[weight])
+    assert all(torch.equal(value, before[name]) for name, value in loaded.network.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        (["no-such-model"], "a model folder, a GGUF file, a hub id or one of minilm, smollm2"),
+        (["org/never-downloaded"], "add --allow-download"),
+        (["minilm", "--layers", "x"], "--layers such as"),
+        (["minilm", "--dtype", "int8"], "a dtype among"),
+        (["minilm", "--device", "tpu"], "device cpu"),
+        (["minilm", "--text", "/no/such/file.txt"], "a readable file"),
+    ],
+)
+def test_wrong_requests_are_one_line(
+    arguments: list[str], match: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        run(["audit", *arguments])
+    said = capsys.readouterr().err
+    assert stopped.value.code == 2
+    assert match in " ".join(said.split())
+
+
+def test_options_that_cannot_be_met_are_refused_in_one_line(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    taken = tmp_path / "taken"
+    taken.write_text("a file")
+    requests = {
+        ("--layers", "9"): "layers from 0, the embeddings, to 3; got 9",
+        ("--layers", "2-1"): "--layers such as 0,6,12 or 0-5; got 2-1",
+        ("--passages", "0"): "passages to be a whole number of at least 1; got 0",
+        ("--seed", "-1"): "seed to be a whole number of at least 0; got -1",
+        ("--out", str(taken)): "--out to name a folder, new or old; got",
+        ("--out", str(taken / "below")): "which is a file",
+        ("--text", str(tmp_path)): "got a folder; check the path",
+        ("--weights-only", "--fail-if", "rank < 4"): "got --fail-if",
+        ("--weights-only", "--out", "report"): "got --out",
+    }
+    for arguments, message in requests.items():
+        with pytest.raises(SystemExit) as stopped:
+            run(["audit", str(folder), "--tokens", "20", *arguments])
+        said = " ".join(capsys.readouterr().err.split())
+        assert (stopped.value.code, message in said) == (2, True), said
+
+
+def test_the_table_says_what_was_read_and_shows_the_inside(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, words in (("short", 5), ("long", 50)):
+        (tmp_path / name).write_text(some_text(words))
+    quick = ("--no-controls", "--no-ablate", "--no-heads", "--tokens", "20", "--inside")
+    both = [option for name in ("short", "long") for option in ("--text", str(tmp_path / name))]
+    status, out = command(capsys, str(folder), *both, *quick)
+    said = " ".join(out.split())
+    assert status == 0
+    # Two tokens are the tokenizer's own.
+    assert "means over 2 passages of 7 to 20 tokens" in said
+    assert "inside the blocks" in said
+    assert "attention output" in said
+
+
+def test_chosen_layers_come_with_both_ends(folder: Path) -> None:
+    quick: dict[str, Any] = {"tokens": 20, "controls": False, "ablation": False, "heads": False, "masks": False}
+    result = audit(folder, [some_text(100)], layers=[1], **quick)
+    assert [row.layer for row in result.boundaries] == [0, 1, 3]
+    assert result.model.layers == 3
+    whole = audit(folder, [some_text(100)], **quick)
+    assert result.verdict.status == whole.verdict.status
+    assert result.boundaries[-1].values == whole.boundaries[-1].values
+
+
+def test_too_many_tokens_for_the_model(folder: Path) -> None:
+    with pytest.raises(RequestError, match="at most 64 tokens"):
+        audit(str(folder), [some_text(200)], tokens=100)
+
+
+def test_the_shipped_text_is_long_enough_for_several_passages() -> None:
+    assert 600 <= len(shipped_text().split()) <= 800

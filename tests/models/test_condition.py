@@ -1,0 +1,63 @@
+"""Conditions say what they mean, and nothing else is understood."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from rankfall.errors import RequestError
+from rankfall.models.condition import parse_condition
+from rankfall.models.depth.capture import Place
+from rankfall.models.depth.measure import measure_one
+from rankfall.models.depth.rows import DepthRow, gather
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[DepthRow]:
+    """Ranks 6, 3 and 5 at layers 0, 1 and 2."""
+    basis = torch.linalg.qr(torch.randn(8, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64))[0]
+    return gather([measure_one(Place(layer), 0, basis[:rank], []) for layer, rank in enumerate((6, 3, 5))])
+
+
+@pytest.mark.parametrize(
+    ("text", "layers"),
+    [
+        ("effective_rank < 4", [1]),
+        ("effective_rank<=5.0001", [1, 2]),
+        ("unit.effective_rank at last < 4", []),
+        ("raw.rank >= 5 at any", [0, 2]),
+        ("raw.rank > 5 at 0", [0]),
+        ("centred.rank at 1 < 2.5", [1]),
+        ("mean_abs_cosine > .5", []),
+        ("rank > -1e0", [0, 1, 2]),
+    ],
+)
+def test_conditions_hold_where_they_should(rows: list[DepthRow], text: str, layers: list[int]) -> None:
+    assert [layer for layer, _ in parse_condition(text).failures(rows)] == layers
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "effective_rank",
+        "effective_rank < ",
+        "effective_rank == 4",
+        "goodness < 4",
+        "best.effective_rank < 4",
+        "effective_rank < 4; import os",
+        "__import__('os').system('true') < 4",
+        "effective_rank at last < 4 at any",
+        "effective_rank < nan",
+        "effective_rank < 1e9999",
+        "effective_rank < 4" + " " * 500,
+    ],
+)
+def test_anything_else_is_refused(text: str) -> None:
+    with pytest.raises(RequestError, match="a condition"):
+        parse_condition(text)
+
+
+def test_a_layer_that_is_not_there_is_refused(rows: list[DepthRow]) -> None:
+    with pytest.raises(RequestError, match="layers run from 0 to 2"):
+        parse_condition("rank < 4 at 9").failures(rows)

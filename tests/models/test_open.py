@@ -1,0 +1,115 @@
+"""Sound models open: sharded, under another file name, in another dtype, from the hub's cache, by short name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import huggingface_hub
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tests.models.small import save_small, small_model
+
+from rankfall.errors import RequestError
+from rankfall.models.load.guards import require_memory
+from rankfall.models.load.open import ALL_NAMES, named_path, open_model
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return save_small(tmp_path / "model")
+
+
+def same_as_saved(path: Path) -> bool:
+    ours, saved = open_model(path).network.state_dict(), small_model("bert").state_dict()
+    return set(ours) == set(saved) and all(torch.equal(ours[name], saved[name]) for name in saved)
+
+
+def test_a_folder_opens_unchanged(folder: Path) -> None:
+    assert same_as_saved(folder)
+    loaded = open_model(folder)
+    assert not loaded.network.training
+    assert loaded.tokenizer("w3")["input_ids"] == [2, 7, 3]
+    assert loaded.notes == ()
+
+
+def test_shards_with_an_index(folder: Path) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    names = sorted(tensors)
+    halves = {"model-00001-of-00002.safetensors": names[::2], "model-00002-of-00002.safetensors": names[1::2]}
+    for file, inside in halves.items():
+        save_file({name: tensors[name] for name in inside}, folder / file, {"format": "pt"})
+    table = {"metadata": {}, "weight_map": {name: file for file, inside in halves.items() for name in inside}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(table))
+    assert same_as_saved(folder)
+    (folder / "model-00002-of-00002.safetensors").unlink()
+    with pytest.raises(RequestError, match=r"the file model-00002-of-00002.safetensors; got nothing there"):
+        open_model(folder)
+
+
+def test_weights_under_another_name(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "weights.safetensors")
+    assert same_as_saved(folder)
+
+
+def test_another_dtype(folder: Path) -> None:
+    network = open_model(folder, dtype="bfloat16").network
+    assert {parameter.dtype for parameter in network.parameters()} == {torch.bfloat16}
+
+
+def test_without_a_tokenizer(folder: Path) -> None:
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / name).unlink()
+    assert open_model(folder).tokenizer is None
+
+
+def test_a_folder_without_a_model(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match=r"config\.json in"):
+        open_model(tmp_path)
+
+
+def test_a_file_of_another_kind(tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").write_bytes(b"x")
+    with pytest.raises(RequestError, match=r"a model folder or a \.gguf file"):
+        open_model(tmp_path / "model.onnx")
+
+
+def test_the_hub_cache_may_link_to_its_own_blobs_only(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository = tmp_path / "models--org--small"
+    snapshot = repository / "snapshots" / "abc"
+    snapshot.mkdir(parents=True)
+    (repository / "blobs").mkdir()
+    for path in folder.iterdir():
+        blob = repository / "blobs" / f"blob-of-{path.stem}"
+        path.rename(blob) if path.name != "model.safetensors" else blob.write_bytes(path.read_bytes())
+        (snapshot / path.name).symlink_to(blob)
+    asked: list[bool] = []
+
+    def local(name: str, *, allow_patterns: list[str], local_files_only: bool = False) -> str:
+        asked.append(local_files_only)
+        return str(snapshot)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", local)
+    assert open_model("org/small").source == "hub id org/small"
+    assert asked == [True]
+    (snapshot / "model.safetensors").unlink()
+    (snapshot / "model.safetensors").symlink_to(folder / "model.safetensors")
+    with pytest.raises(RequestError, match="inside the model's own folder"):
+        open_model("org/small")
+
+
+def test_short_names_say_how_to_get_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANKFALL_MODELS", str(tmp_path))
+    for one in ALL_NAMES:
+        with pytest.raises(RequestError, match=rf"{one.name} on this machine.*{one.requirement}"):
+            open_model(one.name)
+    assert named_path("something-else") is None
+
+
+def test_a_model_larger_than_the_memory_is_refused() -> None:
+    with pytest.raises(RequestError, match="fits into 80% of the free memory"):
+        require_memory(10**15, 4)

@@ -1,0 +1,113 @@
+"""A class without its line in the catalogue, or a line that does not say what the class says, fails here."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Iterator
+
+import pytest
+
+import rankfall
+from rankfall import catalogue
+from rankfall.constructions.base import Construction
+from rankfall.equilibria.base import Family
+from rankfall.errors import RequestError
+from rankfall.figures.base import Reproduction
+from rankfall.masks import Explicit, Mask, Window
+from rankfall.norms import LayerNorm, Norm
+from rankfall.registry import Registry, made, spelled
+from rankfall.tasks.base import Task
+from rankfall.training.engines.base import Engine
+
+BASES = {
+    "MASKS": Mask,
+    "NORMS": Norm,
+    "TASKS": Task,
+    "CONSTRUCTIONS": Construction,
+    "FAMILIES": Family,
+    "ENGINES": Engine,
+}
+# A mask given as a matrix has no spelling.
+WITHOUT_A_NAME = {Explicit}
+REGISTRIES = {name: value for name, value in vars(catalogue).items() if isinstance(value, Registry)}
+
+
+def modules() -> Iterator[str]:
+    for one in pkgutil.walk_packages(rankfall.__path__, "rankfall."):
+        if not one.name.endswith(("__main__", "explorer.page")):
+            yield one.name
+
+
+def concrete(base: type) -> set[type]:
+    for name in modules():
+        if name.startswith(base.__module__.rpartition(".")[0]):
+            importlib.import_module(name)
+    found, queue = set(), [base]
+    while queue:
+        for kind in queue.pop().__subclasses__():
+            queue.append(kind)
+            if not inspect.isabstract(kind) and kind.__module__.startswith("rankfall."):
+                found.add(kind)
+    return found - WITHOUT_A_NAME
+
+
+@pytest.mark.parametrize("name", BASES)
+def test_every_class_is_listed(name: str) -> None:
+    assert set(REGISTRIES[name]) == concrete(BASES[name])
+
+
+def test_every_figure_is_listed() -> None:
+    listed = {type(one) for one in catalogue.FIGURES}
+    assert listed == concrete(Reproduction)
+    assert [one.id for one in catalogue.FIGURES] == list(catalogue.FIGURES.names)
+
+
+@pytest.mark.parametrize("name", BASES)
+def test_names_are_those_of_the_classes(name: str) -> None:
+    registry = REGISTRIES[name]
+    assert [kind.name for kind in registry] == list(registry.names)
+
+
+@pytest.mark.parametrize("name", ["MASKS", "NORMS", "TASKS"])
+def test_spellings_are_those_of_the_fields(name: str) -> None:
+    registry = REGISTRIES[name]
+    assert [registry.spelling(kind.name) for kind in registry] == [spelled(kind) for kind in registry]
+
+
+def test_an_unknown_name_is_refused_with_the_nearest() -> None:
+    with pytest.raises(RequestError, match=r"a mask among complete, causal, .*; got casual; did you mean causal\?"):
+        catalogue.MASKS["casual"]
+    with pytest.raises(RequestError, match="got zzz; for example causal or window:4"):
+        catalogue.MASKS["zzz"]
+    with pytest.raises(RequestError, match="got nothing"):
+        catalogue.MASKS[""]
+
+
+def test_items_are_made_from_their_spelling() -> None:
+    assert made(catalogue.MASKS, " window:4 ") == Window(4)
+    assert made(catalogue.NORMS, "layer:1e-5") == LayerNorm(1e-5)
+    assert made(catalogue.NORMS, "layer") == LayerNorm()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("window", "a mask written window:WIDTH; got window; give 1 to 1 numbers"),
+        ("causal:3", "a mask written causal; got causal:3; give no number"),
+        ("window:x", "numbers in window:WIDTH; got window:x; write a int instead of 'x'"),
+        ("random:0.5:1:2", "random:PROBABILITY"),
+    ],
+)
+def test_wrong_numbers_are_refused(text: str, message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        made(catalogue.MASKS, text)
+
+
+def test_completion_and_choices_import_nothing() -> None:
+    lazy: Registry[object] = Registry("thing", {"alpha:N": "no.such:Thing", "beta": "nor.this:One"}, example="beta")
+    assert lazy.complete("al") == ["alpha"]
+    assert lazy.choices == "alpha:N or beta"
+    assert "beta" in lazy
+    assert len(lazy) == 2

@@ -1,0 +1,90 @@
+"""Plans: nothing twice, nothing forgotten, nothing that does not fit."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.training.conftest import tiny
+
+from rankfall.errors import RequestError
+from rankfall.store.checkpoints import Checkpoints
+from rankfall.store.identity import settings as plain
+from rankfall.store.store import Store
+from rankfall.training.plan import (
+    cell_flops,
+    group_cells,
+    group_flops,
+    halves,
+    make_plan,
+    memory_budget,
+    stack_bytes,
+    stack_name,
+)
+from rankfall.training.stack import stack_key
+
+PLENTY = 2**34
+
+
+@given(
+    st.lists(st.sampled_from([1, 2, 4]), min_size=1, max_size=3, unique=True),
+    st.lists(st.sampled_from([1, 2]), min_size=1, max_size=2, unique=True),
+    st.integers(1, 9),
+    st.integers(1, 6),
+    st.integers(1, 40),
+)
+@settings(max_examples=30, deadline=None, derandomize=True)
+def test_every_cell_is_in_exactly_one_stack_that_fits(
+    ranks: list[int], multipliers: list[int], seeds: int, max_stack: int, room: int
+) -> None:
+    cells = [tiny(rank=r, multiplier=m, seed=s) for r in ranks for m in multipliers for s in range(seeds)]
+    memory = max(stack_bytes([cell], "cpu") for cell in cells) + room * 1000
+    groups = group_cells(cells, memory=memory, max_stack=max_stack)
+    assert sorted(map(hash, (cell for group in groups for cell in group))) == sorted(map(hash, cells))
+    for group in groups:
+        assert len({stack_key(cell) for cell in group}) == 1
+        assert len(group) <= max_stack
+        assert stack_bytes(group, "cpu") <= memory
+    assert group_cells(cells, memory=memory, max_stack=max_stack) == groups
+
+
+def test_a_cell_too_large_for_memory_is_named(store: Store) -> None:
+    cells = [tiny(), tiny(batch=4096, multiplier=64)]
+    with pytest.raises(RequestError, match=r"GiB on cpu to train .*multiplier=64, batch=4096; got 0\.0"):
+        make_plan(cells, store, memory=2**22)
+
+
+def test_finished_cells_are_left_out_and_the_order_of_the_rest_is_fixed(store: Store) -> None:
+    cells = [tiny(seed=seed) for seed in range(4)]
+    store.write(cells[1], summary={"status": "done"}, environment={})
+    plan = make_plan(cells, store, memory=PLENTY)
+    assert plan.finished == (cells[1],)
+    assert plan.stacks == ((cells[0], cells[2], cells[3]),)
+    assert plan.flops == pytest.approx(3 * cell_flops(cells[0]))
+    assert group_flops(plan.stacks[0], chunks_done=1) == pytest.approx(1.5 * cell_flops(cells[0]))
+
+
+def test_a_stack_that_was_begun_keeps_its_members(store: Store) -> None:
+    cells = [tiny(seed=seed) for seed in range(5)]
+    begun = (cells[3], cells[1])
+    Checkpoints(store.checkpoints_folder).begin(stack_name(begun), [plain(cell) for cell in begun])
+    plan = make_plan(cells[:4], store, memory=PLENTY)
+    assert plan.stacks == (begun, (cells[0], cells[2]))
+
+
+def test_there_is_work_for_every_worker(store: Store) -> None:
+    cells = [tiny(seed=seed) for seed in range(5)]
+    sizes = [len(group) for group in make_plan(cells, store, memory=PLENTY, at_least=3).stacks]
+    assert sorted(sizes) == [1, 2, 2]
+    assert len(make_plan(cells, store, memory=PLENTY, at_least=9).stacks) == 5
+
+
+def test_halves_lose_nothing() -> None:
+    group = tuple(tiny(seed=seed) for seed in range(5))
+    first, second = halves(group)
+    assert first + second == group
+    assert abs(len(first) - len(second)) <= 1
+
+
+def test_there_is_some_memory() -> None:
+    assert 2**20 < memory_budget("cpu") < 2**50

@@ -1,0 +1,90 @@
+"""The Ray engine on a real local Ray with two workers, one of which is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.training.conftest import QUICK, contents, tiny
+
+from rankfall.errors import RequestError
+from rankfall.store.checkpoints import Checkpoints
+from rankfall.store.store import Store
+from rankfall.training.engines.base import make_engine
+from rankfall.training.engines.ray import train_task
+from rankfall.training.options import Options
+from rankfall.training.plan import stack_name
+from rankfall.training.sweep import sweep
+
+CELLS = [tiny(seed=0, steps=600), tiny(seed=1, steps=300)]
+
+
+def kill_the_worker_of(store: Store, name: str, seen: list[int], given_up: threading.Event) -> None:
+    """Wait for a stack's checkpoint, then kill the process that trains it."""
+    while not given_up.wait(0.01):
+        saved = Checkpoints(store.checkpoints_folder).find(name)
+        if saved is not None and saved.chunk >= 2:
+            (owner,) = store.claims_folder.glob(f"owners/ray-*-{name}")
+            pid = json.loads(owner.read_text())["pid"]
+            os.kill(pid, signal.SIGKILL)
+            seen.append(pid)
+            return
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_killed_worker_s_stack_is_retried_and_goes_on(store: Store, tmp_path: Path) -> None:
+    ray = pytest.importorskip("ray")
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    killed: list[int] = []
+    done = threading.Event()
+    killer = threading.Thread(target=kill_the_worker_of, args=(store, stack_name(CELLS[:1]), killed, done))
+    killer.start()
+    try:
+        engine = make_engine("ray", QUICK)
+        assert (engine.device(), engine.workers()) == ("cpu", 2)
+        outcome = sweep(CELLS, store, engine=engine)
+    finally:
+        done.set()
+        killer.join()
+        ray.shutdown()
+    assert len(killed) == 1
+    assert outcome.complete
+    alone = Store(tmp_path / "alone")
+    for cell in CELLS:
+        sweep([cell], alone, options=QUICK)
+    assert contents(store) == contents(alone)
+    assert [path for path in store.claims_folder.rglob("*") if path.is_file()] == []
+
+
+def order(**changes: Any) -> str:
+    options = {"device": "cpu", "threads": 1, "checkpoint_seconds": 0}
+    return json.dumps({"cells": [{"dim": 4, "rank": 2, **changes}], "options": options})
+
+
+def test_a_task_answers_in_json(store: Store, tmp_path: Path) -> None:
+    stop = tmp_path / "stop"
+    stop.touch()
+    assert json.loads(train_task(str(store.path), order(), "me", str(stop))) == {"ending": "stopped"}
+    refusal = json.loads(train_task(str(store.path), order(rank=3), "me", str(stop)))
+    assert refusal["required"] == "a rank that divides the width 4"
+    lost = json.loads(train_task(str(tmp_path / "elsewhere"), order(), "me", str(stop)))
+    assert lost["got"] == "no such folder"
+
+
+def test_a_missing_ray_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(RequestError, match=r"required Ray for --engine ray; .* pip install 'rankfall\[cluster\]'"):
+        make_engine("ray", Options())
+
+
+def test_an_unknown_engine_is_refused() -> None:
+    with pytest.raises(RequestError, match="an engine among local, ray; got slurm"):
+        make_engine("slurm", Options())
