@@ -78,7 +78,7 @@ CONSTRUCTIONS: Registry[type[Construction]] = Registry(
 )
 
 FAMILIES: Registry[type[Family]] = Registry(
-    "family of equilibria",
+    "family",
     {
         "star": "rankfall.equilibria.star:Star",
         "window": "rankfall.equilibria.shift:Window",

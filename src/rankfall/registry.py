@@ -67,7 +67,9 @@ class Registry(Generic[Item]):
             return name
         near = difflib.get_close_matches(name, self.names, n=1)
         remedy = f"did you mean {near[0]}?" if near else f"for example {self.example}"
-        raise RequestError(required=f"a {self.kind} among {self.choices}", got=name or "nothing", remedy=remedy)
+        article = "an" if self.kind[0] in "aeiou" else "a"
+        known = ", ".join(self._spellings.values())
+        raise RequestError(required=f"{article} {self.kind} among {known}", got=name or "nothing", remedy=remedy)
 
 
 def spelled(kind: Any) -> str:
