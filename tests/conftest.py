@@ -16,15 +16,22 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from jaxtyping import install_import_hook
 
-CHECKED_ROOMS = ("linalg", "attention", "measures")
+CHECKED_ROOMS = ("linalg", "masks", "norms.py", "mechanism", "measures")
 # Triton's interpreter reads the source of kernels again, and does not find what a wrapper has put around them.
 KERNELS = ("householder", "sturm")
 
 
 def checked_modules() -> list[str]:
     package = Path(importlib.util.find_spec("rankfall").origin).parent
-    files = (path for room in CHECKED_ROOMS for path in (package / room).rglob("*.py") if path.stem not in KERNELS)
-    return [".".join(["rankfall", *path.relative_to(package).with_suffix("").parts]) for path in files]
+    missing = [room for room in CHECKED_ROOMS if not (package / room).exists()]
+    assert not missing, f"nothing would be checked in {missing}"
+    folders = (package / room for room in CHECKED_ROOMS)
+    files = [path for room in folders for path in (room.rglob("*.py") if room.is_dir() else [room])]
+    return [
+        ".".join(["rankfall", *path.relative_to(package).with_suffix("").parts])
+        for path in files
+        if path.stem not in KERNELS
+    ]
 
 
 install_import_hook(checked_modules(), "beartype.beartype")

@@ -69,5 +69,5 @@ def test_placement() -> None:
 
 def test_names() -> None:
     assert [parse_norm(kind.name) for kind in NORMS] == [kind() for kind in NORMS]
-    with pytest.raises(RequestError, match="a norm among none, unit, layer, rms; got batch"):
+    with pytest.raises(RequestError, match=r"a norm among none, unit, layer\[:EPSILON\], rms\[:EPSILON\]; got batch"):
         parse_norm("batch")
