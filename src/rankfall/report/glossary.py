@@ -1,0 +1,75 @@
+"""The words that reports and documentation use, each with its meaning: one list for the page and for every report."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+
+GLOSSARY: dict[str, str] = {
+    "ablation": "running a model's own blocks again without some of their parts (norm, residual, feed- "
+    "orward), to see which part keeps the tokens apart",
+    "band": "the diagonals that hold every allowed pair of a mask; attention that follows it costs tokens "
+    "times band width instead of tokens squared",
+    "cell": "one training run of a sweep, described by plain values (task, width, rank, heads, seed, ...) "
+    "that are also its identity",
+    "centred view": "tokens minus their mean token: what distinguishes them; its rank is at most one less "
+    "than the number of tokens",
+    "claim": "a statement about a figure that can fail, with the number that decided",
+    "collapse": "all tokens becoming equal (mu goes to zero) or, with a norm, all pointing in one direction",
+    "construction": "explicit weights that realise a theorem, with the error that they must have",
+    "control": "the same measurement on something known: random weights, shuffled tokens, random tokens",
+    "coverage": "how much of a model's attention was seen while it ran, compared with what was there to see",
+    "effective rank": "exponential of the entropy of the normalised squared singular values: how many "
+    "directions carry the energy",
+    "equilibrium": "tokens that a layer leaves exactly as they are",
+    "error floor": "the least mean squared error that no layer of a given shape can go below, whatever its weights",
+    "fresh data": "new batches in every training step, instead of the same sample over and over",
+    "grid": "a TOML file whose lists are crossed into the cells of a sweep",
+    "head rank": "the rank r of a head's query/key form K Q^T; at most the width of its queries and keys",
+    "hemisphere condition": "some direction has a positive product with every token; B-thm2 needs it",
+    "hypotheses": "what a theorem asks for; they are checked on the given weights, and without them no "
+    "number is quoted",
+    "manifest": "the last file of a stored run; its presence means that the run is complete",
+    "mu": "distance of the tokens from all being equal: the Frobenius norm of the tokens minus their mean token",
+    "multiplier": "by how much a small disturbance of an equilibrium grows in one layer; below one it dies away",
+    "numerical rank": "how many singular values exceed the rounding errors of the largest",
+    "probing": "reading a head's linear maps off its answers to unit vectors, whatever its weights are called",
+    "protocol": "how a cell is trained: `published` repeats the same 100 batches, `fresh` draws new ones every step",
+    "query/key form": "the bilinear form K Q^T with which a head scores pairs of tokens",
+    "radius": "the number of steps in which the best placed root reaches every token",
+    "relative mu": "mu over the size of all tokens together: the share that distinguishes them, between 0 and 1",
+    "replay": "running one recorded attention module again in float64, verified against the recorded pass first",
+    "root": "a token from which every token is reached along the mask's graph; with a root pure attention collapses",
+    "sink": "a token far longer than the others, which dominates raw measures; here told by its length",
+    "smallest singular value": "size of the weakest direction; zero when the tokens do not have full rank",
+    "stable rank": "squared size of all tokens over the squared size of their strongest direction",
+    "stack": "models trained together as one program, with a leading model axis",
+    "store": "the folder of complete runs, each named by the hash of its configuration",
+    "tail rate": "the factor per layer by which mu shrinks once scores have become flat: the second "
+    "eigenvalue of uniform attention",
+    "token rank": "how many directions the token representations of a text span, however it is counted",
+    "unit view": "every token divided by its length: directions alone, so that long tokens do not hide the others",
+    "value rank": "the rank of a head's value and output maps",
+}
+
+
+def used(text: str) -> dict[str, str]:
+    """The entries whose words occur in a text, plural or not, in alphabetical order."""
+    lower = text.lower()
+    return {
+        word: meaning for word, meaning in sorted(GLOSSARY.items()) if re.search(rf"\b{re.escape(word)}s?\b", lower)
+    }
+
+
+def glossary_page() -> str:
+    """The page of the documentation: a heading for each word, so that other pages can link to it."""
+    opening = (
+        "# Glossary\n\nThe words that commands, reports and these pages use. Columns of a report's tables are\n"
+        "explained behind their `?`, measures in the guide to [`audit`](guide/audit.md).\n"
+    )
+    entries = (f"\n## {word}\n\n{textwrap.fill(meaning, 118)}\n" for word, meaning in sorted(GLOSSARY.items()))
+    return opening + "".join(entries)
+
+
+if __name__ == "__main__":
+    print(glossary_page(), end="")
