@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rankfall.attention.masks import parse_mask
 from rankfall.attention.norms import PLACEMENTS, parse_norm
@@ -17,11 +17,16 @@ CHUNK = 100
 POSITIONS = ("none", "additive", "concatenated")
 DATA: tuple[str, ...] = ("published", "fresh")
 DTYPES = ("float32", "float64")
+STARTS = ("apart", "copies")
+WARM_UPS = ("first", "zero")
 
 
 @dataclass(frozen=True)
 class Cell:
-    """The published protocol of paper A is the default; every field is one thing that users vary.
+    """The model of paper A's experiments is the default; every field is one thing that users vary.
+
+    The published protocol is `start="copies"` for several layers, and `warm_up_from="zero"`. The defaults of these
+    two are those of the results that were there before the fields.
 
     Symbols of the paper: N = points, d = dim, L = layers, r = rank, H = heads, m = multiplier.
     """
@@ -52,6 +57,11 @@ class Cell:
     recipe: str = "published"
     seed: int = 0
     dtype: str = "float32"
+    start: str = field(default="apart", metadata={"later": True})
+    """`apart`: each layer has initial weights of its own; `copies`: all start as the first, as in
+    `nn.TransformerEncoder`, which copies the layer that it is given."""
+    warm_up_from: str = field(default="first", metadata={"later": True})
+    """`first`: the first chunk already moves, at the first step of the warm-up; `zero`: it trains at rate zero."""
 
     def __post_init__(self) -> None:
         for name in ("points", "dim", "layers", "rank", "multiplier", "feed_forward", "batch", "steps"):
@@ -66,6 +76,20 @@ class Cell:
         _one_of("data", self.data, DATA)
         _one_of("recipe", self.recipe, tuple(ALL_RECIPES))
         _one_of("dtype", self.dtype, DTYPES)
+        _one_of("start", self.start, STARTS)
+        _one_of("warm_up_from", self.warm_up_from, WARM_UPS)
+        require(
+            self.start == "apart" or self.layers > 1,
+            required="several layers for start=copies",
+            got=f"layers={self.layers}",
+            remedy="leave start out: one layer starts the same either way",
+        )
+        require(
+            self.warm_up_from == "first" or self.chunks > 1,
+            required=f"more than {CHUNK} steps for warm_up_from=zero, whose first {CHUNK} change nothing",
+            got=f"steps={self.steps}",
+            remedy="train longer, or leave warm_up_from out",
+        )
         require(
             isinstance(self.learning_rate, (int, float))
             and math.isfinite(self.learning_rate)
