@@ -41,17 +41,17 @@ def export_results(runs: Iterable[Run], folder: Path) -> list[Path]:
         before: dict[str, Any] = json.loads(notes.read_text()) if notes.exists() else {}
         environments = before.get("environments", [])
         held = {row["id"] for row in rows}
-        kinds = [set(keys) for summary, _, keys in members if summary["id"] not in held]
+        kinds: list[set[str]] = [set(keys) for summary, _, keys in members if summary["id"] not in held]
         if "config" in before:
             kinds += [set(before["config"]) - set(before.get(OPTIONAL, ())), set(before["config"])]
-        config = sorted(set().union(*kinds))
+        config = sorted({key for keys in kinds for key in keys})
         for summary, environment, _ in members:
             if summary["id"] not in held:
                 if environment not in environments:
                     environments.append(environment)
                 rows.append({**summary, "environment": environments.index(environment)})
         document = {"schema": SCHEMA, "config": config, "environments": environments}
-        if optional := sorted(set(config) - set.intersection(*kinds)):
+        if optional := [key for key in config if not all(key in keys for keys in kinds)]:
             document[OPTIONAL] = optional
         write_bytes(page, to_csv(sorted(rows, key=lambda row: str(row["id"]))).encode())
         write_bytes(notes, (json.dumps(document, indent=1, sort_keys=True) + "\n").encode())
