@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from tests.store.conftest import Setting, write
 
 from rankfall.errors import RequestError
 from rankfall.store.files import from_csv, to_csv
+from rankfall.store.identity import settings as identity_settings
 from rankfall.store.results import export_results, import_results
 from rankfall.store.store import Store
 
@@ -76,6 +78,26 @@ def test_exporting_again_adds_without_changing_what_is_there(store: Store, expor
     after = page.read_text().splitlines()
     assert set(before) < set(after)
     assert len(after) == len(before) + 1
+
+
+def test_settings_that_only_some_lines_have(store: Store, exported: Path, tmp_path: Path) -> None:
+    """A setting added later is absent from older lines, and from new ones that have it at its default."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Later(Setting):
+        start: str = dataclasses.field(default="apart", metadata={"later": True})
+
+    wanted = [Setting(size=1), Later(size=6), Later(size=7, start="copies"), Later(size=8, start="copies")]
+    for setting in wanted[1:3]:
+        write(store, setting, summary={**complete(setting), **identity_settings(setting)})
+    export_results(store.runs(), exported)
+    write(store, wanted[3], summary={**complete(wanted[3]), **identity_settings(wanted[3])})
+    export_results(store.runs(), exported)
+    other = Store(tmp_path / "other")
+    import_results(other, exported)
+    assert other.missing(wanted) == []
+    for setting in wanted:
+        assert other.run(setting).summary() == store.run(setting).summary()
 
 
 def test_an_edited_line_is_refused(exported: Path, tmp_path: Path) -> None:

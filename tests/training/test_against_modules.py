@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 from pathlib import Path
 
@@ -38,6 +39,37 @@ def test_thirty_steps_equal_modules_with_adamw(rank: int, multiplier: int, layer
     expected = oracle.plain_model(cell, stack.weights(0)).state_dict()
     for name, value in model.state_dict().items():
         torch.testing.assert_close(value, expected[name], rtol=0, atol=1e-10, msg=name)
+
+
+def test_copies_start_as_an_encoder_of_pytorch_starts() -> None:
+    """`nn.TransformerEncoder` copies the layer that it is given: so are ours, and they give what it gives."""
+    cell = Cell(**SMALL, rank=2, layers=3, start="copies")
+    weights = Stack([cell]).weights(0)
+    alone = Stack([dataclasses.replace(cell, layers=1, start="apart")]).weights(0)
+    encoder = torch.nn.TransformerEncoder(
+        oracle.plain_model(cell, weights)[0], num_layers=3, enable_nested_tensor=False
+    )
+    ours = oracle.plain_model(cell, weights)
+    assert sum(1 for _ in encoder.parameters()) == sum(1 for _ in ours.parameters()) > 0
+    for theirs, mine in zip(encoder.parameters(), ours.parameters(), strict=True):
+        torch.testing.assert_close(theirs, mine, rtol=0, atol=0)
+    for name, value in weights.items():
+        torch.testing.assert_close(value, alone[f"0.{name.partition('.')[2]}"], rtol=0, atol=0)
+
+
+def test_layers_apart_differ() -> None:
+    weights = Stack([Cell(**SMALL, rank=2, layers=2)]).weights(0)
+    assert float((weights["0.query"] - weights["1.query"]).abs().max()) > 0.1
+
+
+def test_first_chunk_from_zero_changes_no_weight() -> None:
+    cell = Cell(**{**SMALL, "steps": 2000}, rank=2, layers=2, start="copies", warm_up_from="zero")
+    stack = Stack([cell])
+    before = stack.weights(0)
+    stack.advance()
+    assert all(torch.equal(before[name], value) for name, value in stack.weights(0).items())
+    stack.advance()
+    assert not all(torch.equal(before[name], value) for name, value in stack.weights(0).items())
 
 
 def test_starts_as_modules_start() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from rankfall.errors import RequestError
+from rankfall.store.identity import identity
 from rankfall.training.cell import Cell
 
 
@@ -59,6 +60,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"task": "nearest", "mask": "window:1"}, "every token of the task nearest may attend to a point"),
     ({"layers": 0}, "layers to be a whole number of at least 1"),
     ({"seed": -1}, "seed to be a whole number of at least 0"),
+    ({"start": "copies"}, "several layers for start=copies; got layers=1"),
+    ({"start": "same", "layers": 3}, "start among apart, copies"),
+    ({"warm_up_from": "zero", "steps": 100}, "more than 100 steps for warm_up_from=zero"),
+    ({"warm_up_from": "half"}, "warm_up_from among first, zero"),
     ({"points": 1}, "points to be a whole number of at least 2"),
 ]
 
@@ -67,6 +72,14 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 def test_wrong_cells(change: dict[str, Any], message: str) -> None:
     with pytest.raises(RequestError, match=message):
         Cell(**change)
+
+
+def test_later_fields_leave_older_identities_as_they_were() -> None:
+    """The identity of a one-layer cell as committed before `start` and `warm_up_from` were fields."""
+    assert identity(Cell(rank=8, multiplier=8)) == "16674e9398936d90"
+    deep = Cell(layers=3, rank=8)
+    changed = [{"start": "copies"}, {"warm_up_from": "zero"}, {"start": "copies", "warm_up_from": "zero"}]
+    assert len({identity(deep), *(identity(dataclasses.replace(deep, **change)) for change in changed)}) == 4
 
 
 def test_stable_recipe_places_the_norm_before_the_branch() -> None:

@@ -14,6 +14,9 @@ Record = Mapping[str, Any]
 
 STYLES: dict[str, tuple[str, dict[str, Any]]] = {
     "ours": ("ours, repeated sample (training loss)", {"linestyle": "-", "markersize": 5}),
+    "same_weights_fresh": (
+        "the same weights on fresh data", {"linestyle": ":", "markersize": 4, "alpha": 0.6},
+    ),
     "trained_fresh": (
         "ours, fresh data throughout", {"linestyle": "--", "markersize": 5, "markerfacecolor": "white"},
     ),
@@ -32,8 +35,8 @@ def rank_curves(
 ) -> Figure:
     """`panel` and `line` name where a record belongs; the axis is rank over width, so that scales can be laid over.
 
-    Crosses: published. Filled, solid: training loss on the repeated sample. Hollow, dashed: fresh data throughout.
-    The legend names those of the three that there are.
+    Crosses: published. Filled, solid: training loss on the repeated sample; dotted: the same weights on fresh data.
+    Hollow, dashed: fresh data throughout. The legend names those of the four that there are.
     """
     panels = list(dict.fromkeys(panel(record) for record in records))
     lines = list(dict.fromkeys(line(record) for record in records))

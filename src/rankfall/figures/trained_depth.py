@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 GRID = "depth"
 BY = ("layers", "multiplier", "rank", "recipe")
+EXACT: dict[str, Any] = {"start": "copies", "warm_up_from": "zero"}
 SMALL: dict[Scale, dict[str, Any]] = {
     "smoke": {"dim": 8, "points": 4, "feed_forward": 32, "batch": 32, "steps": 200, "layers": 3},
     "quick": {"dim": 16, "points": 8, "feed_forward": 64, "batch": 64, "steps": 1200, "layers": 5},
@@ -56,12 +57,12 @@ class TrainedDepth(Reproduction):
 
 
 def figure_cells(scale: Scale) -> list[Cell]:
-    """The same cells by every recipe."""
+    """The same cells by every recipe, the published one with the start and the warm-up that were published."""
     if scale == "paper":
         return read_grid(GRID)
     base = Cell(**SMALL[scale], rank=1, data="fresh")
     return [
-        dataclasses.replace(base, rank=rank, recipe=recipe)
+        dataclasses.replace(base, rank=rank, recipe=recipe, **(EXACT if recipe == "published" else {}))
         for recipe in ALL_RECIPES
         for rank in (1, base.dim // 2, base.dim)
     ]

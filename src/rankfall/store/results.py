@@ -18,6 +18,9 @@ from rankfall.store.identity import SCHEMA, identity
 from rankfall.store.run import Run
 from rankfall.store.store import Store
 
+OPTIONAL = "optional"
+"""Settings that only some lines of a page have: empty where a line does not."""
+
 
 def export_results(runs: Iterable[Run], folder: Path) -> list[Path]:
     """Write one pair of files per hardware and date, and return their paths.
@@ -34,15 +37,21 @@ def export_results(runs: Iterable[Run], folder: Path) -> list[Path]:
     for name, members in sorted(groups.items()):
         page, notes = folder / f"{name}.csv", folder / f"{name}.json"
         rows = from_csv(page.read_text()) if page.exists() else []
-        environments = json.loads(notes.read_text())["environments"] if notes.exists() else []
-        config = sorted({key for _, _, keys in members for key in keys})
+        before: dict[str, Any] = json.loads(notes.read_text()) if notes.exists() else {}
+        environments = before.get("environments", [])
         held = {row["id"] for row in rows}
+        kinds: list[set[str]] = [set(keys) for summary, _, keys in members if summary["id"] not in held]
+        if "config" in before:
+            kinds += [set(before["config"]) - set(before.get(OPTIONAL, ())), set(before["config"])]
+        config = sorted({key for keys in kinds for key in keys})
         for summary, environment, _ in members:
             if summary["id"] not in held:
                 if environment not in environments:
                     environments.append(environment)
                 rows.append({**summary, "environment": environments.index(environment)})
         document = {"schema": SCHEMA, "config": config, "environments": environments}
+        if optional := [key for key in config if not all(key in keys for keys in kinds)]:
+            document[OPTIONAL] = optional
         write_bytes(page, to_csv(sorted(rows, key=lambda row: str(row["id"]))).encode())
         write_bytes(notes, (json.dumps(document, indent=1, sort_keys=True) + "\n").encode())
         paths += [page, notes]
@@ -70,6 +79,7 @@ def _import_page(store: Store, page: Path) -> list[str]:
     try:
         document = json.loads(page.with_suffix(".json").read_text())
         keys, environments = list(document["config"]), list(document["environments"])
+        optional = set(document.get(OPTIONAL, ()))
         rows = [(row, environments[row["environment"]]) for row in from_csv(page.read_text())]
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise RequestError(
@@ -78,7 +88,8 @@ def _import_page(store: Store, page: Path) -> list[str]:
             remedy="restore both from version control",
         ) from None
     added = []
-    for row, environment in rows:
+    for line, environment in rows:
+        row = {key: value for key, value in line.items() if value is not None or key not in optional}
         config = {key: row[key] for key in keys if key in row}
         require(
             identity(config) == row["id"],

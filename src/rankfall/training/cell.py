@@ -32,23 +32,23 @@ class Recipe:
 
 ALL_RECIPES: dict[str, Recipe] = {
     "published": Recipe(),
-    # Five layers, d = 64, d^2 parameters, 3000 steps of fresh data on an H200, rates 0.01, 0.003, 0.001, error at
-    # full rank. Norm after each branch: 1.00 at every rate, the last gain having gone to zero; nothing is learned
-    # with slower gains, nor with branches that start at zero, clipped gradients or a slower feed-forward on top.
-    # Norm before each branch and this warm-up: 0.013, 0.038, 0.434.
+    # Five layers that start apart, d = 64, d^2 parameters, 3000 steps of fresh data on an H200, rates 0.01, 0.003,
+    # 0.001, error at full rank. Norm after each branch: 1.00 at every rate, the last gain having gone to zero;
+    # nothing is learned with slower gains, nor with branches that start at zero, clipped gradients or a slower
+    # feed-forward on top. Norm before each branch and this warm-up: 0.013, 0.038, 0.434.
     "stable": Recipe(warm_up=0.1, placement="pre"),
 }
 
 
-def schedule(chunk: int, chunks: int, warm_up: float) -> float:
-    """The factor for chunk 0 <= chunk < chunks: (c+1)/w while c < w, then (1 + cos(pi (c-w)/(C-w)))/2.
+def schedule(chunk: int, chunks: int, warm_up: float, warm_up_from: str = "first") -> float:
+    """The factor for chunk 0 <= chunk < chunks: rising to 1 while c < w, then (1 + cos(pi (c-w)/(C-w)))/2.
 
-    w = warm_up * C rounded, at least one chunk. The first chunk already moves, and the rate reaches zero only after
-    the last.
+    w = warm_up * C rounded, at least one chunk. From `first` it rises as (c+1)/w, from `zero` as c/(w-1), so that
+    either way the last chunk of the warm-up has the full rate. The rate reaches zero only after the last chunk.
     """
     rising = max(1, round(warm_up * chunks))
     if chunk < rising:
-        return (chunk + 1) / rising
+        return chunk / max(1, rising - 1) if warm_up_from == "zero" else (chunk + 1) / rising
     return 0.5 * (1.0 + math.cos(math.pi * (chunk - rising) / max(1, chunks - rising)))
 
 
@@ -58,11 +58,16 @@ CHUNK = 100
 POSITIONS = ("none", "additive", "concatenated")
 DATA: tuple[str, ...] = ("published", "fresh")
 DTYPES = ("float32", "float64")
+STARTS = ("apart", "copies")
+WARM_UPS = ("first", "zero")
 
 
 @dataclass(frozen=True)
 class Cell:
-    """The published protocol of paper A is the default; every field is one thing that users vary.
+    """The model of paper A's experiments is the default; every field is one thing that users vary.
+
+    The published protocol is `start="copies"` for several layers, and `warm_up_from="zero"`. The defaults of these
+    two are those of the results that were there before the fields.
 
     Symbols of the paper: N = points, d = dim, L = layers, r = rank, H = heads, m = multiplier.
     """
@@ -93,6 +98,11 @@ class Cell:
     recipe: str = "published"
     seed: int = 0
     dtype: str = "float32"
+    start: str = field(default="apart", metadata={"later": True})
+    """`apart`: each layer has initial weights of its own; `copies`: all start as the first, as in
+    `nn.TransformerEncoder`, which copies the layer that it is given."""
+    warm_up_from: str = field(default="first", metadata={"later": True})
+    """`first`: the first chunk already moves, at the first step of the warm-up; `zero`: it trains at rate zero."""
 
     def __post_init__(self) -> None:
         for name in ("points", "dim", "layers", "rank", "multiplier", "feed_forward", "batch", "steps"):
@@ -107,6 +117,20 @@ class Cell:
         _one_of("data", self.data, DATA)
         _one_of("recipe", self.recipe, tuple(ALL_RECIPES))
         _one_of("dtype", self.dtype, DTYPES)
+        _one_of("start", self.start, STARTS)
+        _one_of("warm_up_from", self.warm_up_from, WARM_UPS)
+        require(
+            self.start == "apart" or self.layers > 1,
+            required="several layers for start=copies",
+            got=f"layers={self.layers}",
+            remedy="leave start out: one layer starts the same either way",
+        )
+        require(
+            self.warm_up_from == "first" or self.chunks > 1,
+            required=f"more than {CHUNK} steps for warm_up_from=zero, whose first {CHUNK} change nothing",
+            got=f"steps={self.steps}",
+            remedy="train longer, or leave warm_up_from out",
+        )
         require(
             isinstance(self.learning_rate, (int, float))
             and math.isfinite(self.learning_rate)

@@ -40,6 +40,11 @@ class Slot:
         """The name without the layer number: what learning rates per group go by."""
         return self.name.rpartition(".")[2]
 
+    @property
+    def in_first_layer(self) -> str:
+        """The name of the same weight in the first layer; its own where it belongs to no layer."""
+        return f"0.{self.kind}" if "." in self.name else self.name
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -71,10 +76,19 @@ class Layout:
         """Each weight as a view (models, *shape) of the rows."""
         return {s.name: rows[:, s.offset : s.offset + s.size].view(-1, *s.shape) for s in self.slots}
 
-    def initial(self, seed: int) -> Tensor:
-        """(size,) float64 starting values; the same for a model alone and in any stack, on any device."""
+    def initial(self, seed: int, start: str = "apart") -> Tensor:
+        """(size,) float64 starting values; the same for a model alone and in any stack, on any device.
+
+        The first layer does not depend on `start`; from `copies` all others equal it.
+        """
         generator = torch.Generator().manual_seed(seed)
-        return self.join([slot.start(generator, slot.shape)[None] for slot in self.slots])[0]
+        drawn: dict[str, Tensor] = {}
+        for slot in self.slots:
+            if start == "copies" and slot.in_first_layer in drawn:
+                drawn[slot.name] = drawn[slot.in_first_layer]
+            else:
+                drawn[slot.name] = slot.start(generator, slot.shape)[None]
+        return self.join(list(drawn.values()))[0]
 
     def rates(self, recipe: Recipe) -> Tensor:
         """(size,) learning rates relative to the model's own."""

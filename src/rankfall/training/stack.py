@@ -56,11 +56,11 @@ GLANCES = 20
 
 
 def stack_key(cell: Cell) -> tuple[Any, ...]:
-    """Cells with equal keys train as one program: they may differ in seed, learning rate, data and rank."""
+    """Cells with equal keys train as one program: they may differ in seed, start, learning rate, data and rank."""
     return (
         cell.task, cell.points, cell.dim, cell.layers, cell.multiplier, cell.heads * cell.value_width,
         cell.norm, cell.norm_placement, cell.mask, cell.positions, cell.width, cell.feed_forward, cell.batch,
-        cell.steps, cell.recipe, cell.dtype,
+        cell.steps, cell.recipe, cell.dtype, cell.warm_up_from,
     )  # fmt: skip
 
 
@@ -98,7 +98,7 @@ class Stack:
         # Dividing by the number of tokens asked makes the loss a mean over points and a sum over coordinates.
         self._asked = (asked / asked.any(dim=1).sum()).to(self.device, self._dtype)
         self._mask = _mask(first).to(self.device) if first.mask != "complete" else None
-        rows = torch.stack([self.layout.initial(cell.seed) for cell in ordered])
+        rows = torch.stack([self.layout.initial(cell.seed, cell.start) for cell in ordered])
         base = torch.tensor([[cell.learning_rate] for cell in ordered], dtype=torch.float64)
         if self.recipe.rates:
             base = base * self.layout.rates(self.recipe)[None]
@@ -141,7 +141,7 @@ class Stack:
             remedy="ask for summaries() instead",
         )
         chunk = self._chunks_done
-        factor = schedule(chunk, self.chunks_total, self.recipe.warm_up)
+        factor = schedule(chunk, self.chunks_total, self.recipe.warm_up, self.cells[0].warm_up_from)
         self.set_rates(factor)
         self._loss_sum.zero_()
         for start in range(0, CHUNK, self.batches.window):
