@@ -23,7 +23,7 @@ from rankfall.models.load.guards import (
     require_size,
     skeleton,
 )
-from rankfall.models.load.safetensors_header import TensorEntry, read_safetensors_header
+from rankfall.models.load.headers import TensorEntry, read_safetensors_header
 
 
 @final
@@ -104,12 +104,13 @@ class WeightFiles:
 
 def find_weights(folder: Path, root: Path, limits: Limits = LIMITS) -> WeightFiles:
     """The folder's safetensors files; `root` is the folder that no file may lie outside of."""
-    names = _shards(folder) if (folder / INDEX).exists() else [_only_file(folder)]
+    sharded = (folder / INDEX).exists()
+    names = _shards(folder) if sharded else [_single_file(folder)]
     files: dict[str, Path] = {}
     tensors: dict[str, TensorEntry] = {}
     for name in names:
         path = inside(folder, name, root)
-        files[name if (folder / INDEX).exists() else SINGLE] = path
+        files[name if sharded else SINGLE] = path
         tensors.update(read_safetensors_header(path, limits))
     return WeightFiles(files, tensors)
 
@@ -143,7 +144,7 @@ def _shards(folder: Path) -> list[str]:
     return names
 
 
-def _only_file(folder: Path) -> str:
+def _single_file(folder: Path) -> str:
     if (folder / SINGLE).exists():
         return SINGLE
     found = sorted(path.name for path in folder.glob("*.safetensors"))
@@ -191,9 +192,9 @@ def open_folder(
             trust_remote_code=False,
             output_loading_info=True,
         )
-        check_complete(info)
+        require_complete(info)
         tokenizer = library_tokenizer(stage) if has_tokenizer(stage) else None
-    check_numbers(network)
+    require_finite(network)
     body = getattr(network, "base_model", network)
     return LoadedModel(body.to(device).eval(), tokenizer, name, source, notes)
 
@@ -233,7 +234,7 @@ def library_tokenizer(stage: Path) -> Any:
     return AutoTokenizer.from_pretrained(stage, local_files_only=True, trust_remote_code=False)
 
 
-def check_complete(info: dict[str, Any]) -> None:
+def require_complete(info: dict[str, Any]) -> None:
     """Weights that are not in the files would be random numbers: refuse."""
     missing = sorted(str(key) for key in info.get("missing_keys", ()))
     wrong = sorted(str(key) for key in info.get("mismatched_keys", ()))
@@ -245,7 +246,7 @@ def check_complete(info: dict[str, Any]) -> None:
     )
 
 
-def check_numbers(network: nn.Module) -> None:
+def require_finite(network: nn.Module) -> None:
     """NaN or infinite weights make every number that follows meaningless: refuse."""
     for name, parameter in network.named_parameters():
         if not bool(torch.isfinite(parameter).all()):
