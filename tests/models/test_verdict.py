@@ -17,7 +17,15 @@ from rankfall.models.depth.measure import measure_one
 from rankfall.models.depth.rows import DepthRow, gather
 from rankfall.models.heads.probe import HeadMaps
 from rankfall.models.heads.ranks import HeadRecord, head_records
-from rankfall.models.verdict import depth_reason, heads_reason, judge, layer_rate, parts_reason, variant_ends
+from rankfall.models.verdict import (
+    depth_reason,
+    heads_reason,
+    judge,
+    layer_rate,
+    parts_reason,
+    sink_reason,
+    variant_ends,
+)
 
 
 def depth(*tokens: torch.Tensor) -> list[DepthRow]:
@@ -61,6 +69,17 @@ def test_a_sink_does_not_make_a_collapse() -> None:
     assert reason.numbers["position"] == 0
 
 
+@pytest.mark.parametrize(("share", "misleads"), [(0.69, True), (0.7, False)])
+def test_raw_numbers_mislead_below_their_share_of_the_unit_ones(share: float, misleads: bool) -> None:
+    tokens = noise()
+    tokens[0] *= 300
+    (row,) = depth(tokens)
+    changed = {view: {**row.values[view], "effective_rank": rank} for view, rank in (("raw", share), ("unit", 1.0))}
+    reason = sink_reason([replace(row, values={**row.values, **changed})])
+    assert reason is not None
+    assert ("raw numbers mislead" in reason.text) == misleads
+
+
 def test_the_measured_rate_is_the_slope() -> None:
     mean = noise(1, 40, seed=3) * 100
     rows = depth(*(mean + 0.5**layer * noise() for layer in range(6)))
@@ -96,6 +115,8 @@ def test_heads_use_their_rank_from_half_of_it_on() -> None:
     ("residual", "both", "said"),
     [
         (0.4, 0.5, "the residual is enough"),
+        (0.01, 0.5, "the residual is enough"),
+        (0.0099, 0.5, "only norm and residual together"),
         (1e-6, 0.5, "only norm and residual together"),
         (1e-6, 1e-6, "only the feed-forward layers"),
     ],
