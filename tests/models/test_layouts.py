@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from rankfall.catalogue import LAYOUTS
+from rankfall.models.heads import weights
 from rankfall.models.heads.probe import HeadMaps
 from rankfall.models.heads.ranks import head_ranks, head_records
 from rankfall.models.heads.weights import WeightLayout, maps_from_tensors
@@ -71,8 +72,8 @@ class Layer:
 
     def __init__(self, model: Any, inputs: dict[str, Tensor], layout: WeightLayout, stem: str) -> None:
         self.model, self.inputs = model, inputs
-        self.attention = model.get_submodule((stem + layout.query).rsplit(".", 2)[0])
-        self.projection = model.get_submodule((stem + layout.output).rsplit(".", 1)[0])
+        self.attention = model.get_submodule(stem + layout.module)
+        self.projection = model.get_submodule(stem + layout.output)
 
     def run(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Attention weights (h, n, n), what enters the output map (n, h v), and what leaves it (n, o)."""
@@ -175,7 +176,7 @@ def test_ranks_by_name_are_those_by_probing(name: str, kind: str, settings: dict
         assert [one for layer in maps for one in head_records(layer)] == list(probed)
         return
     for stem, layer in zip(stems, maps, strict=True):
-        owner = (stem + LAYOUTS[name].query).rsplit(".", 2)[0]
+        owner = stem + LAYOUTS[name].module
         theirs = [one for one in probed if one.module == owner]
         ours = head_records(layer)
         assert len(ours) == len(theirs) > 0
@@ -189,4 +190,6 @@ def test_ranks_by_name_are_those_by_probing(name: str, kind: str, settings: dict
 
 def test_names_of_layouts_are_those_in_the_catalogue() -> None:
     assert [layout.name for layout in LAYOUTS] == list(LAYOUTS.names)
+    written = {one.name for one in vars(weights).values() if isinstance(one, WeightLayout)}
+    assert written == set(LAYOUTS.names)
     assert all(layout.examples for layout in LAYOUTS)

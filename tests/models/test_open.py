@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import huggingface_hub
@@ -111,6 +113,16 @@ def test_short_names_say_how_to_get_them(tmp_path: Path, monkeypatch: pytest.Mon
         with pytest.raises(RequestError, match=rf"{one.name} on this machine.*{one.requirement}"):
             open_model(one.name)
     assert named_path("something-else") is None
+
+
+def test_named_models_are_listed_without_heavy_imports() -> None:
+    assert [one.name for one in NAMED_MODELS] == list(NAMED_MODELS.names)
+    program = (
+        "import sys; from rankfall.catalogue import NAMED_MODELS; from rankfall.models.load.guards import LIMITS;"
+        "print([one.meaning for one in NAMED_MODELS], LIMITS.seconds);"
+        "sys.exit(any(name in sys.modules for name in ('torch', 'numpy', 'scipy', 'transformers', 'pandas')))"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_a_model_larger_than_the_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -176,7 +176,7 @@ def head_records(maps: HeadMaps) -> list[HeadRecord]:
             offset=maps.offset,
             rotary=maps.rotary,
             normed_queries_and_keys=maps.qk_norm,
-            mse_lower_bound=head_bound(width, rank, heads),
+            mse_lower_bound=_layer_bound(width, rank, heads),
             source=maps.source,
             self_check=dict(maps.checks),
             notes=tuple(maps.notes),
@@ -186,7 +186,7 @@ def head_records(maps: HeadMaps) -> list[HeadRecord]:
 
 
 @cache
-def head_bound(width: int, rank: int, heads: int) -> float:
+def _layer_bound(width: int, rank: int, heads: int) -> float:
     """The least mean squared error with which `heads` heads of this rank find the nearer of two orthonormal points.
 
     A real block adds its input to what attention gives, so the bound is the one with a skip connection. It speaks of

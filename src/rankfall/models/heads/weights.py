@@ -21,34 +21,37 @@ from rankfall.models.heads.probe import HeadMaps
 
 NOTE = "read by weight name: rotations by position are left out (offset 0), and nothing was run to check it"
 
-Order = Literal["separate", "concatenated", "per head", "per group"]
-"""How query, key and value lie in the rows of a fused matrix: all queries, then all keys, then all values; head by
-head (q, k, v of head 0, then of head 1, ...); group by group (queries of the group, then its key and its value)."""
+Fused = Literal["concatenated", "per group"]
+"""How query, key and value lie in the rows of one matrix: all queries, then all keys, then all values; or group by
+group, the queries of a group of heads, then its key and its value. A group is one head where each has a key."""
 
 
 @final
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class WeightLayout:
-    """Names of the weights of one attention layer. A name is the end of a tensor's name; what stands before it tells
-    the layers apart.
+    """Where the weights of one attention layer are, after what tells the layers apart.
 
-    `examples` are model types with this layout: tests compare what is read with what the running model computes.
-    `transposed` weights are stored as (d, rows). `only` restricts the layout to these model types, `settings` to
-    configurations with these entries.
+    `projections` of query, key and value, or one that holds all three as `fused` says, lie in `module`, as do the
+    `gains` of norms on queries and keys; `output` is the path of the output map. `examples` are model types with this
+    layout: tests compare what is read with what the running model computes. `transposed` weights are stored as
+    (d, rows). `only` restricts the layout to these model types, `settings` to configurations with these entries.
     """
 
     name: str
     examples: tuple[str, ...]
-    order: Order
-    query: str
-    key: str = ""
-    value: str = ""
+    module: str
+    projections: tuple[str, ...]
     output: str
+    fused: Fused | None = None
     transposed: bool = False
-    query_gain: str = ""
-    key_gain: str = ""
+    gains: tuple[str, str] | None = None
     only: tuple[str, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def weights(self) -> list[str]:
+        """Ends of the names of the projections' tensors, and of the output map's."""
+        return [*(f"{self.module}.{one}.weight" for one in self.projections), f"{self.output}.weight"]
 
     def layers(self, names: Iterable[str], config: Mapping[str, Any]) -> list[str]:
         """What stands before the names of each layer that has all of them, in the order of the layers."""
@@ -56,164 +59,63 @@ class WeightLayout:
             return []
         if any(config.get(name) != wanted for name, wanted in self.settings.items()):
             return []
-        present = set(names)
-        needed = [part for part in (self.query, self.key, self.value, self.output) if part]
-        stems = [name.removesuffix(self.query) for name in present if name.endswith("." + self.query)]
-        return sorted((stem for stem in stems if all(stem + part in present for part in needed)), key=_natural)
+        present, first = set(names), self.weights[0]
+        stems = [name.removesuffix(first) for name in present if name.endswith("." + first)]
+        return sorted((stem for stem in stems if all(stem + one in present for one in self.weights)), key=_natural)
 
 
 LLAMA = WeightLayout(
-    name="llama",
-    examples=("llama", "qwen3", "gemma3_text"),
-    order="separate",
-    query="self_attn.q_proj.weight",
-    key="self_attn.k_proj.weight",
-    value="self_attn.v_proj.weight",
-    output="self_attn.o_proj.weight",
-    query_gain="self_attn.q_norm.weight",
-    key_gain="self_attn.k_norm.weight",
+    "llama",
+    ("llama", "qwen3", "gemma3_text"),
+    "self_attn",
+    ("q_proj", "k_proj", "v_proj"),
+    "self_attn.o_proj",
+    gains=("q_norm", "k_norm"),
 )
-BART = WeightLayout(
-    name="bart",
-    examples=("bart",),
-    order="separate",
-    query="self_attn.q_proj.weight",
-    key="self_attn.k_proj.weight",
-    value="self_attn.v_proj.weight",
-    output="self_attn.out_proj.weight",
-)
-GPTJ = WeightLayout(
-    name="gptj",
-    examples=("gptj",),
-    order="separate",
-    query="attn.q_proj.weight",
-    key="attn.k_proj.weight",
-    value="attn.v_proj.weight",
-    output="attn.out_proj.weight",
-)
-VIT = WeightLayout(
-    name="vit",
-    examples=("vit",),
-    order="separate",
-    query="attention.q_proj.weight",
-    key="attention.k_proj.weight",
-    value="attention.v_proj.weight",
-    output="attention.o_proj.weight",
-)
-BERT = WeightLayout(
-    name="bert",
-    examples=("bert",),
-    order="separate",
-    query="attention.self.query.weight",
-    key="attention.self.key.weight",
-    value="attention.self.value.weight",
-    output="attention.output.dense.weight",
-)
+BART = WeightLayout("bart", ("bart",), "self_attn", ("q_proj", "k_proj", "v_proj"), "self_attn.out_proj")
+GPTJ = WeightLayout("gptj", ("gptj",), "attn", ("q_proj", "k_proj", "v_proj"), "attn.out_proj")
+VIT = WeightLayout("vit", ("vit",), "attention", ("q_proj", "k_proj", "v_proj"), "attention.o_proj")
+BERT = WeightLayout("bert", ("bert",), "attention.self", ("query", "key", "value"), "attention.output.dense")
 VIT_OLDER = WeightLayout(
-    name="vit, older names",
-    examples=("dpt",),
-    order="separate",
-    query="attention.attention.query.weight",
-    key="attention.attention.key.weight",
-    value="attention.attention.value.weight",
-    output="attention.output.dense.weight",
+    "vit, older names", ("dpt",), "attention.attention", ("query", "key", "value"), "attention.output.dense"
 )
-ALBERT = WeightLayout(
-    name="albert",
-    examples=("albert",),
-    order="separate",
-    query="attention.query.weight",
-    key="attention.key.weight",
-    value="attention.value.weight",
-    output="attention.dense.weight",
-)
+ALBERT = WeightLayout("albert", ("albert",), "attention", ("query", "key", "value"), "attention.dense")
 DISTILBERT = WeightLayout(
-    name="distilbert",
-    examples=("distilbert",),
-    order="separate",
-    query="attention.q_lin.weight",
-    key="attention.k_lin.weight",
-    value="attention.v_lin.weight",
-    output="attention.out_lin.weight",
+    "distilbert", ("distilbert",), "attention", ("q_lin", "k_lin", "v_lin"), "attention.out_lin"
 )
 T5 = WeightLayout(
-    name="t5",
-    examples=("t5",),
-    order="separate",
-    query="SelfAttention.q.weight",
-    key="SelfAttention.k.weight",
-    value="SelfAttention.v.weight",
-    output="SelfAttention.o.weight",
-    only=("t5", "mt5", "umt5", "longt5"),
+    "t5", ("t5",), "SelfAttention", ("q", "k", "v"), "SelfAttention.o", only=("t5", "mt5", "umt5", "longt5")
 )
-PHI3 = WeightLayout(
-    name="phi3",
-    examples=("phi3",),
-    order="concatenated",
-    query="self_attn.qkv_proj.weight",
-    output="self_attn.o_proj.weight",
-)
-MODERNBERT = WeightLayout(
-    name="modernbert",
-    examples=("modernbert",),
-    order="concatenated",
-    query="attn.Wqkv.weight",
-    output="attn.Wo.weight",
-)
-MPT = WeightLayout(
-    name="mpt",
-    examples=("mpt",),
-    order="concatenated",
-    query="attn.Wqkv.weight",
-    output="attn.out_proj.weight",
-)
+PHI3 = WeightLayout("phi3", ("phi3",), "self_attn", ("qkv_proj",), "self_attn.o_proj", "concatenated")
+MODERNBERT = WeightLayout("modernbert", ("modernbert",), "attn", ("Wqkv",), "attn.Wo", "concatenated")
+MPT = WeightLayout("mpt", ("mpt",), "attn", ("Wqkv",), "attn.out_proj", "concatenated")
 GPT2 = WeightLayout(
-    name="gpt2",
-    examples=("gpt2",),
-    order="concatenated",
-    query="attn.c_attn.weight",
-    output="attn.c_proj.weight",
-    transposed=True,
-    only=("gpt2",),
+    "gpt2", ("gpt2",), "attn", ("c_attn",), "attn.c_proj", "concatenated", transposed=True, only=("gpt2",)
 )
 GPT_BIGCODE = WeightLayout(
-    name="gpt_bigcode",
-    examples=("gpt_bigcode",),
-    order="concatenated",
-    query="attn.c_attn.weight",
-    output="attn.c_proj.weight",
-    only=("gpt_bigcode",),
+    "gpt_bigcode", ("gpt_bigcode",), "attn", ("c_attn",), "attn.c_proj", "concatenated", only=("gpt_bigcode",)
 )
 GPT_BIGCODE_PER_HEAD = WeightLayout(
-    name="gpt_bigcode, keys for every head",
-    examples=("gpt_bigcode",),
-    order="per head",
-    query="attn.c_attn.weight",
-    output="attn.c_proj.weight",
+    "gpt_bigcode, keys for every head",
+    ("gpt_bigcode",),
+    "attn",
+    ("c_attn",),
+    "attn.c_proj",
+    "per group",
     only=("gpt_bigcode",),
     settings={"multi_query": False},
 )
-GPT_NEOX = WeightLayout(
-    name="gpt_neox",
-    examples=("gpt_neox",),
-    order="per head",
-    query="attention.query_key_value.weight",
-    output="attention.dense.weight",
-)
+GPT_NEOX = WeightLayout("gpt_neox", ("gpt_neox",), "attention", ("query_key_value",), "attention.dense", "per group")
 BLOOM = WeightLayout(
-    name="bloom",
-    examples=("bloom",),
-    order="per head",
-    query="self_attention.query_key_value.weight",
-    output="self_attention.dense.weight",
-    only=("bloom",),
+    "bloom", ("bloom",), "self_attention", ("query_key_value",), "self_attention.dense", "per group", only=("bloom",)
 )
 FALCON = WeightLayout(
-    name="falcon",
-    examples=("falcon",),
-    order="per group",
-    query="self_attention.query_key_value.weight",
-    output="self_attention.dense.weight",
+    "falcon",
+    ("falcon",),
+    "self_attention",
+    ("query_key_value",),
+    "self_attention.dense",
+    "per group",
     only=("falcon",),
 )
 
@@ -247,57 +149,38 @@ def _natural(text: str) -> list[tuple[int, str]]:
 def _layer_maps(
     layer: int, stem: str, layout: WeightLayout, tensors: Mapping[str, Tensor], config: Mapping[str, Any]
 ) -> HeadMaps:
-    def weight(name: str) -> Tensor:
-        stored = tensors[stem + name].double()
-        return stored.T if layout.transposed else stored
-
     heads = aliases.number(config, aliases.HEADS)
     if heads is None:
         raise RequestError(required="the number of heads in the configuration", got="none", remedy="add it")
-    if layout.order == "separate":
-        rows = weight(layout.query), weight(layout.key), weight(layout.value)
-    else:
-        rows = _unfused(weight(layout.query), layout, heads, config)
-    query, key, value = rows
-    rank = query.shape[0] // heads
-    query, key = (
-        _gained(part, tensors.get(stem + name) if name else None, config)
-        for part, name in ((query, layout.query_gain), (key, layout.key_gain))
-    )
-    output = weight(layout.output)
+    stored = [tensors[stem + name].double() for name in layout.weights]
+    *projections, output = [one.T for one in stored] if layout.transposed else stored
+    query, key, value = projections if layout.fused is None else _unfused(projections[0], layout.fused, heads, config)
+    gains = [tensors.get(f"{stem}{layout.module}.{name}.weight") for name in layout.gains or ()]
+    if normed := any(gain is not None for gain in gains):
+        query, key = (_gained(rows, gain, config) for rows, gain in zip((query, key), gains, strict=True))
     value_rank = output.shape[1] // heads
     return HeadMaps(
         layer=layer,
         name=stem.rstrip("."),
         source=f"names of {layout.name}",
-        query=_per_head(query, rank),
-        key=_per_head(key, rank),
+        query=_per_head(query, query.shape[0] // heads),
+        key=_per_head(key, query.shape[0] // heads),
         value=_per_head(value, value_rank),
         output=output.T.reshape(heads, value_rank, -1),
-        qk_norm=bool(layout.query_gain) and stem + layout.query_gain in tensors,
+        qk_norm=normed,
         notes=(NOTE,),
     )
 
 
-def _unfused(
-    fused: Tensor, layout: WeightLayout, heads: int, config: Mapping[str, Any]
-) -> tuple[Tensor, Tensor, Tensor]:
+def _unfused(fused: Tensor, fused_as: Fused, heads: int, config: Mapping[str, Any]) -> Iterable[Tensor]:
     """Rows of query, key and value, head after head."""
     total, width = fused.shape
-    if layout.order == "per head":
-        parts = fused.reshape(heads, 3, -1, width)
-        return parts[:, 0].reshape(-1, width), parts[:, 1].reshape(-1, width), parts[:, 2].reshape(-1, width)
     rank = aliases.head_size(config) or width // heads
     groups = (total // rank - heads) // 2
-    if layout.order == "concatenated":
-        query, key, value = fused.split([heads * rank, groups * rank, groups * rank])
-        return query, key, value
-    parts = fused.reshape(groups, heads // groups + 2, rank, width)
-    return (
-        parts[:, :-2].reshape(-1, width),
-        parts[:, -2].reshape(-1, width),
-        parts[:, -1].reshape(-1, width),
-    )
+    if fused_as == "concatenated":
+        return fused.split([heads * rank, groups * rank, groups * rank])
+    parts = fused.reshape(groups, heads // groups + 2, rank, width).split([heads // groups, 1, 1], dim=1)
+    return (part.reshape(-1, width) for part in parts)
 
 
 def _gained(rows: Tensor, gain: Tensor | None, config: Mapping[str, Any]) -> Tensor:
