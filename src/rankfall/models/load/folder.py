@@ -43,46 +43,6 @@ class LoadedModel:
         return sum(parameter.numel() for parameter in self.network.parameters())
 
 
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "vocab.txt",
-    "vocab.json",
-    "merges.txt",
-    "tokenizer.model",
-    "spiece.model",
-    "sentencepiece.bpe.model",
-)
-TOKENIZER_TABLES = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
-
-
-@contextlib.contextmanager
-def staged(folder: Path, root: Path, config: dict[str, Any], weights: WeightFiles) -> Iterator[Path]:
-    """The temporary folder: links to checked files, and rewritten copies of what is configuration."""
-    with tempfile.TemporaryDirectory(prefix="rankfall-") as made:
-        stage = Path(made)
-        (stage / "config.json").write_text(json.dumps(config))
-        for name, path in weights.files.items():
-            (stage / name).symlink_to(path)
-        if (folder / INDEX).exists():
-            (stage / INDEX).write_text(json.dumps(read_json(folder / INDEX, LIMITS.header_bytes)))
-        for name in TOKENIZER_FILES:
-            if (folder / name).exists():
-                path = inside(folder, name, root)
-                require_size(path, LIMITS.tokenizer_bytes)
-                (stage / name).symlink_to(path)
-        for name in TOKENIZER_TABLES:
-            if (folder / name).exists():
-                table = read_json(inside(folder, name, root))
-                table.pop("auto_map", None)
-                (stage / name).write_text(json.dumps(table))
-        yield stage
-
-
-def has_tokenizer(folder: Path) -> bool:
-    """Whether any file there can hold a vocabulary."""
-    return any((folder / name).exists() for name in TOKENIZER_FILES)
-
-
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".h5", ".msgpack")
@@ -156,6 +116,46 @@ def _single_file(folder: Path) -> str:
         got=f"only {', '.join(pickled[:3])}" if pickled else f"{len(found)} safetensors files",
         remedy="pickled weights are never read; convert the model to safetensors",
     )
+
+
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+)
+TOKENIZER_TABLES = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+
+
+@contextlib.contextmanager
+def staged(folder: Path, root: Path, config: dict[str, Any], weights: WeightFiles) -> Iterator[Path]:
+    """The temporary folder: links to checked files, and rewritten copies of what is configuration."""
+    with tempfile.TemporaryDirectory(prefix="rankfall-") as made:
+        stage = Path(made)
+        (stage / "config.json").write_text(json.dumps(config))
+        for name, path in weights.files.items():
+            (stage / name).symlink_to(path)
+        if (folder / INDEX).exists():
+            (stage / INDEX).write_text(json.dumps(read_json(folder / INDEX, LIMITS.header_bytes)))
+        for name in TOKENIZER_FILES:
+            if (folder / name).exists():
+                path = inside(folder, name, root)
+                require_size(path, LIMITS.tokenizer_bytes)
+                (stage / name).symlink_to(path)
+        for name in TOKENIZER_TABLES:
+            if (folder / name).exists():
+                table = read_json(inside(folder, name, root))
+                table.pop("auto_map", None)
+                (stage / name).write_text(json.dumps(table))
+        yield stage
+
+
+def has_tokenizer(folder: Path) -> bool:
+    """Whether any file there can hold a vocabulary."""
+    return any((folder / name).exists() for name in TOKENIZER_FILES)
 
 
 def open_folder(
