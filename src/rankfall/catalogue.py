@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from rankfall.equilibria.base import Family
     from rankfall.figures.base import Reproduction
     from rankfall.masks.base import Mask
+    from rankfall.models.heads.weights import WeightLayout
+    from rankfall.models.load.named import NamedModel
     from rankfall.norms import Norm
     from rankfall.tasks.base import Task
     from rankfall.training.engines.base import Engine
@@ -96,6 +98,40 @@ ENGINES: Registry[type[Engine]] = Registry(
         "ray": "rankfall.training.engines.ray:RayEngine",
     },
     example="local, which trains on this machine",
+)
+
+LAYOUTS: Registry[WeightLayout] = Registry(
+    "layout of attention weights",
+    {
+        "llama": "rankfall.models.heads.weights:LLAMA",
+        "bart": "rankfall.models.heads.weights:BART",
+        "gptj": "rankfall.models.heads.weights:GPTJ",
+        "vit": "rankfall.models.heads.weights:VIT",
+        "bert": "rankfall.models.heads.weights:BERT",
+        "vit, older names": "rankfall.models.heads.weights:VIT_OLDER",
+        "albert": "rankfall.models.heads.weights:ALBERT",
+        "distilbert": "rankfall.models.heads.weights:DISTILBERT",
+        "t5": "rankfall.models.heads.weights:T5",
+        "phi3": "rankfall.models.heads.weights:PHI3",
+        "modernbert": "rankfall.models.heads.weights:MODERNBERT",
+        "mpt": "rankfall.models.heads.weights:MPT",
+        "gpt2": "rankfall.models.heads.weights:GPT2",
+        "gpt_bigcode, keys for every head": "rankfall.models.heads.weights:GPT_BIGCODE_PER_HEAD",
+        "gpt_bigcode": "rankfall.models.heads.weights:GPT_BIGCODE",
+        "gpt_neox": "rankfall.models.heads.weights:GPT_NEOX",
+        "bloom": "rankfall.models.heads.weights:BLOOM",
+        "falcon": "rankfall.models.heads.weights:FALCON",
+    },
+    example="llama",
+)
+
+NAMED_MODELS: Registry[NamedModel] = Registry(
+    "model",
+    {
+        "minilm": "rankfall.models.load.named:MINILM",
+        "smollm2": "rankfall.models.load.named:SMOLLM2",
+    },
+    example="minilm",
 )
 
 FIGURES: Registry[Reproduction] = Registry(

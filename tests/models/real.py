@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rankfall.errors import RequestError
-from rankfall.models.load.open import named_path
+from rankfall.models.load.named import named_path
 
 
 def needs(name: str) -> pytest.MarkDecorator:

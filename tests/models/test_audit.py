@@ -88,8 +88,8 @@ def test_heads_from_the_weights_alone(folder: Path, capsys: pytest.CaptureFixtur
     probed = audit(str(folder), [some_text(30)], tokens=12, controls=False, ablation=False, masks=False).heads
     assert len(read) == len(probed) == 12
     for ours, theirs in zip(read, probed, strict=True):
-        assert ours["qk_rank"] == theirs["qk_rank"]
-        assert ours["qk_effective_rank"] == pytest.approx(theirs["qk_effective_rank"], rel=1e-6)
+        assert ours["qk_rank"] == theirs.qk_rank
+        assert ours["qk_effective_rank"] == pytest.approx(theirs.qk_effective_rank, rel=1e-6)
 
 
 def test_a_module_in_memory_with_token_ids() -> None:

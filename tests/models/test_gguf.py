@@ -13,7 +13,7 @@ import torch
 from tests.models.small import small_config
 
 from rankfall.errors import RequestError
-from rankfall.models.load.gguf import read_gguf_header
+from rankfall.models.load.headers import read_gguf_header
 from rankfall.models.load.open import open_model
 
 LAYERS, WIDTH, HEADS = 2, 32, 4

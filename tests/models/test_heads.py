@@ -12,9 +12,9 @@ import transformers
 from safetensors.torch import save_file
 from torch import Tensor
 
+from rankfall.errors import RequestError
 from rankfall.models.heads.probe import probe_site
-from rankfall.models.heads.report import head_ranks
-from rankfall.models.heads.weights import head_ranks_from_file
+from rankfall.models.heads.ranks import head_ranks, head_ranks_from_file
 from rankfall.models.trace.record import traced
 from rankfall.models.trace.sample import sample_inputs
 
@@ -99,25 +99,25 @@ def effective_rank(matrix: Tensor) -> float:
 @pytest.mark.parametrize("family", PROBED)
 def test_probed_ranks_agree_with_weights_by_hand(family: str) -> None:
     model = build(family)
-    records = [record for record in head_ranks(model) if record["module"].split(".")[0] != "decoder"]
+    records = [record for record in head_ranks(model) if record.module.split(".")[0] != "decoder"]
     assert len(records) == 2 * 4
     for record in records:
-        query, key, value, output = (part.detach() for part in by_hand(family, model, record["layer"]))
-        head, group = record["head"], record["kv_head"]
+        query, key, value, output = (part.detach() for part in by_hand(family, model, record.layer))
+        head, group = record.head, record.kv_head
         scores, values = query[head] @ key[group].T, value[group] @ output[head]
         assert group == head // (4 // key.shape[0])
-        assert record["head_dim"] == query.shape[-1]
-        assert record["qk_rank"] == torch.linalg.matrix_rank(scores, rtol=32 * 2**-23)
-        assert record["ov_rank"] == torch.linalg.matrix_rank(values, rtol=32 * 2**-23)
-        assert record["qk_effective_rank"] == pytest.approx(effective_rank(scores), rel=1e-6)
-        assert record["ov_effective_rank"] == pytest.approx(effective_rank(values), rel=1e-6)
-        assert record["qk_norm"] == pytest.approx(float(torch.linalg.matrix_norm(scores)), rel=1e-6)
-        assert record["ov_norm"] == pytest.approx(float(torch.linalg.matrix_norm(values)), rel=1e-6)
-        assert record["normed_queries_and_keys"] == (family in ("qwen3", "gemma3"))
-        assert record["rotary"] == (family not in ("bert", "gpt2", "vit", "t5"))
-        assert record["self_check"]["linearity"] < 1e-9
-        assert record["self_check"]["same_position_scores"] < 1e-6
-        assert record["self_check"]["replay"] < 1e-5
+        assert record.head_dim == query.shape[-1]
+        assert record.qk_rank == torch.linalg.matrix_rank(scores, rtol=32 * 2**-23)
+        assert record.ov_rank == torch.linalg.matrix_rank(values, rtol=32 * 2**-23)
+        assert record.qk_effective_rank == pytest.approx(effective_rank(scores), rel=1e-6)
+        assert record.ov_effective_rank == pytest.approx(effective_rank(values), rel=1e-6)
+        assert record.qk_norm == pytest.approx(float(torch.linalg.matrix_norm(scores)), rel=1e-6)
+        assert record.ov_norm == pytest.approx(float(torch.linalg.matrix_norm(values)), rel=1e-6)
+        assert record.normed_queries_and_keys == (family in ("qwen3", "gemma3"))
+        assert record.rotary == (family not in ("bert", "gpt2", "vit", "t5"))
+        assert record.self_check["linearity"] < 1e-9
+        assert record.self_check["same_position_scores"] < 1e-6
+        assert record.self_check["replay"] < 1e-5
 
 
 def rotation(rank: int, position: int, base: float = 10000.0) -> Tensor:
@@ -132,12 +132,12 @@ def rotation(rank: int, position: int, base: float = 10000.0) -> Tensor:
 def test_rotary_form_at_an_offset(offset: int) -> None:
     model = build("llama")
     for record in head_ranks(model, offset=offset):
-        query, key, _, _ = (part.detach() for part in by_hand("llama", model, record["layer"]))
-        form = query[record["head"]] @ rotation(12, offset) @ key[record["kv_head"]].T
+        query, key, _, _ = (part.detach() for part in by_hand("llama", model, record.layer))
+        form = query[record.head] @ rotation(12, offset) @ key[record.kv_head].T
         # The library computes angles in float32.
-        assert record["qk_effective_rank"] == pytest.approx(effective_rank(form), rel=1e-4)
-        assert record["qk_rank"] == 12
-        assert record["offset"] == offset
+        assert record.qk_effective_rank == pytest.approx(effective_rank(form), rel=1e-4)
+        assert record.qk_rank == 12
+        assert record.offset == offset
 
 
 def test_offset_changes_nothing_without_rotary() -> None:
@@ -150,7 +150,7 @@ def test_a_head_made_low_rank_is_found() -> None:
     with torch.no_grad():
         weight = model.layers[1].self_attn.q_proj.weight
         weight[12:24] = torch.randn(12, 3) @ torch.randn(3, 32)
-    ranks = {(record["layer"], record["head"]): record["qk_rank"] for record in head_ranks(model)}
+    ranks = {(record.layer, record.head): record.qk_rank for record in head_ranks(model)}
     assert ranks.pop((1, 1)) == 3
     assert set(ranks.values()) == {12}
 
@@ -163,24 +163,22 @@ def test_self_check_fails_when_the_module_is_not_linear() -> None:
     assert maps.checks["linearity"] > 1e-3
 
 
-@pytest.mark.parametrize(
-    "family", ["bert", "llama", "gpt2", "qwen3", "gemma3", "modernbert", "vit", "gpt_neox", "phi3"]
-)
-def test_weights_only_agrees_with_probing(family: str, tmp_path: Path) -> None:
+# Every layout is compared in test_layouts.py; here it is read from files, several of them for one model.
+@pytest.mark.parametrize(("family", "shards"), [("gpt2", 1), ("qwen3", 1), ("bert", 2)])
+def test_weights_in_files_agree_with_probing(family: str, shards: int, tmp_path: Path) -> None:
     model = build(family)
-    save_file(
-        {name: tensor.contiguous() for name, tensor in model.state_dict().items()}, tmp_path / "model.safetensors"
-    )
+    model.save_pretrained(tmp_path, max_shard_size="20KB" if shards > 1 else "1GB")
+    assert (len(list(tmp_path.glob("*.safetensors"))) > 1) == (shards > 1)
     (tmp_path / "config.json").write_text(json.dumps(model.config.to_dict(), default=str))
     read = head_ranks_from_file(tmp_path)
     probed = head_ranks(model)
     assert len(read) == len(probed) == 8
     for mine, theirs in zip(read, probed, strict=True):
         for column in ("layer", "head", "kv_head", "head_dim", "qk_rank", "ov_rank"):
-            assert mine[column] == theirs[column]
+            assert getattr(mine, column) == getattr(theirs, column)
         for column in ("qk_effective_rank", "qk_norm", "ov_effective_rank", "ov_norm"):
-            assert mine[column] == pytest.approx(theirs[column], rel=1e-6)
-        assert "names of" in mine["source"]
+            assert getattr(mine, column) == pytest.approx(getattr(theirs, column), rel=1e-6)
+        assert "names of" in mine.source
 
 
 @pytest.mark.parametrize("family", ["bloom", "gptj"])
@@ -188,19 +186,25 @@ def test_bypassers_fall_back_to_weight_names(family: str) -> None:
     model = build(family)
     records = head_ranks(model)
     assert len(records) == 8
-    assert {record["source"] for record in records} == {f"names of {family}"}
+    assert {record.source for record in records} == {f"names of {family}"}
     if family == "bloom":
         fused = model.h[0].self_attention.query_key_value.weight.detach().double().reshape(4, 3, 8, 32)
         form = fused[2, 0].T @ fused[2, 1]
-        assert records[2]["qk_effective_rank"] == pytest.approx(effective_rank(form), rel=1e-6)
+        assert records[2].qk_effective_rank == pytest.approx(effective_rank(form), rel=1e-6)
 
 
 def test_weights_only_refuses_what_it_cannot_read(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"required a \.safetensors file, or a folder"):
-        head_ranks_from_file(tmp_path)
-    save_file({"strange.weight": torch.zeros(2, 2)}, tmp_path / "model.safetensors")
-    with pytest.raises(ValueError, match=r"required config\.json"):
+    with pytest.raises(RequestError, match=r"required weights with config\.json beside them"):
         head_ranks_from_file(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "strange", "num_attention_heads": 2}')
-    with pytest.raises(ValueError, match="names of a known family"):
+    with pytest.raises(RequestError, match=r"weights as model\.safetensors .* got 0 safetensors files"):
+        head_ranks_from_file(tmp_path)
+    with pytest.raises(RequestError, match=r"a \.safetensors file for --weights-only; got .*gone, which is neither"):
+        head_ranks_from_file(tmp_path / "gone")
+    save_file({"strange.weight": torch.zeros(2, 2)}, tmp_path / "model.safetensors")
+    for path in (tmp_path, tmp_path / "model.safetensors"):
+        with pytest.raises(RequestError, match=r"names of a known layout; got 1 tensors .* known are llama, bart"):
+            head_ranks_from_file(path)
+    (tmp_path / "config.json").write_text('{"auto_map": {}}')
+    with pytest.raises(RequestError, match="auto_map"):
         head_ranks_from_file(tmp_path)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import huggingface_hub
@@ -11,9 +13,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from tests.models.small import save_small, small_model
 
+from rankfall.catalogue import NAMED_MODELS
 from rankfall.errors import RequestError
+from rankfall.models.load import guards
 from rankfall.models.load.guards import require_memory
-from rankfall.models.load.open import ALL_NAMES, named_path, open_model
+from rankfall.models.load.named import named_path
+from rankfall.models.load.open import open_model
 
 
 @pytest.fixture
@@ -104,12 +109,34 @@ def test_the_hub_cache_may_link_to_its_own_blobs_only(
 
 def test_short_names_say_how_to_get_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANKFALL_MODELS", str(tmp_path))
-    for one in ALL_NAMES:
+    for one in NAMED_MODELS:
         with pytest.raises(RequestError, match=rf"{one.name} on this machine.*{one.requirement}"):
             open_model(one.name)
     assert named_path("something-else") is None
 
 
-def test_a_model_larger_than_the_memory_is_refused() -> None:
+def test_named_models_are_listed_without_heavy_imports() -> None:
+    assert [one.name for one in NAMED_MODELS] == list(NAMED_MODELS.names)
+    program = (
+        "import sys; from rankfall.catalogue import NAMED_MODELS; from rankfall.models.load.guards import LIMITS;"
+        "print([one.meaning for one in NAMED_MODELS], LIMITS.seconds);"
+        "sys.exit(any(name in sys.modules for name in ('torch', 'numpy', 'scipy', 'transformers', 'pandas')))"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_a_model_larger_than_the_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RequestError, match="fits into 80% of the free memory"):
         require_memory(10**15, 4)
+    monkeypatch.setattr(guards, "available_memory", lambda: 10_000)
+    require_memory(2_000, 4)
+    with pytest.raises(RequestError, match="2,001 parameters"):
+        require_memory(2_001, 4)
+
+
+def test_a_folder_is_refused_before_it_is_read_into_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parameters = open_model(folder).parameters
+    monkeypatch.setattr(guards, "available_memory", lambda: 4 * parameters)
+    with pytest.raises(RequestError, match="of the free memory"):
+        open_model(folder)
+    assert open_model(folder, dtype="bfloat16").parameters == parameters

@@ -11,7 +11,7 @@ from rankfall.models.depth.capture import Place
 from rankfall.models.depth.measure import measure_one
 from rankfall.models.depth.rows import gather
 from rankfall.models.depth.sinks import find_sinks
-from rankfall.models.verdict.reasons import spans
+from rankfall.models.verdict import spans
 
 
 def crowd(n: int = 40, d: int = 16) -> torch.Tensor:

@@ -9,12 +9,13 @@ from typing import Annotated, Any
 
 import typer
 
+from rankfall.catalogue import NAMED_MODELS
 from rankfall.cli.output import JsonFlag, emit, notes, paper, require_folder, table
 from rankfall.errors import require
 from rankfall.models.load.guards import LIMITS
-from rankfall.models.load.open import ALL_NAMES, DEFAULT_NAME
+from rankfall.models.load.named import DEFAULT_NAME
 
-NAMES = "; ".join(f"{one.name} ({one.meaning})" for one in ALL_NAMES)
+NAMES = "; ".join(f"{one.name} ({one.meaning})" for one in NAMED_MODELS)
 
 UNIT_COLUMNS = ("effective_rank", "relative_mu", "mean_abs_cosine")
 COLUMNS = ("layer", *UNIT_COLUMNS, "raw_effective_rank", "centred_effective_rank", "sinks")
@@ -132,11 +133,12 @@ def _refuse_what_needs_a_run(options: dict[str, Any]) -> None:
 
 
 def _weights_only(model: str, json: bool) -> None:
-    from rankfall.models.heads.report import heads_of_file
-    from rankfall.models.verdict.reasons import heads_reason
+    from rankfall.models.heads.ranks import head_ranks_from_file
+    from rankfall.models.verdict import heads_reason
 
-    heads = heads_of_file(model)
-    reason = heads_reason(heads)
+    found = head_ranks_from_file(model)
+    reason = heads_reason(found)
+    heads = [head.record() for head in found]
     headline = "no head was found" if reason is None else reason.text
 
     def show() -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rankfall.cli.output import JsonFlag, PlotPath, emit, notes, paper, progress, table
+from rankfall.cli.output import JsonFlag, PlotPath, emit, notes, paper, table
 from rankfall.errors import require
 
 if TYPE_CHECKING:
@@ -28,10 +28,12 @@ def survey(
     Example: `rankfall survey --csv survey.csv --plot survey.png`
     """
     from rankfall.models.survey import CAVEAT, survey_configurations
-    from rankfall.models.survey import model_types as known
 
-    with progress("reading configurations", total=len(model_types or known())) as advance:
-        found = survey_configurations(model_types or None, advance)
+    with notes.status("reading configurations") as status:
+        found = survey_configurations(
+            model_types or None,
+            progress=lambda name, share: status.update(f"reading configurations: {name}, {share:.0%} done"),
+        )
     if csv is not None:
         import pandas as pd
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,18 +12,20 @@ from rankfall.drawing.canvas import canvas
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from rankfall.models.heads.ranks import HeadRecord
 
-def draw_head_ranks(heads: Sequence[Mapping[str, Any]], title: str) -> Figure:
+
+def draw_head_ranks(heads: Sequence[HeadRecord], title: str) -> Figure:
     """A map of heads: bright heads spread their scores over many directions."""
-    layers = max(int(head["layer"]) for head in heads) + 1
-    count = max(int(head["head"]) for head in heads) + 1
+    layers = max(head.layer for head in heads) + 1
+    count = max(head.head for head in heads) + 1
     grid = np.full((count, layers), np.nan)
     for head in heads:
-        grid[int(head["head"]), int(head["layer"])] = float(head["qk_effective_rank"])
+        grid[head.head, head.layer] = head.qk_effective_rank
     figure, axes = canvas(1, 1, size=(max(4.5, 0.22 * layers + 2), max(3.2, 0.22 * count + 1.2)))
     panel = axes[0, 0]
     panel.grid(False)
-    widest = max(int(head["head_dim"]) for head in heads)
+    widest = max(head.head_dim for head in heads)
     image = panel.imshow(grid, aspect="auto", origin="lower", vmin=0, vmax=widest, cmap="viridis")
     figure.colorbar(image, ax=panel, label=f"effective rank, of {widest}")
     panel.set_xlabel("layer")

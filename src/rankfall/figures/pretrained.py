@@ -8,10 +8,11 @@ from typing import Any, final
 
 import torch
 
+from rankfall.catalogue import NAMED_MODELS
 from rankfall.errors import RequestError
 from rankfall.figures.base import Scale
 from rankfall.models.controls import random_twin
-from rankfall.models.load.open import ALL_NAMES, open_model
+from rankfall.models.load.open import open_model
 from rankfall.models.texts import Batch, from_ids, shipped_text
 
 # Passages and tokens of each. The text is short: passages of the paper's scale overlap.
@@ -44,7 +45,7 @@ def subjects(scale: Scale, notes: list[str]) -> Iterator[Subject]:
         yield from _tiny(scale)
         return
     found = 0
-    for one in ALL_NAMES:
+    for one in NAMED_MODELS:
         try:
             loaded = open_model(one.name)
         except RequestError as error:

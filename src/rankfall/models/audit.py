@@ -11,17 +11,19 @@ import torch
 from torch import Tensor, nn
 
 from rankfall.errors import RequestError, require, require_count
+from rankfall.models import configuration as aliases
 from rankfall.models.controls import Control, run_controls
 from rankfall.models.depth.capture import Place, capture
 from rankfall.models.depth.measure import measure_depth
+from rankfall.models.heads.ranks import HeadRecord, head_ranks
 from rankfall.models.load.folder import LoadedModel
 from rankfall.models.load.guards import LIMITS
-from rankfall.models.load.open import DEFAULT_NAME, open_model
+from rankfall.models.load.named import DEFAULT_NAME
+from rankfall.models.load.open import open_model
 from rankfall.models.masks import ObservedMask, observe_masks
 from rankfall.models.result import AuditResult, ModelFacts, TextFacts
 from rankfall.models.texts import Batch, encode, from_ids, shipped_text
-from rankfall.models.verdict.judge import judge
-from rankfall.models.verdict.reasons import heads_reason, measured_rate, parts_reason
+from rankfall.models.verdict import heads_reason, judge, layer_rate, parts_reason
 from rankfall.progress import Progress, part, silent
 from rankfall.provenance import provenance
 
@@ -83,7 +85,7 @@ def audit(
         if masks:
             progress("watching the masks", 0.3)
             seen, coverage = _masks(network, given, real, missing)
-        found_heads: list[dict[str, Any]] = []
+        found_heads: tuple[HeadRecord, ...] = ()
         if heads:
             progress("probing the heads", 0.4)
             found_heads = _heads(network, given, batch, offset, missing)
@@ -106,13 +108,13 @@ def audit(
         depth=tuple(depth),
         masks=tuple(seen),
         coverage=coverage,
-        heads=tuple(found_heads),
+        heads=found_heads,
         controls=compared,
         ablation=tuple(parts),
         verdict=judge(loaded.name, depth, masks=seen, controls=compared, more=more),
         missing=missing,
         provenance=provenance(command),
-        measured_rate=measured_rate(boundaries),
+        measured_rate=layer_rate(boundaries),
     )
 
 
@@ -177,10 +179,10 @@ def _others(inputs: Any) -> dict[str, Any]:
 
 
 def _require_positions(network: nn.Module, batch: Batch) -> None:
-    most = getattr(getattr(network, "config", None), "max_position_embeddings", None)
+    most = aliases.number(getattr(network, "config", None), aliases.POSITIONS)
     longest = batch.ids.shape[1]
     require(
-        not isinstance(most, int) or most < 1 or longest <= most,
+        most is None or longest <= most,
         required=f"at most {most} tokens, the positions that this model has",
         got=longest,
         remedy=f"use --tokens {most}",
@@ -202,14 +204,12 @@ def _masks(
 
 def _heads(
     network: nn.Module, given: dict[str, Any], batch: Batch | None, offset: int, missing: dict[str, str]
-) -> list[dict[str, Any]]:
-    from rankfall.models.heads.report import head_ranks
-
+) -> tuple[HeadRecord, ...]:
     try:
         return head_ranks(network, offset=offset, inputs=None if batch is not None else given)
     except Exception as error:
         missing["heads"] = _reason(error)
-        return []
+        return ()
 
 
 def _controls(network: nn.Module, batch: Batch | None, seed: int, missing: dict[str, str]) -> tuple[Control, ...]:
@@ -246,7 +246,7 @@ def _reason(error: Exception) -> str:
 
 def _facts(loaded: LoadedModel, layers: int, given: Mapping[str, Any]) -> ModelFacts:
     config = getattr(loaded.network, "config", None)
-    width = int(getattr(config, "hidden_size", 0) or 0)
+    width = aliases.number(config, aliases.WIDTH) or 0
     kind = str(getattr(config, "model_type", type(loaded.network).__name__))
     return ModelFacts(loaded.name, loaded.source, kind, loaded.parameters, layers, width, loaded.notes)
 

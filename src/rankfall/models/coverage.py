@@ -66,7 +66,7 @@ def _reach(folder: Path) -> Reach:
     return "bypasses" if ATTENTION_CLASS.search(source) else "no attention of its own"
 
 
-Outcome = Literal[
+CheckOutcome = Literal[
     "exact",
     "exact, weights only",
     "exact, partial",
@@ -84,7 +84,7 @@ class Checked:
     """`exact`: outputs bit-equal to eager attention and every attention module that ran was seen in full."""
 
     model_type: str
-    outcome: Outcome
+    outcome: CheckOutcome
     expected: int = 0
     calls: int = 0
     note: str = ""
@@ -118,7 +118,7 @@ def _compare(model_type: str, model: Any, inputs: dict[str, Tensor], plain: list
     coverage = recording.coverage()
     calls = sum(coverage.calls.values())
     equal = len(seen) == len(plain) and all(map(_same, seen, plain))
-    outcome: Outcome
+    outcome: CheckOutcome
     if not equal:
         outcome = "differs"
     elif coverage.expected == 0:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, final
 from rankfall.measures.views.three import VIEWS
 from rankfall.models.controls import Control
 from rankfall.models.depth.rows import DepthRow
+from rankfall.models.heads.ranks import HeadRecord
 from rankfall.models.masks import ObservedMask
-from rankfall.models.verdict.judge import Verdict
+from rankfall.models.verdict import Verdict
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,7 +51,7 @@ class AuditResult:
     depth: tuple[DepthRow, ...]
     masks: tuple[ObservedMask, ...]
     coverage: Mapping[str, Any] | None
-    heads: tuple[Mapping[str, Any], ...]
+    heads: tuple[HeadRecord, ...]
     controls: tuple[Control, ...]
     ablation: tuple[Mapping[str, Any], ...]
     verdict: Verdict
@@ -70,7 +71,7 @@ class AuditResult:
             "text": asdict(self.text),
             "depth": [row.record() for row in self.boundaries],
             "inside": [row.record() for row in self.depth if row.part != "boundary"],
-            "heads": [dict(head) for head in self.heads],
+            "heads": [head.record() for head in self.heads],
             "mask": [mask.record() for mask in self.masks],
             "measured_rate": self.measured_rate,
             "controls": [control.record() for control in self.controls],
@@ -98,7 +99,7 @@ class AuditResult:
             ],
             "controls": [line for one in self.controls for row in one.rows for line in _lines(row, one.name)],
             "masks": [{**mask.record(), "first_roots": str(mask.record().get("first_roots"))} for mask in self.masks],
-            "heads": [_flat(head) for head in self.heads],
+            "heads": [_flat(head.record()) for head in self.heads],
             "ablation": [dict(row) for row in self.ablation],
         }
         return {name: pd.DataFrame(rows) for name, rows in made.items() if rows}

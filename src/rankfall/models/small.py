@@ -12,74 +12,30 @@ import torch
 from torch import Tensor
 
 from rankfall.errors import RequestError
+from rankfall.models import configuration as aliases
 
-# How configurations call their sizes. The data of this file: a new spelling is one more word.
-WIDTHS = [
-    "hidden_size",
-    "d_model",
-    "n_embd",
-    "dim",
-    "embed_dim",
-    "hidden_dim",
-    "embedding_size",
-    "emb_dim",
-    "encoder_hidden_size",
-    "decoder_hidden_size",
-    "projection_dim",
-    "word_embed_proj_dim",
-    "d_embed",
-    "cross_attention_hidden_size",
-    "text_embed_dim",
-    "encoder_dim",
-    "decoder_dim",
-    "lru_width",
-]
-DEPTHS = [
-    "num_hidden_layers",
-    "num_layers",
-    "n_layer",
-    "n_layers",
-    "encoder_layers",
-    "decoder_layers",
-    "depth",
-    "num_encoder_layers",
-    "num_decoder_layers",
-    "encoder_num_hidden_layers",
-    "decoder_num_hidden_layers",
-]
-HEADS = [
-    "num_attention_heads",
-    "n_head",
-    "n_heads",
-    "num_heads",
-    "encoder_attention_heads",
-    "decoder_attention_heads",
-    "encoder_num_attention_heads",
-    "decoder_num_attention_heads",
-    "attention_heads",
-]
-KEY_HEADS = ["num_key_value_heads", "num_kv_heads", "encoder_num_key_value_heads", "decoder_num_key_value_heads"]
-INNER = [
-    "intermediate_size",
-    "ffn_dim",
-    "d_ff",
-    "d_inner",
-    "n_inner",
-    "encoder_ffn_dim",
-    "decoder_ffn_dim",
-    "ffn_hidden_size",
-    "mlp_dim",
-    "moe_intermediate_size",
-    "shared_expert_intermediate_size",
-    "feed_forward_size",
-]
-HEAD_WIDTHS = ["head_dim", "d_kv", "d_head", "attention_head_dim", "kv_channels"]
-EXPERTS = ["num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"]
-VOCABULARIES = ["vocab_size", "decoder_vocab_size", "text_vocab_size", "vocab_size_per_layer_input"]
 LATENT = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8}
 
 # Sizes that some configurations leave unset although their model needs them.
-UNSET = [*HEAD_WIDTHS, *KEY_HEADS, *VOCABULARIES, *EXPERTS]
+UNSET = (
+    *aliases.HEAD_SIZE,
+    *aliases.KEY_VALUE_HEADS,
+    *aliases.ALSO_KEY_VALUE_HEADS,
+    *aliases.VOCABULARY,
+    *aliases.EXPERTS,
+)
+DEPTHS = (*aliases.LAYERS, *aliases.ALSO_LAYERS)
+# Never more of these than the configuration has.
+AT_MOST = (*DEPTHS, *aliases.EXPERTS)
+# Left as they are: the table of architectures that ships with the package was measured so.
+UNCHANGED = {
+    "qk_head_dim",
+    "attention_head_size",
+    "num_blocks",
+    "resampler_depth",
+    "num_self_attends_per_block",
+    "d_latents",
+}
 
 VOCABULARY = 120
 
@@ -94,15 +50,18 @@ RECIPES: tuple[dict[str, int] | None, ...] = (
 MAX_PARAMETERS = 150_000_000
 
 
-def small_models(model_type: str) -> Iterator[Any]:
-    """Random models of this type, smallest first, one per recipe that the architecture accepts."""
+def small_models(model_type: str, **settings: Any) -> Iterator[Any]:
+    """Random models of this type, smallest first, one per recipe that the architecture accepts.
+
+    `settings` are entries of the configuration that override what a recipe says.
+    """
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     kind = CONFIG_MAPPING[model_type]
     built, trouble = 0, ""
     for recipe in RECIPES:
         try:
-            model = _build(_shrunk(kind, recipe), check_size=recipe is None)
+            model = _build(kind(**{**_small_arguments(kind(), recipe), **settings}), check_size=recipe is None)
         except Exception as error:  # whatever an architecture raises on sizes it does not like
             trouble = trouble or f"{type(error).__name__}: {str(error)[:120]}"
             continue
@@ -114,23 +73,21 @@ def small_models(model_type: str) -> Iterator[Any]:
         )
 
 
-def _shrunk(kind: type, recipe: Mapping[str, int] | None) -> Any:
-    default = kind()
-    return kind(**_small_arguments(default, recipe))
-
-
 def _small_arguments(config: Any, recipe: Mapping[str, int] | None) -> dict[str, Any]:
-    wanted: dict[str, int] = dict.fromkeys(DEPTHS, 2) | dict.fromkeys(VOCABULARIES, VOCABULARY)
-    wanted |= dict.fromkeys(EXPERTS, 8) | {"num_experts_per_tok": 2}
+    wanted: dict[str, int] = dict.fromkeys(DEPTHS, 2) | dict.fromkeys(aliases.VOCABULARY, VOCABULARY)
+    wanted |= dict.fromkeys(aliases.EXPERTS, 8) | dict.fromkeys(aliases.EXPERTS_PER_TOKEN, 2)
     if recipe is not None:
-        wanted |= dict.fromkeys(WIDTHS, recipe["width"]) | dict.fromkeys(HEADS, recipe["heads"])
-        wanted |= dict.fromkeys(HEAD_WIDTHS, recipe["head"]) | dict.fromkeys(INNER, recipe["inner"])
-        wanted |= dict.fromkeys(KEY_HEADS, recipe["key_heads"]) | LATENT
+        wanted |= dict.fromkeys((*aliases.WIDTH, *aliases.ALSO_WIDTHS), recipe["width"])
+        wanted |= dict.fromkeys((*aliases.HEADS, *aliases.ALSO_HEADS), recipe["heads"])
+        wanted |= dict.fromkeys(aliases.HEAD_SIZE, recipe["head"])
+        wanted |= dict.fromkeys((*aliases.KEY_VALUE_HEADS, *aliases.ALSO_KEY_VALUE_HEADS), recipe["key_heads"])
+        wanted |= dict.fromkeys(aliases.FEED_FORWARD, recipe["inner"]) | LATENT
+    wanted = {name: size for name, size in wanted.items() if name not in UNCHANGED}
     arguments: dict[str, Any] = {"use_cache": False} if hasattr(config, "use_cache") else {}
     plain = config.to_dict()
     for name, value in plain.items():
         if name in wanted and isinstance(value, int) and not isinstance(value, bool):
-            arguments[name] = min(wanted[name], value) if name in DEPTHS + EXPERTS else wanted[name]
+            arguments[name] = min(wanted[name], value) if name in AT_MOST else wanted[name]
         elif name in wanted and value is None and name in UNSET:
             arguments[name] = wanted[name]
         elif name.endswith("_token_id") and isinstance(value, int) and value >= VOCABULARY:
@@ -219,8 +176,8 @@ def _parts(model: Any) -> dict[str, Tensor]:
     size, channels = _image(config)
     boxes = torch.zeros(2, TOKENS, 4, dtype=torch.long)
     boxes[..., 2:] = 10
-    mels = _first(config, ("num_mel_bins", "input_feat_per_channel", "feature_size", "num_mels"), 80)
-    frames = 2 * _first(config, ("max_source_positions",), 100)
+    mels = _first(config, aliases.MEL_BINS, 80)
+    frames = 2 * _first(config, aliases.AUDIO_POSITIONS, 100)
     return {
         "input_ids": ids,
         "decoder_input_ids": ids[:, : TOKENS // 2],
@@ -232,11 +189,11 @@ def _parts(model: Any) -> dict[str, Tensor]:
 
 
 def _image(config: Any) -> tuple[tuple[int, int], int]:
-    size = _first(config, ("image_size",), DEFAULT_IMAGE)
+    size = _first(config, aliases.IMAGE_SIZE, DEFAULT_IMAGE)
     if isinstance(size, dict):
         size = (size.get("height", DEFAULT_IMAGE), size.get("width", DEFAULT_IMAGE))
     pair = tuple(size) if isinstance(size, (list, tuple)) else (size, size)
-    return (int(pair[0]), int(pair[-1])), int(_first(config, ("num_channels", "in_channels", "in_chans"), 3))
+    return (int(pair[0]), int(pair[-1])), int(_first(config, aliases.CHANNELS, 3))
 
 
 def _first(config: Any, names: tuple[str, ...], default: Any) -> Any:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rankfall.errors import require
 from rankfall.models import configuration as aliases
+from rankfall.models.configuration import head_size, is_stages, number, value
+from rankfall.progress import Progress, silent
 
 
 @dataclass(frozen=True)
@@ -90,20 +92,20 @@ def read_shape(model_type: str, configuration: object) -> HeadShape | str:
 
 
 def _own_shape(model_type: str, configuration: object, part: str) -> HeadShape | str:
-    width, heads = _number(configuration, aliases.WIDTH), _number(configuration, aliases.HEADS)
+    width, heads = number(configuration, aliases.WIDTH), number(configuration, aliases.HEADS)
     if heads is None:
         return "names no attention heads"
     if width is None:
         return "names no width"
-    recurrent = any(_value(configuration, name) for name in aliases.RECURRENCE)
-    if recurrent and _number(configuration, aliases.ATTENTION_ONLY_HEADS) is None:
+    recurrent = any(value(configuration, name) for name in aliases.RECURRENCE)
+    if recurrent and number(configuration, aliases.ATTENTION_ONLY_HEADS) is None:
         return "its heads belong to a recurrence, not to attention"
-    head_dim = _head_dim(configuration)
+    head_dim = head_size(configuration)
     if head_dim is None and heads > width:
         return f"names no head size, and {heads} heads share a width of {width}"
-    one_for_all = any(_value(configuration, name) is True for name in aliases.MULTI_QUERY_SWITCHES)
-    kv_heads = 1 if one_for_all else _number(configuration, aliases.KEY_VALUE_HEADS) or heads
-    sizes = [_value(configuration, name) for name in (*aliases.WIDTH, *aliases.HEADS)]
+    one_for_all = any(value(configuration, name) is True for name in aliases.MULTI_QUERY_SWITCHES)
+    kv_heads = 1 if one_for_all else number(configuration, aliases.KEY_VALUE_HEADS) or heads
+    sizes = [value(configuration, name) for name in (*aliases.WIDTH, *aliases.HEADS)]
     return HeadShape(
         model_type=model_type,
         width=width,
@@ -113,63 +115,29 @@ def _own_shape(model_type: str, configuration: object, part: str) -> HeadShape |
         head_dim=head_dim or width // heads,
         layers=_layers(configuration),
         derived=head_dim is None,
-        latent=_number(configuration, aliases.LATENT_RANK) is not None,
+        latent=number(configuration, aliases.LATENT_RANK) is not None,
         varies=any(_varies(configuration, name) for name in (*aliases.HEADS, *aliases.HEAD_SIZE))
-        or any(_is_stages(_value(configuration, name)) for name in aliases.PER_LAYER),
-        stage=any(_is_stages(size) and len(set(size)) > 1 for size in sizes),
+        or any(is_stages(value(configuration, name)) for name in aliases.PER_LAYER),
+        stage=any(is_stages(size) and len(set(size)) > 1 for size in sizes),
         part=part,
     )
 
 
-def _head_dim(configuration: object) -> int | None:
-    for names in aliases.HEAD_SIZE_SUMS:
-        pieces = [_number(configuration, (name,)) for name in names]
-        if all(pieces):
-            return sum(piece for piece in pieces if piece)
-    return _number(configuration, aliases.HEAD_SIZE)
-
-
 def _layers(configuration: object) -> int | None:
     for name in aliases.STAGE_LAYERS:
-        stages = _value(configuration, name)
-        if _is_stages(stages):
+        stages = value(configuration, name)
+        if is_stages(stages):
             return sum(stages)
-    return _number(configuration, aliases.LAYERS)
+    return number(configuration, aliases.LAYERS)
 
 
 def _parts(configuration: object) -> Iterator[tuple[str, object]]:
     declared = tuple(getattr(configuration, "sub_configs", None) or ())
     ordered = dict.fromkeys((*(name for name in aliases.PARTS if name in declared), *declared))
     for name in ordered:
-        part = _value(configuration, name)
+        part = value(configuration, name)
         if hasattr(part, "to_dict"):
             yield name, part
-
-
-def _number(configuration: object, names: Sequence[str]) -> int | None:
-    """The first of these attributes that is a positive whole number; of a list with one per stage, the last."""
-    for name in names:
-        value = _value(configuration, name)
-        if _is_stages(value):
-            value = value[-1]
-        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-            return value
-    return None
-
-
-def _is_stages(value: Any) -> bool:
-    return isinstance(value, (list, tuple)) and len(value) > 0 and all(type(item) is int for item in value)
-
-
-def _value(configuration: object, name: str) -> Any:
-    """The attribute, or None. Where reading it raises, what the configuration stored under that name.
-
-    Configurations whose layers differ refuse to give one number for all; the stored one is that of most layers.
-    """
-    try:
-        return getattr(configuration, name, None)
-    except Exception:
-        return vars(configuration).get(name)
 
 
 def _varies(configuration: object, name: str) -> bool:
@@ -215,16 +183,16 @@ class Survey:
         }
 
 
-def survey_configurations(names: Sequence[str] | None = None, advance: Callable[[int], None] | None = None) -> Survey:
+def survey_configurations(names: Sequence[str] | None = None, progress: Progress = silent) -> Survey:
     """Instantiate each configuration class with its defaults and read its shape. A-tab1, for hundreds.
 
-    `names` limits the survey to these model types. `advance` is called with 1 after each.
+    `names` limits the survey to these model types. `progress` is told after each.
     """
     with _quiet_and_offline():
         import transformers
-        from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+        from transformers.models.auto.configuration_auto import CONFIG_MAPPING, CONFIG_MAPPING_NAMES
 
-        known = model_types()
+        known = tuple(sorted(CONFIG_MAPPING_NAMES))
         wanted = known if names is None else tuple(names)
         unknown = [name for name in wanted if name not in known]
         require(
@@ -235,23 +203,14 @@ def survey_configurations(names: Sequence[str] | None = None, advance: Callable[
         )
         models: list[HeadShape] = []
         skipped: list[Skipped] = []
-        for name in wanted:
+        for done, name in enumerate(wanted, start=1):
             found = _read(name, CONFIG_MAPPING)
             if isinstance(found, HeadShape):
                 models.append(found)
             else:
                 skipped.append(Skipped(name, found))
-            if advance is not None:
-                advance(1)
+            progress(name, done / len(wanted))
         return Survey(tuple(models), tuple(skipped), f"transformers {transformers.__version__}")
-
-
-def model_types() -> tuple[str, ...]:
-    """Every model type that the installed `transformers` has a configuration for."""
-    with _quiet_and_offline():
-        from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
-
-        return tuple(sorted(CONFIG_MAPPING_NAMES))
 
 
 def _read(name: str, classes: Any) -> HeadShape | str:

@@ -22,6 +22,8 @@ def shipped_text() -> str:
 
 
 LARGEST = 64 * MEBI
+# Of a passage's length: a shorter one is left out, unless it is the only one of its text.
+SHORTEST_SHARE = 0.5
 
 
 def read_texts(paths: Sequence[Path]) -> list[str]:
@@ -77,8 +79,8 @@ class Batch:
 def encode(tokenizer: Any, texts: Sequence[str], *, tokens: int, passages: int = 1) -> Batch:
     """The first `tokens` tokens of each text, those that the tokenizer adds among them; or several passages in a row.
 
-    A second and later passage starts where the one before it ended. A passage shorter than half of `tokens` is left
-    out unless it is the only one.
+    A second and later passage starts where the one before it ended. A passage shorter than SHORTEST_SHARE of
+    the others is left out unless it is the only one.
     """
     require_count("tokens", tokens, least=2)
     require_count("passages", passages)
@@ -92,7 +94,8 @@ def encode(tokenizer: Any, texts: Sequence[str], *, tokens: int, passages: int =
         require(tokens > around, required=f"more than {around} tokens", got=tokens, remedy="the tokenizer adds those")
         size = tokens - around
         pieces = [ids[start : start + size] for start in range(0, len(ids), size)][:passages]
-        rows += [_framed(tokenizer, piece) for piece in pieces if piece is pieces[0] or len(piece) >= size / 2]
+        long_enough = [piece for piece in pieces[1:] if len(piece) >= SHORTEST_SHARE * size]
+        rows += [_framed(tokenizer, piece) for piece in (pieces[0], *long_enough)]
     return from_ids(rows, tokenizer)
 
 

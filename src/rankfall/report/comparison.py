@@ -80,7 +80,7 @@ def heads_table(pairs: list[tuple[str, AuditResult]]) -> pd.DataFrame:
     """Effective rank of query/key forms, as a median per layer and as a share of the head's width."""
     import pandas as pd
 
-    heads = pd.DataFrame([{"model": name, **dict(head)} for name, one in pairs for head in one.heads])
+    heads = pd.DataFrame([{"model": name, **head.record()} for name, one in pairs for head in one.heads])
     if heads.empty:
         return pd.DataFrame({"model": [name for name, _ in pairs]})
     heads["share"] = heads["qk_effective_rank"] / heads["head_dim"]

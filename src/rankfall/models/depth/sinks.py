@@ -11,14 +11,7 @@ from torch import Tensor
 
 from rankfall.linalg.scratch import Scratch
 from rankfall.measures.views.spectra import host_float64, squared_lengths
-
-# A sink is longer than this many times the median token ...
-NORM_RATIO = 5.0
-# ... or holds more than this share of the energy, and at least this many times a fair share (1/n each).
-ENERGY_SHARE = 0.05
-FAIR_SHARES = 8.0
-# With so few tokens there is no crowd to stand out from.
-FEWEST_TOKENS = 8
+from rankfall.models.thresholds import FAIR_SHARES, FEWEST_TOKENS, THRESHOLDS
 
 
 @final
@@ -54,7 +47,8 @@ def standing(energies: Float[Tensor, "c n"], kept: Float[Tensor, "c n"]) -> Stan
     ratios = lengths / median.clamp_min(torch.finfo(torch.float64).tiny)
     total = (energies * kept).sum(dim=-1, keepdim=True)
     shares = energies * kept / total.where(total > 0, 1.0)
-    longest = (ratios > NORM_RATIO) | ((shares > ENERGY_SHARE) & (shares * counts > FAIR_SHARES))
+    large = (shares > THRESHOLDS.sink_energy_share) & (shares * counts > FAIR_SHARES)
+    longest = (ratios > THRESHOLDS.sink_norm_ratio) | large
     return Standing(ratios, shares, longest & (counts >= FEWEST_TOKENS) & (total > 0))
 
 

@@ -1,69 +1,198 @@
-"""Paper A's lower bound, for the width, rank and head count of a real layer."""
+"""The ranks of all heads of a model: by probing, or by weight names where it is not run or bypasses the interface."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from functools import cache
-from typing import Any
+from pathlib import Path
+from typing import Any, final
 
 import torch
 from torch import Tensor
 
+from rankfall.errors import RequestError, require, require_count
 from rankfall.linalg.factored import Factored
-from rankfall.models.heads.probe import HeadMaps
+from rankfall.models import configuration as aliases
+from rankfall.models.heads.probe import HeadMaps, probe_site
+from rankfall.models.heads.weights import TensorFiles, maps_from_tensors
+from rankfall.models.load.folder import find_weights
+from rankfall.models.load.guards import clean_config, read_json
+from rankfall.models.load.headers import read_safetensors_header
+from rankfall.models.load.named import named_path
+from rankfall.models.trace.record import Trace, traced
+from rankfall.models.trace.sample import sample_inputs
 from rankfall.theory.head_bounds import HeadClass, mse_floor
+
+# Where the self-check looks for rotations, unless an offset is asked for: any position but 0 serves.
+ELSEWHERE = 7
+# The weights of most models are kept in float32 at best: below this relative size a singular value is rounding.
+EPSILON = torch.finfo(torch.float32).eps
+
+
+@final
+@dataclass(frozen=True)
+class HeadRecord:
+    """One head of one attention layer.
+
+    `qk_rank` counts the singular values of W_Q W_K^T above d * 2^-23 of the largest; `qk_effective_rank` is the
+    exponential of the entropy of the squared singular values, as for tokens; `ov_...` the same of W_V W_O, None where
+    W_O was not found. `mse_lower_bound` is paper A's bound for a layer of this width, rank and head count.
+    `self_check` holds relative errors by name; `notes` say what the numbers leave out.
+    """
+
+    layer: int
+    head: int
+    kv_head: int
+    module: str
+    width: int
+    heads: int
+    head_dim: int
+    qk_rank: int
+    qk_effective_rank: float
+    qk_norm: float
+    value_dim: int
+    ov_rank: int | None
+    ov_effective_rank: float | None
+    ov_norm: float | None
+    offset: int
+    rotary: bool | None
+    normed_queries_and_keys: bool
+    mse_lower_bound: float
+    source: str
+    self_check: Mapping[str, float]
+    notes: tuple[str, ...]
+
+    def record(self) -> dict[str, Any]:
+        """The head as `--json` prints it."""
+        table = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {**table, "self_check": dict(self.self_check), "notes": list(self.notes)}
+
+
+def head_ranks(model: Any, offset: int = 0, inputs: Mapping[str, Any] | None = None) -> tuple[HeadRecord, ...]:
+    """One record per head and attention layer, in the order in which the layers run.
+
+    `offset` is how many tokens the query stands after the key: with rotary positions the query/key form depends on
+    it (its rank does not). `inputs` make the model run once, for models that take neither input_ids nor
+    pixel_values. A module that runs several times is probed once.
+    """
+    require_count("offset", offset, least=0)
+    here = traced(model, sample_inputs(model) if inputs is None else inputs)
+    if here.coverage.calls.get("interface", 0) == 0:
+        return _by_name(model, here)
+    # Images, and inputs that the caller made, stand where they stand: there is no other position to trace.
+    movable = inputs is None and "position_ids" in sample_inputs(model)
+    require(
+        movable or offset == 0,
+        required="a model that takes position_ids, for an offset other than 0",
+        got=type(model).__name__,
+        remedy="use offset 0",
+    )
+    most = aliases.number(model.config, aliases.POSITIONS) or math.inf
+    require(
+        offset < most,
+        required=f"an offset within the model's {most} positions",
+        got=offset,
+        remedy="choose a smaller --offset",
+    )
+    elsewhere = traced(model, sample_inputs(model, ELSEWHERE)) if movable else here
+    at_query = traced(model, sample_inputs(model, offset)) if offset else None
+    records: list[HeadRecord] = []
+    seen: set[int] = set()
+    for number, site in enumerate(here.sites):
+        if id(site.call.module) in seen or site.call.source != "interface":
+            continue
+        at_offset = at_query.sites[number] if at_query else None
+        records += head_records(probe_site(len(seen), site, elsewhere.sites[number], at_offset, offset))
+        seen.add(id(site.call.module))
+    return tuple(records)
+
+
+def _by_name(model: Any, trace: Trace) -> tuple[HeadRecord, ...]:
+    try:
+        return _records_of(model.state_dict(), model.config.to_dict())
+    except RequestError as error:
+        raise RequestError(
+            required="attention that goes through the library's interface, or weights under names that we know",
+            got=f"{trace.coverage.reason}; {error.got}",
+            remedy="add the layout of its weights to the catalogue",
+        ) from None
+
+
+def head_ranks_from_file(name: Path | str) -> tuple[HeadRecord, ...]:
+    """One record per head of a named model, a folder, or a safetensors file with config.json beside it.
+
+    Headers and configuration are checked first; tensors are read one layer at a time.
+    """
+    path = named_path(str(name)) or Path(name).expanduser()
+    folder = path if path.is_dir() else path.parent
+    require(
+        path.is_dir() or path.suffix == ".safetensors",
+        required="a folder or a .safetensors file for --weights-only",
+        got=path.name if path.exists() else f"{name}, which is neither here",
+        remedy="GGUF files and hub ids are audited without --weights-only",
+    )
+    require(
+        path.exists() and (folder / "config.json").is_file(),
+        required="weights with config.json beside them",
+        got=str(name),
+        remedy="check the path; config.json holds the number of heads, which weights alone do not tell",
+    )
+    config, _ = clean_config(read_json(folder / "config.json"))
+    if path.is_dir():
+        files = list(find_weights(path, path).files.values())
+    else:
+        read_safetensors_header(path)
+        files = [path]
+    with TensorFiles(files) as tensors:
+        return _records_of(tensors, config)
+
+
+def _records_of(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> tuple[HeadRecord, ...]:
+    return tuple(one for maps in maps_from_tensors(tensors, config) for one in head_records(maps))
+
+
+def head_records(maps: HeadMaps) -> list[HeadRecord]:
+    """One record per head of the layer."""
+    heads, width, rank = maps.query.shape
+    scores, values = _spectrum_facts(maps.query_key_forms()), _spectrum_facts(maps.value_output_forms())
+    return [
+        HeadRecord(
+            layer=maps.layer,
+            head=head,
+            kv_head=head // maps.groups,
+            module=maps.name,
+            width=width,
+            heads=heads,
+            head_dim=rank,
+            qk_rank=scores[head]["rank"],
+            qk_effective_rank=scores[head]["effective_rank"],
+            qk_norm=scores[head]["norm"],
+            value_dim=maps.value.shape[-1],
+            ov_rank=values[head]["rank"] if values else None,
+            ov_effective_rank=values[head]["effective_rank"] if values else None,
+            ov_norm=values[head]["norm"] if values else None,
+            offset=maps.offset,
+            rotary=maps.rotary,
+            normed_queries_and_keys=maps.qk_norm,
+            mse_lower_bound=_layer_bound(width, rank, heads),
+            source=maps.source,
+            self_check=dict(maps.checks),
+            notes=tuple(maps.notes),
+        )
+        for head in range(heads)
+    ]
 
 
 @cache
-def head_bound(width: int, rank: int, heads: int) -> float:
+def _layer_bound(width: int, rank: int, heads: int) -> float:
     """The least mean squared error with which `heads` heads of this rank find the nearer of two orthonormal points.
 
     A real block adds its input to what attention gives, so the bound is the one with a skip connection. It speaks of
     the layer's shape alone: no layer of this shape can do better, whatever its weights.
     """
     return mse_floor(HeadClass(dim=width, rank=min(rank, width), skip=True), heads).mse
-
-
-# The weights of most models are kept in float32 at best: below this relative size a singular value is rounding.
-EPSILON = torch.finfo(torch.float32).eps
-
-
-def head_records(maps: HeadMaps) -> list[dict[str, Any]]:
-    """One record per head of the layer.
-
-    `qk_rank` counts the singular values of W_Q W_K^T above d * 2^-23 of the largest; `qk_effective_rank` is the
-    exponential of the entropy of the squared singular values, as for tokens; `ov_...` the same of W_V W_O.
-    `mse_lower_bound` is paper A's bound for a layer of this width, rank and head count.
-    """
-    width, rank = maps.query.shape[1:]
-    heads = maps.query.shape[0]
-    scores, values = _spectrum_facts(maps.query_key_forms()), _spectrum_facts(maps.value_output_forms())
-    bound = head_bound(width, rank, heads)
-    return [
-        {
-            "layer": maps.layer,
-            "head": head,
-            "kv_head": head // maps.groups,
-            "module": maps.name,
-            "width": width,
-            "heads": heads,
-            "head_dim": rank,
-            "qk_rank": scores[head]["rank"],
-            "qk_effective_rank": scores[head]["effective_rank"],
-            "qk_norm": scores[head]["norm"],
-            "value_dim": maps.value.shape[-1],
-            "ov_rank": values[head]["rank"] if values else None,
-            "ov_effective_rank": values[head]["effective_rank"] if values else None,
-            "ov_norm": values[head]["norm"] if values else None,
-            "offset": maps.offset,
-            "rotary": maps.rotary,
-            "normed_queries_and_keys": maps.qk_norm,
-            "mse_lower_bound": bound,
-            "source": maps.source,
-            "self_check": dict(maps.checks),
-            "notes": list(maps.notes),
-        }
-        for head in range(heads)
-    ]
 
 
 def _spectrum_facts(form: Factored | None) -> list[dict[str, Any]]:

@@ -1,72 +1,144 @@
-"""Head ranks from stored weights alone: nothing of the model runs."""
+"""The linear maps of heads from stored weights alone: nothing of the model runs.
+
+Under which names, and in which order, models keep their attention weights is data: one `WeightLayout` each, listed in
+the catalogue. It is used only where a model cannot be run, or bypasses the attention interface.
+"""
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, final
 
 from torch import Tensor
 
-from rankfall.errors import RequestError, require
-from rankfall.models.heads.families import ALL_FAMILIES, GAIN_LESS_ONE, HEAD_WIDTH, HEADS, Family
+from rankfall.catalogue import LAYOUTS
+from rankfall.errors import RequestError
+from rankfall.models import configuration as aliases
 from rankfall.models.heads.probe import HeadMaps
-from rankfall.models.heads.ranks import head_records
 
 NOTE = "read by weight name: rotations by position are left out (offset 0), and nothing was run to check it"
 
+Fused = Literal["concatenated", "per group"]
+"""How query, key and value lie in the rows of one matrix: all queries, then all keys, then all values; or group by
+group, the queries of a group of heads, then its key and its value. A group is one head where each has a key."""
 
-def head_ranks_from_file(path: Path | str) -> list[dict[str, Any]]:
-    """One record per head, from a safetensors file, or a folder of them, with config.json beside.
 
-    Tensors are read one layer at a time; index files are not followed.
+@final
+@dataclass(frozen=True)
+class WeightLayout:
+    """Where the weights of one attention layer are, after what tells the layers apart.
+
+    `projections` of query, key and value, or one that holds all three as `fused` says, lie in `module`, as do the
+    `gains` of norms on queries and keys; `output` is the path of the output map. `examples` are model types with this
+    layout: tests compare what is read with what the running model computes. `transposed` weights are stored as
+    (d, rows). `only` restricts the layout to these model types, `settings` to configurations with these entries.
     """
-    path = Path(path)
-    folder = path if path.is_dir() else path.parent
-    files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
-    require(
-        bool(files) and all(file.suffix == ".safetensors" and file.is_file() for file in files),
-        required="a .safetensors file, or a folder that holds some",
-        got=str(path),
-        remedy="weights in other formats can only be audited by running the model",
-    )
-    config = folder / "config.json"
-    require(
-        config.is_file(),
-        required=f"config.json in {folder}",
-        got="none",
-        remedy="it holds the number of heads, which weights alone do not tell",
-    )
-    with _Tensors(files) as tensors:
-        return head_ranks_from_tensors(tensors, json.loads(config.read_text()))
+
+    name: str
+    examples: tuple[str, ...]
+    module: str
+    projections: tuple[str, ...]
+    output: str
+    fused: Fused | None = None
+    transposed: bool = False
+    gains: tuple[str, str] | None = None
+    only: tuple[str, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def weights(self) -> list[str]:
+        """Ends of the names of the projections' tensors, and of the output map's."""
+        return [*(f"{self.module}.{one}.weight" for one in self.projections), f"{self.output}.weight"]
+
+    def layers(self, names: Iterable[str], config: Mapping[str, Any]) -> list[str]:
+        """What stands before the names of each layer that has all of them, in the order of the layers."""
+        if self.only and config.get("model_type") not in self.only:
+            return []
+        if any(config.get(name) != wanted for name, wanted in self.settings.items()):
+            return []
+        present, first = set(names), self.weights[0]
+        stems = [name.removesuffix(first) for name in present if name.endswith("." + first)]
+        return sorted((stem for stem in stems if all(stem + one in present for one in self.weights)), key=_natural)
 
 
-def head_ranks_from_tensors(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """One record per head, from tensors by name and the model's configuration."""
+LLAMA = WeightLayout(
+    "llama",
+    ("llama", "qwen3", "gemma3_text"),
+    "self_attn",
+    ("q_proj", "k_proj", "v_proj"),
+    "self_attn.o_proj",
+    gains=("q_norm", "k_norm"),
+)
+BART = WeightLayout("bart", ("bart",), "self_attn", ("q_proj", "k_proj", "v_proj"), "self_attn.out_proj")
+GPTJ = WeightLayout("gptj", ("gptj",), "attn", ("q_proj", "k_proj", "v_proj"), "attn.out_proj")
+VIT = WeightLayout("vit", ("vit",), "attention", ("q_proj", "k_proj", "v_proj"), "attention.o_proj")
+BERT = WeightLayout("bert", ("bert",), "attention.self", ("query", "key", "value"), "attention.output.dense")
+VIT_OLDER = WeightLayout(
+    "vit, older names", ("dpt",), "attention.attention", ("query", "key", "value"), "attention.output.dense"
+)
+ALBERT = WeightLayout("albert", ("albert",), "attention", ("query", "key", "value"), "attention.dense")
+DISTILBERT = WeightLayout(
+    "distilbert", ("distilbert",), "attention", ("q_lin", "k_lin", "v_lin"), "attention.out_lin"
+)
+T5 = WeightLayout(
+    "t5", ("t5",), "SelfAttention", ("q", "k", "v"), "SelfAttention.o", only=("t5", "mt5", "umt5", "longt5")
+)
+PHI3 = WeightLayout("phi3", ("phi3",), "self_attn", ("qkv_proj",), "self_attn.o_proj", "concatenated")
+MODERNBERT = WeightLayout("modernbert", ("modernbert",), "attn", ("Wqkv",), "attn.Wo", "concatenated")
+MPT = WeightLayout("mpt", ("mpt",), "attn", ("Wqkv",), "attn.out_proj", "concatenated")
+GPT2 = WeightLayout(
+    "gpt2", ("gpt2",), "attn", ("c_attn",), "attn.c_proj", "concatenated", transposed=True, only=("gpt2",)
+)
+GPT_BIGCODE = WeightLayout(
+    "gpt_bigcode", ("gpt_bigcode",), "attn", ("c_attn",), "attn.c_proj", "concatenated", only=("gpt_bigcode",)
+)
+GPT_BIGCODE_PER_HEAD = WeightLayout(
+    "gpt_bigcode, keys for every head",
+    ("gpt_bigcode",),
+    "attn",
+    ("c_attn",),
+    "attn.c_proj",
+    "per group",
+    only=("gpt_bigcode",),
+    settings={"multi_query": False},
+)
+GPT_NEOX = WeightLayout("gpt_neox", ("gpt_neox",), "attention", ("query_key_value",), "attention.dense", "per group")
+BLOOM = WeightLayout(
+    "bloom", ("bloom",), "self_attention", ("query_key_value",), "self_attention.dense", "per group", only=("bloom",)
+)
+FALCON = WeightLayout(
+    "falcon",
+    ("falcon",),
+    "self_attention",
+    ("query_key_value",),
+    "self_attention.dense",
+    "per group",
+    only=("falcon",),
+)
+
+# These model types store gains less one.
+GAIN_LESS_ONE = ("gemma", "gemma2", "gemma3", "gemma3_text", "qwen3_next")
+
+
+def maps_from_tensors(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> Iterator[HeadMaps]:
+    """The maps of each attention layer, from tensors by name and the model's configuration."""
     config = {**config, **(config.get("text_config") or {})}
-    family, stems = _family(list(tensors), str(config.get("model_type", "")))
-    records: list[dict[str, Any]] = []
+    layout, stems = _found_layout(tensors, config)
     for layer, stem in enumerate(stems):
-        records += head_records(_layer_maps(layer, stem, family, tensors, config))
-    return records
+        yield _layer_maps(layer, stem, layout, tensors, config)
 
 
-def _family(names: list[str], model_type: str) -> tuple[Family, list[str]]:
-    for family in ALL_FAMILIES:
-        if family.only and model_type not in family.only:
-            continue
-        needed = [part for part in (family.query, family.key, family.value, family.output) if part]
-        present = set(names)
-        stems = [name.removesuffix(family.query) for name in names if name.endswith("." + family.query)]
-        whole = [stem for stem in stems if all(stem + part in present for part in needed)]
-        if whole:
-            return family, sorted(whole, key=_natural)
+def _found_layout(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> tuple[WeightLayout, list[str]]:
+    for layout in LAYOUTS:
+        if stems := layout.layers(tensors, config):
+            return layout, stems
     raise RequestError(
-        required="attention weights under names of a known family",
-        got=f"{len(names)} tensors of model type {model_type or 'unknown'}",
-        remedy=f"known are {', '.join(family.name for family in ALL_FAMILIES)}; or run the model",
+        required="attention weights under names of a known layout",
+        got=f"{len(tensors)} tensors of model type {config.get('model_type', 'unknown')}",
+        remedy=f"known are {', '.join(LAYOUTS.names)}; or run the model",
     )
 
 
@@ -75,57 +147,40 @@ def _natural(text: str) -> list[tuple[int, str]]:
 
 
 def _layer_maps(
-    layer: int, stem: str, family: Family, tensors: Mapping[str, Tensor], config: Mapping[str, Any]
+    layer: int, stem: str, layout: WeightLayout, tensors: Mapping[str, Tensor], config: Mapping[str, Any]
 ) -> HeadMaps:
-    def weight(name: str) -> Tensor:
-        stored = tensors[stem + name].double()
-        return stored.T if family.transposed else stored
-
-    heads = _number(config, HEADS)
+    heads = aliases.number(config, aliases.HEADS)
     if heads is None:
         raise RequestError(required="the number of heads in the configuration", got="none", remedy="add it")
-    if family.layout == "separate":
-        rows = weight(family.query), weight(family.key), weight(family.value)
-    else:
-        rows = _unfused(weight(family.query), family, heads, config)
-    query, key, value = rows
-    rank = query.shape[0] // heads
-    query, key = (
-        _gained(part, tensors.get(stem + name) if name else None, config)
-        for part, name in ((query, family.query_gain), (key, family.key_gain))
-    )
-    output = weight(family.output)
+    stored = [tensors[stem + name].double() for name in layout.weights]
+    *projections, output = [one.T for one in stored] if layout.transposed else stored
+    query, key, value = projections if layout.fused is None else _unfused(projections[0], layout.fused, heads, config)
+    gains = [tensors.get(f"{stem}{layout.module}.{name}.weight") for name in layout.gains or ()]
+    if normed := any(gain is not None for gain in gains):
+        query, key = (_gained(rows, gain, config) for rows, gain in zip((query, key), gains, strict=True))
     value_rank = output.shape[1] // heads
     return HeadMaps(
         layer=layer,
         name=stem.rstrip("."),
-        source=f"names of {family.name}",
-        query=_per_head(query, rank),
-        key=_per_head(key, rank),
+        source=f"names of {layout.name}",
+        query=_per_head(query, query.shape[0] // heads),
+        key=_per_head(key, query.shape[0] // heads),
         value=_per_head(value, value_rank),
         output=output.T.reshape(heads, value_rank, -1),
-        qk_norm=bool(family.query_gain) and stem + family.query_gain in tensors,
+        qk_norm=normed,
         notes=(NOTE,),
     )
 
 
-def _unfused(fused: Tensor, family: Family, heads: int, config: Mapping[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
+def _unfused(fused: Tensor, fused_as: Fused, heads: int, config: Mapping[str, Any]) -> Iterable[Tensor]:
     """Rows of query, key and value, head after head."""
     total, width = fused.shape
-    if family.layout == "per head":
-        parts = fused.reshape(heads, 3, -1, width)
-        return parts[:, 0].reshape(-1, width), parts[:, 1].reshape(-1, width), parts[:, 2].reshape(-1, width)
-    rank = _number(config, HEAD_WIDTH) or width // heads
+    rank = aliases.head_size(config) or width // heads
     groups = (total // rank - heads) // 2
-    if family.layout == "concatenated":
-        query, key, value = fused.split([heads * rank, groups * rank, groups * rank])
-        return query, key, value
-    parts = fused.reshape(groups, heads // groups + 2, rank, width)
-    return (
-        parts[:, :-2].reshape(-1, width),
-        parts[:, -2].reshape(-1, width),
-        parts[:, -1].reshape(-1, width),
-    )
+    if fused_as == "concatenated":
+        return fused.split([heads * rank, groups * rank, groups * rank])
+    parts = fused.reshape(groups, heads // groups + 2, rank, width).split([heads // groups, 1, 1], dim=1)
+    return (part.reshape(-1, width) for part in parts)
 
 
 def _gained(rows: Tensor, gain: Tensor | None, config: Mapping[str, Any]) -> Tensor:
@@ -141,11 +196,7 @@ def _per_head(rows: Tensor, rank: int) -> Tensor:
     return rows.reshape(-1, rank, rows.shape[-1]).mT
 
 
-def _number(config: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
-    return next((int(config[name]) for name in names if isinstance(config.get(name), int)), None)
-
-
-class _Tensors(Mapping[str, Tensor]):
+class TensorFiles(Mapping[str, Tensor]):
     """The tensors of several safetensors files, each read when asked for."""
 
     def __init__(self, files: list[Path]) -> None:
@@ -154,7 +205,7 @@ class _Tensors(Mapping[str, Tensor]):
         self._files: list[Any] = [safe_open(str(file), framework="pt") for file in files]
         self._where = {name: file for file in self._files for name in file.keys()}  # noqa: SIM118
 
-    def __enter__(self) -> _Tensors:
+    def __enter__(self) -> TensorFiles:
         for file in self._files:
             file.__enter__()
         return self

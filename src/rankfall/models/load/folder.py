@@ -23,7 +23,7 @@ from rankfall.models.load.guards import (
     require_size,
     skeleton,
 )
-from rankfall.models.load.safetensors_header import TensorEntry, read_safetensors_header
+from rankfall.models.load.headers import TensorEntry, read_safetensors_header
 
 
 @final
@@ -41,6 +41,81 @@ class LoadedModel:
     def parameters(self) -> int:
         """How many numbers the network holds, shared ones once."""
         return sum(parameter.numel() for parameter in self.network.parameters())
+
+
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".h5", ".msgpack")
+
+
+@final
+@dataclass(frozen=True)
+class WeightFiles:
+    """Names as the library expects them, the real files, and every tensor that they hold."""
+
+    files: dict[str, Path]
+    tensors: dict[str, TensorEntry]
+
+    @property
+    def elements(self) -> int:
+        """Numbers in all tensors together."""
+        return sum(entry.elements for entry in self.tensors.values())
+
+
+def find_weights(folder: Path, root: Path, limits: Limits = LIMITS) -> WeightFiles:
+    """The folder's safetensors files; `root` is the folder that no file may lie outside of."""
+    sharded = (folder / INDEX).exists()
+    names = _shards(folder) if sharded else [_single_file(folder)]
+    files: dict[str, Path] = {}
+    tensors: dict[str, TensorEntry] = {}
+    for name in names:
+        path = inside(folder, name, root)
+        files[name if sharded else SINGLE] = path
+        tensors.update(read_safetensors_header(path, limits))
+    return WeightFiles(files, tensors)
+
+
+def inside(folder: Path, name: str, root: Path) -> Path:
+    """The file of that plain name in the folder, its links followed, which must end inside `root`."""
+    plain = Path(name).name == name and name not in ("", ".", "..") and "\\" not in name
+    path = (folder / name).resolve() if plain else folder
+    require(
+        plain and path.is_relative_to(root.resolve()),
+        required="weights inside the model's own folder",
+        got=repr(name)[:80],
+        remedy="do not trust this model; nothing was read",
+    )
+    require(path.is_file(), required=f"the file {name}", got="nothing there", remedy="download the model again")
+    return path
+
+
+def _shards(folder: Path) -> list[str]:
+    mapping = read_json(folder / INDEX, LIMITS.header_bytes).get("weight_map")
+    if not isinstance(mapping, dict) or not all(isinstance(name, str) for name in mapping.values()):
+        raise RequestError(required=f"a weight_map in {INDEX}", got="none", remedy="download the model again")
+    names = sorted(set(mapping.values()))
+    for name in names:
+        require(
+            name.endswith(".safetensors"),
+            required="an index that names safetensors files only",
+            got=repr(name)[:80],
+            remedy="pickled weights are never read; convert the model to safetensors",
+        )
+    return names
+
+
+def _single_file(folder: Path) -> str:
+    if (folder / SINGLE).exists():
+        return SINGLE
+    found = sorted(path.name for path in folder.glob("*.safetensors"))
+    if len(found) == 1:
+        return found[0]
+    pickled = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLES)
+    raise RequestError(
+        required=f"weights as {SINGLE} (or with an index) in {folder.name}",
+        got=f"only {', '.join(pickled[:3])}" if pickled else f"{len(found)} safetensors files",
+        remedy="pickled weights are never read; convert the model to safetensors",
+    )
 
 
 TOKENIZER_FILES = (
@@ -83,80 +158,6 @@ def has_tokenizer(folder: Path) -> bool:
     return any((folder / name).exists() for name in TOKENIZER_FILES)
 
 
-SINGLE = "model.safetensors"
-INDEX = "model.safetensors.index.json"
-PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".h5", ".msgpack")
-
-
-@final
-@dataclass(frozen=True)
-class WeightFiles:
-    """Names as the library expects them, the real files, and every tensor that they hold."""
-
-    files: dict[str, Path]
-    tensors: dict[str, TensorEntry]
-
-    @property
-    def elements(self) -> int:
-        """Numbers in all tensors together."""
-        return sum(entry.elements for entry in self.tensors.values())
-
-
-def find_weights(folder: Path, root: Path, limits: Limits = LIMITS) -> WeightFiles:
-    """The folder's safetensors files; `root` is the folder that no file may lie outside of."""
-    names = _shards(folder) if (folder / INDEX).exists() else [_only_file(folder)]
-    files: dict[str, Path] = {}
-    tensors: dict[str, TensorEntry] = {}
-    for name in names:
-        path = inside(folder, name, root)
-        files[name if (folder / INDEX).exists() else SINGLE] = path
-        tensors.update(read_safetensors_header(path, limits))
-    return WeightFiles(files, tensors)
-
-
-def inside(folder: Path, name: str, root: Path) -> Path:
-    """The file of that plain name in the folder, its links followed, which must end inside `root`."""
-    plain = Path(name).name == name and name not in ("", ".", "..") and "\\" not in name
-    path = (folder / name).resolve() if plain else folder
-    require(
-        plain and path.is_relative_to(root.resolve()),
-        required="weights inside the model's own folder",
-        got=repr(name)[:80],
-        remedy="do not trust this model; nothing was read",
-    )
-    require(path.is_file(), required=f"the file {name}", got="nothing there", remedy="download the model again")
-    return path
-
-
-def _shards(folder: Path) -> list[str]:
-    mapping = read_json(folder / INDEX, LIMITS.header_bytes).get("weight_map")
-    if not isinstance(mapping, dict) or not all(isinstance(name, str) for name in mapping.values()):
-        raise RequestError(required=f"a weight_map in {INDEX}", got="none", remedy="download the model again")
-    names = sorted(set(mapping.values()))
-    for name in names:
-        require(
-            name.endswith(".safetensors"),
-            required="an index that names safetensors files only",
-            got=repr(name)[:80],
-            remedy="pickled weights are never read; convert the model to safetensors",
-        )
-    return names
-
-
-def _only_file(folder: Path) -> str:
-    if (folder / SINGLE).exists():
-        return SINGLE
-    found = sorted(path.name for path in folder.glob("*.safetensors"))
-    if len(found) == 1:
-        return found[0]
-    pickled = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLES)
-    raise RequestError(
-        required=f"weights as {SINGLE} (or with an index) in {folder.name}",
-        got=f"only {', '.join(pickled[:3])}" if pickled else f"{len(found)} safetensors files",
-        remedy="pickled weights are never read; convert the model to safetensors",
-    )
-
-
 def open_folder(
     folder: Path,
     *,
@@ -191,9 +192,9 @@ def open_folder(
             trust_remote_code=False,
             output_loading_info=True,
         )
-        check_complete(info)
+        require_complete(info)
         tokenizer = library_tokenizer(stage) if has_tokenizer(stage) else None
-    check_numbers(network)
+    require_finite(network)
     body = getattr(network, "base_model", network)
     return LoadedModel(body.to(device).eval(), tokenizer, name, source, notes)
 
@@ -233,7 +234,7 @@ def library_tokenizer(stage: Path) -> Any:
     return AutoTokenizer.from_pretrained(stage, local_files_only=True, trust_remote_code=False)
 
 
-def check_complete(info: dict[str, Any]) -> None:
+def require_complete(info: dict[str, Any]) -> None:
     """Weights that are not in the files would be random numbers: refuse."""
     missing = sorted(str(key) for key in info.get("missing_keys", ()))
     wrong = sorted(str(key) for key in info.get("mismatched_keys", ()))
@@ -245,7 +246,7 @@ def check_complete(info: dict[str, Any]) -> None:
     )
 
 
-def check_numbers(network: nn.Module) -> None:
+def require_finite(network: nn.Module) -> None:
     """NaN or infinite weights make every number that follows meaningless: refuse."""
     for name, parameter in network.named_parameters():
         if not bool(torch.isfinite(parameter).all()):

@@ -1,4 +1,7 @@
-"""What protects loading: limits on sizes and time, configuration read as data, skeletons built without storage."""
+"""What protects loading: limits on sizes and time, configuration read as data, skeletons built without storage.
+
+Nothing heavy is imported before a model is built: help texts state the limits.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +13,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any, final
-
-import torch
-from torch import nn
-from torch.nn.modules.module import (
-    register_module_module_registration_hook,
-    register_module_parameter_registration_hook,
-)
+from typing import TYPE_CHECKING, Any, final
 
 from rankfall.errors import RequestError, require
 from rankfall.system import available_memory
+
+if TYPE_CHECKING:
+    from torch import nn
 
 MEBI = 1 << 20
 GIBI = 1 << 30
@@ -110,14 +109,14 @@ def time_limit(seconds: float, what: str) -> Iterator[None]:
         finally:
             signal.setitimer(signal.ITIMER_REAL, left, interval)
     except _OutOfTime:
-        raise _refusal(seconds, what) from None
+        raise _out_of_time(seconds, what) from None
     finally:
         signal.signal(signal.SIGALRM, before)
     if expired:  # someone caught the interruption and went on
-        raise _refusal(seconds, what)
+        raise _out_of_time(seconds, what)
 
 
-def _refusal(seconds: float, what: str) -> RequestError:
+def _out_of_time(seconds: float, what: str) -> RequestError:
     return RequestError(
         required=f"{what} to load within {seconds:g} seconds",
         got="still loading then",
@@ -219,12 +218,19 @@ SOME = 1_000
 
 def skeleton(kind: Any, config: Any, *, elements: int, tensors: int, limits: Limits = LIMITS) -> nn.Module:
     """The model on the meta device, or a refusal once it needs more than the files hold."""
+    import torch
+
     with torch.device("meta"), _bounded(elements * limits.slack, (tensors + SOME) * MODULES_PER_TENSOR):
         return kind._from_config(config) if hasattr(kind, "_from_config") else kind.from_config(config)
 
 
 @contextlib.contextmanager
 def _bounded(elements: int, modules: int) -> Iterator[None]:
+    from torch.nn.modules.module import (
+        register_module_module_registration_hook,
+        register_module_parameter_registration_hook,
+    )
+
     made = {"elements": 0, "modules": 0}
 
     def count_parameter(module: nn.Module, name: str, parameter: Any) -> None:

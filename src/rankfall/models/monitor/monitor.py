@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from rankfall.errors import RequestError, require, require_count
 from rankfall.measures.catalogue import measure
 from rankfall.models.monitor.blocks import chosen_blocks
+from rankfall.models.thresholds import THRESHOLDS
 from rankfall.norms import UnitNorm
 
 
@@ -28,9 +29,9 @@ class RankWarning(UserWarning):
 class Alarms:
     """Thresholds. Collapse is judged on tokens of length one, so that a sink cannot hide or feign it."""
 
-    relative_mu: float = 0.1
-    effective_rank: float = 2.0
-    norm_ratio: float = 5.0
+    relative_mu: float = THRESHOLDS.collapsed_relative_mu
+    effective_rank: float = THRESHOLDS.collapsed_effective_rank
+    norm_ratio: float = THRESHOLDS.sink_norm_ratio
 
     def heard(self, values: Mapping[str, float]) -> dict[str, str]:
         """What to warn about, by kind, in words with the number and the threshold."""

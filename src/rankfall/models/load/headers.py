@@ -1,28 +1,109 @@
-"""The header of a GGUF file, checked against the file's size and against itself before it is converted.
+"""Headers of safetensors and GGUF files, checked against the file's size and against themselves before use.
 
-Layout: magic, version, tensor count, count of facts; the facts (key, type, value); the tensors' names, shapes, types
-and places; padding; the tensors. A doctored count is refused here in milliseconds; a converter that believes it would
-fill hundreds of layers with random numbers first.
+safetensors  eight bytes, the header's length; the header, JSON; then the tensors, back to back, nothing between or
+             after
+GGUF         magic, version, tensor count, count of facts; the facts (key, type, value); the tensors' names, shapes,
+             types and places; padding; the tensors. A doctored count is refused here in milliseconds; a converter
+             that believes it would fill hundreds of layers with random numbers first.
 """
 
 from __future__ import annotations
 
-import hashlib
+import json
 import math
 import re
-import shutil
 import struct
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, final
 
-import torch
-
 from rankfall.errors import RequestError
-from rankfall.models.load.folder import LoadedModel, check_complete, open_folder, quiet, refused_in_one_line
-from rankfall.models.load.guards import LIMITS, Limits, clean_config, require_memory, skeleton
-from rankfall.system import cache_folder
+from rankfall.models.load.guards import LIMITS, Limits
+
+BITS = {
+    "BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "U16": 16, "I16": 16, "F16": 16, "BF16": 16,
+    "U32": 32, "I32": 32, "F32": 32, "U64": 64, "I64": 64, "F64": 64,
+}  # fmt: skip
+PICKLE_STARTS = (b"PK", b"\x80\x02", b"\x80\x04")
+
+
+@final
+@dataclass(frozen=True)
+class TensorEntry:
+    """What the header says of one tensor."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def elements(self) -> int:
+        """How many numbers it holds."""
+        return math.prod(self.shape)
+
+
+def read_safetensors_header(path: Path, limits: Limits = LIMITS) -> dict[str, TensorEntry]:
+    """The tensors of a sound file; a file that contradicts itself is refused, and nothing of it is loaded."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        start = file.read(8)
+        if len(start) < 8:
+            raise _unsound(path, f"only {size} bytes")
+        (length,) = struct.unpack("<Q", start)
+        if not 2 <= length <= min(limits.header_bytes, size - 8):
+            kind = "a pickle or archive renamed" if start[:2] in PICKLE_STARTS else "not safetensors"
+            raise _unsound(path, f"a header of {length:,} bytes in a file of {size:,} ({kind}, or truncated)")
+        text = file.read(length)
+    try:
+        header = json.loads(text)
+    except (ValueError, RecursionError):
+        raise _unsound(path, "a header that is not JSON") from None
+    if not isinstance(header, dict):
+        raise _unsound(path, "a header that is not a table")
+    header.pop("__metadata__", None)
+    if len(header) > limits.tensors:
+        raise _unsound(path, f"{len(header):,} tensors, more than {limits.tensors:,}")
+    entries = {str(name): _entry(path, str(name), facts) for name, facts in header.items()}
+    _require_tiling(path, header, size - 8 - length)
+    return entries
+
+
+def _entry(path: Path, name: str, facts: Any) -> TensorEntry:
+    if not isinstance(facts, dict) or facts.get("dtype") not in BITS:
+        raise _unsound(path, f"tensor {name!r} without a known dtype")
+    shape: Any = facts.get("shape")
+    offsets: Any = facts.get("data_offsets")
+    if not _whole_numbers(shape) or not _whole_numbers(offsets) or len(offsets) != 2:
+        raise _unsound(path, f"tensor {name!r} without a shape or place")
+    entry = TensorEntry(facts["dtype"], tuple(shape))
+    if entry.elements * BITS[entry.dtype] != 8 * (offsets[1] - offsets[0]):
+        raise _unsound(path, f"tensor {name!r} of shape {list(shape)} in {offsets[1] - offsets[0]:,} bytes")
+    return entry
+
+
+def _require_tiling(path: Path, header: dict[str, Any], data: int) -> None:
+    """Tensors must fill the data exactly, none overlapping."""
+    end = 0
+    for begin, stop in sorted(tuple(facts["data_offsets"]) for facts in header.values()):
+        if begin != end:
+            raise _unsound(path, f"tensors that overlap or leave a gap at byte {end:,}")
+        end = stop
+    if end != data:
+        raise _unsound(path, f"{data:,} bytes of tensors where the header says {end:,} (truncated?)")
+
+
+def _whole_numbers(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(one, int) and not isinstance(one, bool) and one >= 0 for one in value
+    )
+
+
+def _unsound(path: Path, got: str) -> RequestError:
+    return RequestError(
+        required=f"a sound safetensors file {path.name}",
+        got=got,
+        remedy="download or convert the model again; nothing was loaded",
+    )
+
 
 SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
 STRING, ARRAY = 8, 9
@@ -152,85 +233,3 @@ class _Reader:
         except (ValueError, KeyError):
             raise self.unsound(f"tensor {name!r} of unknown type {kind}") from None
         return name, elements, elements // block * size, offset
-
-
-# Raised when the conversion changes, so that old copies are not used.
-CONVERSION = 1
-
-
-def open_gguf(
-    path: Path, *, name: str, source: str, dtype: torch.dtype = torch.float32, device: str = "cpu"
-) -> LoadedModel:
-    """The model in a GGUF file; the first time takes half a minute, after that it opens like a folder."""
-    header = read_gguf_header(path)
-    folder = cache_folder() / "converted" / f"{digest(path)}-{CONVERSION}"
-    if not (folder / "config.json").exists():
-        convert(path, header, folder)
-    return open_folder(folder, name=name, source=source, dtype=dtype, device=device)
-
-
-def digest(path: Path) -> str:
-    """SHA-256 of the file's bytes."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def convert(path: Path, header: GgufHeader, folder: Path) -> None:
-    """Write configuration, weights and tokenizer beside the cache, then move them in at once; or leave nothing."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    made = Path(tempfile.mkdtemp(prefix=".converting-", dir=folder.parent))
-    try:
-        with quiet(), refused_in_one_line():
-            _convert_into(made, path, header)
-        try:
-            made.rename(folder)
-        except OSError:
-            # Someone else finished the same conversion first; theirs is as good.
-            if not (folder / "config.json").exists():
-                raise
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
-
-
-def _convert_into(made: Path, path: Path, header: GgufHeader) -> None:
-    from safetensors.torch import save_file
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
-    from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
-
-    parsed = load_gguf_checkpoint(str(path))["config"]
-    table, _ = clean_config(parsed)
-    if not isinstance(model_type := table.pop("model_type", None), str):
-        raise RequestError(
-            required="a GGUF architecture that transformers knows", got=header.architecture, remedy="use safetensors"
-        )
-    config = AutoConfig.for_model(model_type, **table)
-    elements = sum(header.elements.values())
-    kind = _class_for(AutoModelForCausalLM, config)
-    empty = skeleton(kind, config, elements=elements, tensors=len(header.elements))
-    require_memory(2 * elements, 4)
-    tensors: dict[str, torch.Tensor] = load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=empty)[
-        "tensors"
-    ]
-    wanted = empty.state_dict()
-    tied = set(getattr(empty, "all_tied_weights_keys", None) or ())
-    check_complete(
-        {
-            "missing_keys": [key for key in wanted if key not in tensors and key not in tied],
-            "mismatched_keys": [key for key in tensors if key in wanted and tensors[key].shape != wanted[key].shape],
-        }
-    )
-    config.architectures = [type(empty).__name__]
-    save_file(
-        {key: value.contiguous() for key, value in tensors.items()}, made / "model.safetensors", {"format": "pt"}
-    )
-    AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name, local_files_only=True).save_pretrained(made)
-    config.save_pretrained(made)
-
-
-def _class_for(auto: Any, config: Any) -> Any:
-    mapping = auto._model_mapping
-    if type(config) not in mapping:
-        raise RequestError(
-            required="a language model", got=f"model_type {config.model_type}", remedy="use safetensors instead"
-        )
-    return mapping[type(config)]

@@ -1,4 +1,4 @@
-"""Reasons of a verdict: token rank, sinks, controls, heads, masks and parts, with the thresholds that decided."""
+"""The verdict of an audit: one word, one headline, and the reasons, each a sentence with the numbers it rests on."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, final
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, final
 
 import numpy as np
 
 from rankfall.models.controls import Control
 from rankfall.models.depth.rows import DepthRow
-from rankfall.models.depth.sinks import ENERGY_SHARE, NORM_RATIO, Sink
+from rankfall.models.depth.sinks import Sink
+from rankfall.models.heads.ranks import HeadRecord
 from rankfall.models.masks import ObservedMask
+from rankfall.models.thresholds import COLLAPSED_VARIANT, MISLEADING, THRESHOLDS, USED_SHARE, Thresholds
 from rankfall.theory.head_bounds import HeadClass, mse_floor
 
 
@@ -29,34 +31,103 @@ class Reason:
     numbers: Mapping[str, Any] = field(default_factory=dict)
 
 
+Status = Literal["kept", "reduced", "collapsed"]
+WORDS: dict[Status, str] = {
+    "kept": "keeps its token rank",
+    "reduced": "loses part of its token rank",
+    "collapsed": "has collapsed",
+}
+
+
 @final
 @dataclass(frozen=True)
-class Thresholds:
-    """Conventions, not theorems: chosen so that models known to work are not called collapsed.
+class Verdict:
+    """`status` follows from the thresholds alone; `reasons` explain, the first of them what decided."""
 
-    collapsed  the last layer's tokens differ by less than `collapsed_relative_mu` of their length, or span fewer
-               than `collapsed_effective_rank` directions
-    reduced    the effective rank falls below `reduced_share` of its highest, or the tokens differ by less than
-               `reduced_relative_mu`, or their mean |cosine| exceeds `reduced_cosine`
-    """
+    status: Status
+    headline: str
+    reasons: tuple[Reason, ...]
+    thresholds: Thresholds
 
-    collapsed_relative_mu: float = 0.1
-    collapsed_effective_rank: float = 2.0
-    reduced_share: float = 0.25
-    reduced_relative_mu: float = 0.5
-    reduced_cosine: float = 0.5
-    sink_norm_ratio: float = NORM_RATIO
-    sink_energy_share: float = ENERGY_SHARE
-
-
-THRESHOLDS = Thresholds()
+    def record(self) -> dict[str, Any]:
+        """The verdict as `--json` prints it."""
+        reasons = [{"topic": one.topic, "text": one.text, "numbers": dict(one.numbers)} for one in self.reasons]
+        return {
+            "status": self.status,
+            "headline": self.headline,
+            "reasons": reasons,
+            "thresholds": asdict(self.thresholds),
+        }
 
 
-# Where the raw effective rank is below this share of the unit one, one long token speaks for all.
-MISLEADING = 0.7
+def judge(
+    name: str,
+    rows: Sequence[DepthRow],
+    *,
+    masks: Sequence[ObservedMask] = (),
+    controls: Sequence[Control] = (),
+    more: Sequence[Reason] = (),
+    thresholds: Thresholds = THRESHOLDS,
+) -> Verdict:
+    """Judge the block boundaries of an audit."""
+    boundaries = [row for row in rows if row.part == "boundary"]
+    status, decided = _status(boundaries, thresholds)
+    reasons = [
+        decided,
+        depth_reason(boundaries),
+        alikeness_reason(boundaries),
+        sink_reason(boundaries),
+        mask_reason(boundaries, masks),
+        control_reason(boundaries, controls),
+        *more,
+    ]
+    headline = f"{name} {WORDS[status]}: {decided.text}"
+    given = [one for one in reasons if one is not None]
+    return Verdict(status, headline, (*given, advice(status, given)), thresholds)
 
 
-def course(rows: Sequence[DepthRow]) -> Reason:
+def _status(rows: Sequence[DepthRow], thresholds: Thresholds) -> tuple[Status, Reason]:
+    unit = rows[-1].values["unit"]
+    ranks = [row.values["unit"]["effective_rank"] for row in rows]
+    share = ranks[-1] / max(ranks) if max(ranks) > 0 else 0.0
+    checks: list[tuple[Status, bool, str]] = [
+        (
+            "collapsed",
+            unit["relative_mu"] < thresholds.collapsed_relative_mu,
+            f"relative mu {unit['relative_mu']:.3g} at the last layer is below {thresholds.collapsed_relative_mu}",
+        ),
+        (
+            "collapsed",
+            unit["effective_rank"] < thresholds.collapsed_effective_rank,
+            f"effective rank {unit['effective_rank']:.3g} at the last layer is below"
+            f" {thresholds.collapsed_effective_rank}",
+        ),
+        (
+            "reduced",
+            share < thresholds.reduced_share,
+            f"the last layer keeps {share:.0%} of the highest effective rank, below {thresholds.reduced_share:.0%}",
+        ),
+        (
+            "reduced",
+            unit["relative_mu"] < thresholds.reduced_relative_mu,
+            f"relative mu {unit['relative_mu']:.2f} at the last layer is below {thresholds.reduced_relative_mu}",
+        ),
+        (
+            "reduced",
+            unit["mean_abs_cosine"] > thresholds.reduced_cosine,
+            f"mean |cosine| {unit['mean_abs_cosine']:.2f} at the last layer is above {thresholds.reduced_cosine}",
+        ),
+    ]
+    numbers = {"kept_share": share, **{name: unit[name] for name in ("relative_mu", "effective_rank")}}
+    hit = [(status, text) for status, holds, text in checks if holds]
+    if not hit:
+        text = f"the last layer keeps {share:.0%} of the highest effective rank, and no threshold is crossed"
+        return "kept", Reason("status", text, numbers)
+    status = hit[0][0]
+    return status, Reason("status", "; ".join(text for kind, text in hit if kind == status), numbers)
+
+
+def depth_reason(rows: Sequence[DepthRow]) -> Reason:
     """Where the rank starts, where it is lowest and where it ends, and the layer that costs most."""
     ranks = [row.values["unit"]["effective_rank"] for row in rows]
     low = int(np.argmin(ranks))
@@ -77,7 +148,7 @@ def course(rows: Sequence[DepthRow]) -> Reason:
     return Reason("token rank", text, numbers)
 
 
-def alikeness(rows: Sequence[DepthRow]) -> Reason:
+def alikeness_reason(rows: Sequence[DepthRow]) -> Reason:
     """How alike the tokens are at the end."""
     unit = rows[-1].values["unit"]
     return Reason(
@@ -88,7 +159,7 @@ def alikeness(rows: Sequence[DepthRow]) -> Reason:
     )
 
 
-def sinks(rows: Sequence[DepthRow]) -> Reason | None:
+def sink_reason(rows: Sequence[DepthRow]) -> Reason | None:
     """The strongest sink, where it is, and how much it distorts the raw numbers."""
     held: dict[tuple[int, int], list[tuple[int, Sink]]] = {}
     for row in rows:
@@ -116,7 +187,7 @@ def sinks(rows: Sequence[DepthRow]) -> Reason | None:
     return Reason("sinks", text, {"token": worst.token, "position": worst.position, "layers": layers})
 
 
-def compared(rows: Sequence[DepthRow], controls: Sequence[Control]) -> Reason | None:
+def control_reason(rows: Sequence[DepthRow], controls: Sequence[Control]) -> Reason | None:
     """The last layer beside the last layer of each control."""
     ours = rows[-1].values["unit"]["effective_rank"]
     ends = {one.name: one.rows[-1].values["unit"]["effective_rank"] for one in controls if one.rows}
@@ -133,7 +204,7 @@ def compared(rows: Sequence[DepthRow], controls: Sequence[Control]) -> Reason | 
     )
 
 
-def measured_rate(rows: Sequence[DepthRow]) -> float | None:
+def layer_rate(rows: Sequence[DepthRow]) -> float | None:
     """The factor a layer by which the unit view's relative mu changes: least squares on its logarithm."""
     values = [(row.layer, row.values["unit"]["relative_mu"]) for row in rows]
     points = [(layer, math.log(value)) for layer, value in values if value > 0]
@@ -155,18 +226,12 @@ def spans(layers: Sequence[int]) -> str:
     return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
-# A head whose effective rank exceeds this share of its width uses what it has.
-USED_SHARE = 0.5
-
-
-def heads_reason(heads: Sequence[Mapping[str, Any]]) -> Reason | None:
+def heads_reason(heads: Sequence[HeadRecord]) -> Reason | None:
     """Is head rank the bottleneck? The heads' use of their rank, and the bound of paper A for the shape."""
-    known = [head for head in heads if head.get("qk_effective_rank") is not None]
-    if not known:
+    if not heads:
         return None
-    first = known[0]
-    width, rank, count = int(first["width"]), int(first["head_dim"]), int(first["heads"])
-    used = statistics.median(float(head["qk_effective_rank"]) / float(head["head_dim"]) for head in known)
+    width, rank, count = heads[0].width, heads[0].head_dim, heads[0].heads
+    used = statistics.median(head.qk_effective_rank / head.head_dim for head in heads)
     text = (
         f"each layer has {count} heads of rank {rank} in width {width} (H r / d = {count * rank / width:.2g}); the"
         f" median head spreads its query/key form over {used * rank:.1f} of {rank} directions, so heads"
@@ -200,7 +265,7 @@ def mask_reason(rows: Sequence[DepthRow], masks: Sequence[ObservedMask]) -> Reas
     kinds = Counter(str(one.mask) for one in named)
     listed = " and ".join(f"{name} ({count} layers)" for name, count in kinds.most_common())
     rates = sorted({one.rate for one in named if one.rate is not None})
-    ours = measured_rate(rows)
+    ours = layer_rate(rows)
     text = f"attention saw {listed}"
     if rates:
         text += f"; in the long run pure attention would {' or '.join(_effect(rate) for rate in rates)}"
@@ -216,8 +281,6 @@ def _effect(rate: float) -> str:
 
 
 PURE, FULL = "attention", "full model"
-# A variant whose tokens differ by less than this has collapsed; one above holds the rank up.
-HELD = 0.01
 
 
 def parts_reason(rows: Sequence[Mapping[str, Any]]) -> Reason | None:
@@ -228,11 +291,11 @@ def parts_reason(rows: Sequence[Mapping[str, Any]]) -> Reason | None:
     listed = ", ".join(f"{name} {value:.2g}" for name, value in ends.items())
     text = f"relative mu at the last layer by parts of the block: {listed}"
     single = {name: ends[name] for name in ("attention + norm", "attention + residual") if name in ends}
-    holding = [name.removeprefix("attention + ") for name, value in single.items() if value >= HELD]
-    if ends[PURE] < HELD:
+    holding = [name.removeprefix("attention + ") for name, value in single.items() if value >= COLLAPSED_VARIANT]
+    if ends[PURE] < COLLAPSED_VARIANT:
         if holding:
             text += f"; attention alone collapses, and the {' or the '.join(holding)} is enough to prevent it"
-        elif ends.get("attention + norm + residual", 0.0) >= HELD:
+        elif ends.get("attention + norm + residual", 0.0) >= COLLAPSED_VARIANT:
             text += "; attention alone collapses, and only norm and residual together prevent it"
         else:
             text += "; attention collapses with norm and residual too, and only the feed-forward layers hold it up"
@@ -257,11 +320,6 @@ def variant_ends(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return {name: sum(values) / len(values) for name, values in found.items()}
 
 
-TOPIC = "what to change"
-# Losing more than this share of the effective rank in one layer makes that layer worth a look.
-STEEP = 0.3
-
-
 def advice(status: str, reasons: Sequence[Reason]) -> Reason:
     """One sentence per finding that calls for something; says so when nothing does."""
     found = {reason.topic: dict(reason.numbers) for reason in reasons}
@@ -281,4 +339,4 @@ def advice(status: str, reasons: Sequence[Reason]) -> Reason:
         lines.append("a sink dominates raw numbers: judge this model by tokens of length one, as done here")
     if not lines:
         lines.append("nothing here calls for a change")
-    return Reason(TOPIC, "; ".join(lines), {})
+    return Reason("what to change", "; ".join(lines), {})

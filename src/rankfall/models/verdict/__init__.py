@@ -1,1 +1,0 @@
-"""What the numbers mean, in words, with the thresholds that decided."""
