@@ -16,7 +16,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from jaxtyping import install_import_hook
 
-CHECKED_ROOMS = ("linalg", "attention", "measures")
+CHECKED_ROOMS = ("linalg", "masks", "mechanism", "measures")
 # Triton's interpreter reads the source of kernels again, and does not find what a wrapper has put around them.
 KERNELS = ("householder", "sturm")
 

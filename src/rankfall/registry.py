@@ -41,6 +41,10 @@ class Registry(Generic[Item]):
         *most, last = self._spellings.values()
         return f"{', '.join(most)} or {last}" if most else last
 
+    def check(self, name: str) -> None:
+        """Refuse a name that is not listed, without importing what is."""
+        self._known(name)
+
     def spelling(self, name: str) -> str:
         """How an argument names the item, parameters in capitals."""
         return self._spellings[self._known(name)]
@@ -67,7 +71,9 @@ class Registry(Generic[Item]):
             return name
         near = difflib.get_close_matches(name, self.names, n=1)
         remedy = f"did you mean {near[0]}?" if near else f"for example {self.example}"
-        raise RequestError(required=f"a {self.kind} among {self.choices}", got=name or "nothing", remedy=remedy)
+        article = "an" if self.kind[0] in "aeiou" else "a"
+        required = f"{article} {self.kind} among {self.choices}"
+        raise RequestError(required=required, got=name or "nothing", remedy=remedy)
 
 
 def spelled(kind: Any) -> str:

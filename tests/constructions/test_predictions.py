@@ -1,4 +1,4 @@
-"""What constructions promise beyond their examples: orders, limits, parts they need, depth below one layer's bound."""
+"""What constructions promise beyond their examples: orders, limits, needed parts, depth below one layer's bound."""
 
 from __future__ import annotations
 

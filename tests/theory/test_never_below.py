@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from tests.sampling import STANDARD_ERRORS, draw_problem, mean_and_error
 from torch import Tensor
 
+from rankfall.catalogue import DESIGNS
 from rankfall.mechanism.heads import Heads, attention
 from rankfall.theory.hardmax import best_weights
 from rankfall.theory.head_bounds import HeadClass, mse_floor
-from rankfall.theory.random_features.kernel import ALL_DESIGNS, draw_heads
+from rankfall.theory.random_features.kernel import draw_heads
 
 
 def assert_above(squared: Tensor, floor: float) -> None:
@@ -85,7 +86,7 @@ def test_trained_heads(dim: int, rank: int, count: int, points: int) -> None:
     assert float(measured.mean()) < min(start, 0.8)
 
 
-@pytest.mark.parametrize("design", ALL_DESIGNS)
+@pytest.mark.parametrize("design", DESIGNS.names)
 @pytest.mark.parametrize("dim", [2, 3, 8, 32])
 def test_exact_error_of_rank_one_heads(design: str, dim: int) -> None:
     for heads in (1, 2, dim, 4 * dim, 200):

@@ -86,5 +86,5 @@ def test_a_missing_ray_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_unknown_engine_is_refused() -> None:
-    with pytest.raises(RequestError, match="an engine among local, ray; got slurm"):
+    with pytest.raises(RequestError, match="an engine among local or ray; got slurm"):
         make_engine("slurm", Options())

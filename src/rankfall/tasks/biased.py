@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -32,6 +33,10 @@ class Biased(Task):
         if self.pieces is not None:
             require_count("pieces", self.pieces, least=2)
 
+    @classmethod
+    def examples(cls) -> Sequence[tuple[Self, int, int]]:
+        return [(cls(), 2, 4), (cls(9), 2, 8)]
+
     def check(self, points: int, dim: int) -> None:
         require(
             points == 2,
@@ -47,7 +52,7 @@ class Biased(Task):
     def context(self, points: int) -> int:
         return points
 
-    def asked(self, points: int, dim: int) -> Tensor:
+    def scored(self, points: int, dim: int) -> Tensor:
         return torch.cat([torch.zeros(points, dim), torch.ones(points, dim)])
 
     def breakpoints(self, dim: int) -> Tensor:

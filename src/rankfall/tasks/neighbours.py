@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -23,6 +24,10 @@ class Nearest(Task):
     name: ClassVar[str] = "nearest"
     summary: ClassVar[str] = "separate queries output the point nearest to them (cross-attention)"
 
+    @classmethod
+    def examples(cls) -> Sequence[tuple[Self, int, int]]:
+        return [(cls(), 2, 8), (cls(), 3, 4)]
+
     def check(self, points: int, dim: int) -> None:
         require_count("points", points, least=2)
         require_count("dim", dim, least=2)
@@ -33,7 +38,7 @@ class Nearest(Task):
     def context(self, points: int) -> int:
         return points
 
-    def asked(self, points: int, dim: int) -> Tensor:
+    def scored(self, points: int, dim: int) -> Tensor:
         return torch.cat([torch.zeros(points, dim), torch.ones(points, dim)])
 
     def sample(self, draws: Draws, batch: int, points: int, dim: int) -> Sample:
@@ -57,11 +62,15 @@ class Farthest(Task):
     name: ClassVar[str] = "farthest"
     summary: ClassVar[str] = "each point outputs the point farthest from it (self-attention)"
 
+    @classmethod
+    def examples(cls) -> Sequence[tuple[Self, int, int]]:
+        return [(cls(), 2, 8), (cls(), 5, 3)]
+
     def check(self, points: int, dim: int) -> None:
         require_count("points", points, least=2)
         require_count("dim", dim, least=2)
 
-    def asked(self, points: int, dim: int) -> Tensor:
+    def scored(self, points: int, dim: int) -> Tensor:
         return torch.ones(points, dim)
 
     def sample(self, draws: Draws, batch: int, points: int, dim: int) -> Sample:

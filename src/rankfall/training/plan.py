@@ -62,7 +62,7 @@ def step_flops(cell: Cell) -> float:
     """Floating-point operations of one training step of one cell: 2 per multiply-add, backward twice the forward.
 
     Per layer and token: projections 2 width (2 H r + 2 H v), scores and mixing 2 context H (r + v), and the
-    feed-forward 4 width f. Asking tokens and context are both taken as all tokens, which is exact for self-attention.
+    feed-forward 4 width f. Queries and keys are both taken as all tokens, which is exact for self-attention.
     """
     scored, valued = cell.heads * cell.rank, cell.heads * cell.value_width
     projections = 4 * cell.width * (scored + valued)
