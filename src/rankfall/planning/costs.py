@@ -14,7 +14,6 @@ from torch.nn.functional import relu, scaled_dot_product_attention
 from rankfall.errors import require, require_count
 from rankfall.progress import Progress, silent
 
-
 MOST_STEPS = 20
 OVERTIME = 3
 

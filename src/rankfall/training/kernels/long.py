@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from rankfall.training.kernels.products import product
+from rankfall.training.kernels.tiles import product
 
 
 @triton.jit
