@@ -46,7 +46,12 @@ def test_a_smaller_store_changes_nothing_but_time(tiles_stored: int) -> None:
     torch.testing.assert_close(kernel.times(x, exact=True), exact, rtol=1e-10, atol=1e-10)
     torch.testing.assert_close(kernel.times(x), exact, rtol=2e-4, atol=2e-4)
     assert kernel.stored_bytes == min(tiles_stored, 3) * 4 * TILE**2
-    assert 0 < default_cache_bytes(torch.device("cpu")) <= 10 * 2**30
+
+
+def test_tiles_take_at_most_sixty_percent_of_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    for free, expected in ((1000, 600), (2**50, int(9.5 * 2**30))):
+        monkeypatch.setattr("rankfall.theory.random_features.kernel.available_memory", lambda free=free: free)
+        assert default_cache_bytes(torch.device("cpu")) == expected
 
 
 def test_preconditioner_inverts_its_matrix() -> None:
