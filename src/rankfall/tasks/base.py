@@ -139,6 +139,24 @@ class Task(ABC):
         """Draw `batch` sequences for each stream and step."""
 
 
+class SeparateQueries(Task):
+    """Tokens are N points, then N queries, which alone are scored; no query is a key, being its own nearest point."""
+
+    def tokens(self, points: int) -> int:
+        return 2 * points
+
+    def context(self, points: int) -> int:
+        return points
+
+    def scored(self, points: int, dim: int) -> Tensor:
+        return torch.cat([torch.zeros(points, dim), torch.ones(points, dim)])
+
+    @staticmethod
+    def sequence(points: Tensor, queries: Tensor, answers: Tensor) -> Sample:
+        """Points, then queries, with the queries' answers."""
+        return Sample(torch.cat([points, queries], dim=-2), torch.cat([torch.zeros_like(points), answers], dim=-2))
+
+
 def parse_task(text: str) -> Task:
     """The task that an argument such as `farthest` or `biased:9` names."""
     return made(TASKS, text)
