@@ -27,6 +27,9 @@ from rankfall.theory.harmonics import (
 
 Values = Literal["matrix", "scalar"]
 
+DEFAULT_TOP = 2501
+"""Highest degree by default: what is left out enters as one safe term."""
+
 
 @dataclass(frozen=True)
 class HeadClass:
@@ -111,9 +114,6 @@ class HeadClass:
             skip,
             "error is E||output - target||^2, summed over coordinates, in expectation over fresh inputs",
         ]
-
-
-DEFAULT_TOP = 2501
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""AdamW without weight decay for a stack: one row of parameters per model, one learning rate per model."""
+"""A stack: cells that train as one program, each a row of parameters with a learning rate of its own."""
 
 from __future__ import annotations
 
