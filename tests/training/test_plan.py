@@ -12,7 +12,6 @@ from rankfall.store.checkpoints import Checkpoints
 from rankfall.store.identity import settings as plain
 from rankfall.store.store import Store
 from rankfall.training.plan import (
-    cell_flops,
     group_cells,
     group_flops,
     halves,
@@ -60,8 +59,8 @@ def test_finished_cells_are_left_out_and_the_order_of_the_rest_is_fixed(store: S
     plan = make_plan(cells, store, memory=PLENTY)
     assert plan.finished == (cells[1],)
     assert plan.stacks == ((cells[0], cells[2], cells[3]),)
-    assert plan.flops == pytest.approx(3 * cell_flops(cells[0]))
-    assert group_flops(plan.stacks[0], chunks_done=1) == pytest.approx(1.5 * cell_flops(cells[0]))
+    assert plan.flops == pytest.approx(3 * group_flops([cells[0]]))
+    assert group_flops(plan.stacks[0], chunks_done=1) == pytest.approx(1.5 * group_flops([cells[0]]))
 
 
 def test_a_stack_that_was_begun_keeps_its_members(store: Store) -> None:

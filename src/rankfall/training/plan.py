@@ -210,11 +210,6 @@ def step_flops(cell: Cell) -> float:
     return 3.0 * cell.batch * cell.tokens * cell.layers * (projections + mixing + feed_forward)
 
 
-def cell_flops(cell: Cell) -> float:
-    """Floating-point operations of a whole run."""
-    return step_flops(cell) * cell.steps
-
-
 def group_flops(group: Sequence[Cell], chunks_done: int = 0) -> float:
     """Floating-point operations that a stack still needs."""
     return sum(step_flops(cell) * (cell.steps - chunks_done * CHUNK) for cell in group)
