@@ -50,6 +50,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"learning_rate": float("nan")}, "learning_rate to be a positive number"),
     ({"data": "old"}, "data among published, fresh; got old"),
     ({"recipe": "magic"}, "a recipe among published.* stable.*; got magic; for example stable"),
+    ({"recipe": "stabel"}, "got stabel; did you mean stable"),
     ({"norm": "batch"}, "a norm among .*got batch"),
     ({"placement": "middle"}, "placement among post, pre"),
     ({"positions": "rotary"}, "positions among none, additive, concatenated"),

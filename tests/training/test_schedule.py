@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from rankfall.training.cell import schedule
+from rankfall.training.recipe import schedule
 
 
 def test_published_shape() -> None:
