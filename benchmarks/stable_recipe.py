@@ -17,22 +17,27 @@ from typing import Any
 import torch
 
 from rankfall.provenance import provenance
-from rankfall.training.cell import ALL_RECIPES, Cell, Recipe
+from rankfall.training import recipe
+from rankfall.training.cell import Cell
+from rankfall.training.recipe import TrainingRecipe
 from rankfall.training.stack import Stack
 
 GAINS = ("attention_norm_gain", "feed_forward_norm_gain")
 SLOW_GAINS = dict.fromkeys(GAINS, 0.01)
 SLOW_FEED_FORWARD = dict.fromkeys(("rise", "rise_bias", "fall", "fall_bias"), 0.1)
 
-CANDIDATES: dict[str, tuple[Recipe, dict[str, Any]]] = {
-    "published": (Recipe(), {}),
-    "slow gains": (Recipe(rates=SLOW_GAINS), {}),
-    "slow gains, zero branches": (Recipe(rates=SLOW_GAINS, branch_scale=0.0, warm_up=0.1), {}),
-    "slow gains, clip": (Recipe(rates=SLOW_GAINS, clip=1.0, warm_up=0.1), {}),
-    "slow gains, slow feed-forward": (Recipe(rates=SLOW_GAINS | SLOW_FEED_FORWARD, warm_up=0.1), {}),
-    "pre": (Recipe(warm_up=0.1), {"placement": "pre"}),
-    "pre, zero branches, clip": (Recipe(warm_up=0.1, clip=1.0, branch_scale=0.0), {"placement": "pre"}),
-    "pre rms, by depth, clip": (Recipe(warm_up=0.1, clip=1.0, by_depth=True), {"placement": "pre", "norm": "rms"}),
+CANDIDATES: dict[str, tuple[TrainingRecipe, dict[str, Any]]] = {
+    "published": (TrainingRecipe(), {}),
+    "slow gains": (TrainingRecipe(rates=SLOW_GAINS), {}),
+    "slow gains, zero branches": (TrainingRecipe(rates=SLOW_GAINS, branch_scale=0.0, warm_up=0.1), {}),
+    "slow gains, clip": (TrainingRecipe(rates=SLOW_GAINS, clip=1.0, warm_up=0.1), {}),
+    "slow gains, slow feed-forward": (TrainingRecipe(rates=SLOW_GAINS | SLOW_FEED_FORWARD, warm_up=0.1), {}),
+    "pre": (TrainingRecipe(warm_up=0.1), {"placement": "pre"}),
+    "pre, zero branches, clip": (TrainingRecipe(warm_up=0.1, clip=1.0, branch_scale=0.0), {"placement": "pre"}),
+    "pre rms, by depth, clip": (
+        TrainingRecipe(warm_up=0.1, clip=1.0, by_depth=True),
+        {"placement": "pre", "norm": "rms"},
+    ),
 }
 
 
@@ -54,7 +59,7 @@ def main(arguments: list[str] | None = None) -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     rows: list[dict[str, Any]] = []
     for name in options.only:
-        ALL_RECIPES["stable"], change = CANDIDATES[name]
+        recipe.STABLE, change = CANDIDATES[name]
         shape = {"dim": options.dim, "points": options.points, "layers": options.layers, "steps": options.steps}
         cells = [
             Cell(**shape, **change, rank=rank, learning_rate=rate, recipe="stable", data="fresh")

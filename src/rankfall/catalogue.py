@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from rankfall.models.load.named import NamedModel
     from rankfall.norms import Norm
     from rankfall.tasks.base import Task
+    from rankfall.theory.random_features.kernel import KeyDesign
     from rankfall.training.engines.base import Engine
+    from rankfall.training.recipe import TrainingRecipe
 
 MASKS: Registry[type[Mask]] = Registry(
     "mask",
@@ -89,6 +91,26 @@ FAMILIES: Registry[type[Family]] = Registry(
         "diagonal": "rankfall.equilibria.star:Diagonal",
     },
     example="star; leave it out for the best conditioned",
+)
+
+DESIGNS: Registry[KeyDesign] = Registry(
+    "design of random heads",
+    {
+        "independent": "rankfall.theory.random_features.kernel:independent_keys",
+        "aligned": "rankfall.theory.random_features.kernel:aligned_keys",
+        "signed": "rankfall.theory.random_features.kernel:signed_keys",
+        "tilted": "rankfall.theory.random_features.kernel:tilted_keys",
+    },
+    example="independent, the paper's setting",
+)
+
+RECIPES: Registry[TrainingRecipe] = Registry(
+    "recipe",
+    {
+        "published": "rankfall.training.recipe:PUBLISHED",
+        "stable": "rankfall.training.recipe:STABLE",
+    },
+    example="stable",
 )
 
 ENGINES: Registry[type[Engine]] = Registry(

@@ -41,6 +41,10 @@ class Registry(Generic[Item]):
         *most, last = self._spellings.values()
         return f"{', '.join(most)} or {last}" if most else last
 
+    def check(self, name: str) -> None:
+        """Refuse a name that is not listed, without importing what is."""
+        self._known(name)
+
     def spelling(self, name: str) -> str:
         """How an argument names the item, parameters in capitals."""
         return self._spellings[self._known(name)]

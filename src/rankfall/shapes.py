@@ -1,8 +1,8 @@
 """Axis names used in every annotation, and the array aliases built from them.
 
 Legend
-    b   batch of independent samples        n   tokens that ask (queries)
-    d   width of a token                    m   tokens that are asked (keys)
+    b   batch of independent samples        n   queries
+    d   width of a token                    m   keys
     h   query heads                         g   key/value heads (g divides h)
     r   query/key rank of one head          v   value rank of one head
     o   width of the output                 s   singular values, min(n, d) of them
@@ -21,7 +21,7 @@ Tokens: TypeAlias = Float[Tensor, "... n d"]
 """Token representations, one per row."""
 
 Scores: TypeAlias = Float[Tensor, "... n m"]
-"""Attention scores or weights: row i belongs to the token that asks."""
+"""Attention scores or weights: row i belongs to query i."""
 
 Allowed: TypeAlias = Bool[Tensor, "... n m"]
 """A mask as a matrix: entry (i, j) says that token i may attend to token j, an edge j -> i of the graph."""

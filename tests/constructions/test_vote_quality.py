@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from rankfall.constructions.base import simulate
+from rankfall.constructions.base import sampled_error
 from rankfall.constructions.linear_regime import LinearRegime
 from rankfall.constructions.vote_quality import count_votes, plurality_floor, three_point_shares, vote_curve
 from rankfall.constructions.votes import PluralityVote
@@ -29,7 +29,7 @@ def test_shares_of_three_points_are_exact() -> None:
 def test_simulation_in_law_equals_the_network() -> None:
     """d=8, N=4, 101 heads, both ways: the share of wrong answers agrees within 4 standard errors."""
     fast = vote_curve("orthonormal", 8, 4, (101,), samples=2_000, seed=1)[0]
-    slow = simulate(PluralityVote(8, points=4, heads=101), samples=20, seed=2, networks=100)
+    slow = sampled_error(PluralityVote(8, points=4, heads=101), samples=20, seed=2, networks=100)
     assert abs(fast.mse - slow.mse) < 4 * math.hypot(slow.standard_error, 2 * fast.standard_error)
 
 
@@ -64,7 +64,7 @@ def test_more_votes_help_orthonormal_points_only() -> None:
 @pytest.mark.parametrize("rank", [1, 4])
 def test_layer_two_needs_rank_with_the_context(rank: int) -> None:
     """N=8: a rank-1 second layer can fetch 2 of the 8 points at best; half the rank still errs on a third."""
-    found = simulate(LinearRegime(16, points=8, gain=0.01, code_rank=rank), samples=500, seed=9, networks=4)
+    found = sampled_error(LinearRegime(16, points=8, gain=0.01, code_rank=rank), samples=500, seed=9, networks=4)
     assert found.wrong > {1: 1 - 2 / 8 - 0.05, 4: 0.3}[rank]
 
 

@@ -318,3 +318,20 @@ def test_numbers_whose_sum_overflows_are_finite() -> None:
     # Infinities that cancel are found all the same.
     with pytest.raises(RequestError, match=r"finite tokens; got inf at index \(0, 1\)"):
         check_finite(torch.tensor([[0.0, torch.inf], [-torch.inf, 0.0]]))
+
+
+@pytest.mark.parametrize("heads", [1, 64])
+def test_random_weights_keep_the_size_of_tokens(heads: int, generator: torch.Generator) -> None:
+    """Variances 1/d, 1/c, 1/c and 1/(v H), to four standard errors of a variance: at most 11 percent."""
+    width, rank, value_rank = 96, 64, 32
+    drawn = Heads.random(heads, width, rank, value_rank=value_rank, generator=generator, dtype=F64)
+    assert drawn.output is not None
+    for weight, variance in (
+        (drawn.query, 1 / width),
+        (drawn.key, 1 / width),
+        (drawn.value, 1 / width),
+        (drawn.output, 1 / (value_rank * heads)),
+    ):
+        assert weight.numel() >= 3_000
+        tolerance = 4 * (2 / weight.numel()) ** 0.5
+        assert float(weight.var(correction=0)) == pytest.approx(variance, rel=tolerance)

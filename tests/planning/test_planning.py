@@ -98,12 +98,12 @@ def test_the_stopwatch_takes_medians_and_keeps_to_its_time() -> None:
 
     clock = ticks()
     shapes = [shape(), shape(heads=2, kv_heads=2, rank=16, value_rank=16, layers=5)]
-    steps: list[int] = []
-    found = Stopwatch(seconds=30.0, clock=lambda: next(clock)).measure(shapes, steps.append)
+    shares: list[float] = []
+    found = Stopwatch(30.0, clock=lambda: next(clock)).measure(shapes, lambda what, share: shares.append(share))
     assert [found[one].seconds for one in shapes] == [1.0, 5.0]
     assert all(timing.steps >= 1 for timing in found.values())
     assert next(clock) < 60
-    assert sum(steps) == 4
+    assert shares == [0.25, 0.5, 0.75, 1.0]
 
 
 def test_the_stopwatch_gives_up_after_three_times_its_time() -> None:

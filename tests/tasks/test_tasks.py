@@ -1,37 +1,77 @@
-"""Every task: shapes, streams, what is asked, and each target against a search written out."""
+"""Every task: shapes, streams, what is scored, and each target against a search written out."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-import rankfall.tasks
 from rankfall.catalogue import TASKS
 from rankfall.errors import RequestError
-from rankfall.tasks.base import TRAINING, Draws, Task, parse_task
+from rankfall.tasks.base import EVALUATION, TRAINING, Draws, Sample, Task, parse_task
 from rankfall.tasks.biased import Biased
 from rankfall.tasks.in_context import InContext
 from rankfall.tasks.neighbours import Farthest, Nearest, Orthonormal
 
-SHARED = {"__init__", "base", "sphere", "streams"}
+Example = tuple[Task, int, int]
+EXAMPLES = [example for kind in TASKS for example in kind.examples()]
+every_example = pytest.mark.parametrize(
+    "example", EXAMPLES, ids=lambda example: f"{example[0]}-{example[1]}-{example[2]}"
+)
 
 
-def draw(task: Task, points: int, dim: int, batch: int = 6, seeds: tuple[int, ...] = (0, 4)) -> rankfall.tasks.Sample:
-    draws = Draws(torch.tensor(seeds), torch.tensor([0, 3]), TRAINING, torch.float64)
-    return task.sample(draws, batch, points, dim)
+def draw(
+    task: Task,
+    points: int,
+    dim: int,
+    batch: int = 6,
+    seeds: tuple[int, ...] = (0, 4),
+    purpose: int = TRAINING,
+    dtype: torch.dtype = torch.float64,
+) -> Sample:
+    return task.sample(Draws(torch.tensor(seeds), torch.tensor([0, 3]), purpose, dtype), batch, points, dim)
 
 
 @pytest.mark.parametrize("kind", TASKS, ids=lambda kind: kind.name)
-def test_shapes_and_streams(kind: type[Task]) -> None:
-    task = kind()
-    task.check(2, 8)
-    sample = draw(task, 2, 8)
-    assert sample.inputs.shape == sample.targets.shape == (2, 2, 6, task.tokens(2), 8)
-    assert task.asked(2, 8).shape == (task.tokens(2), 8)
-    assert 0 < task.context(2) <= task.tokens(2)
-    alone = draw(task, 2, 8, seeds=(4,))
+def test_every_listed_task_has_examples(kind: type[Task]) -> None:
+    assert {type(task) for task, _, _ in kind.examples()} == {kind}
+
+
+@every_example
+def test_shapes(example: Example) -> None:
+    task, points, dim = example
+    task.check(points, dim)
+    tokens = task.tokens(points)
+    for dtype in (torch.float32, torch.float64):
+        sample = draw(*example, dtype=dtype)
+        assert sample.inputs.shape == sample.targets.shape == (2, 2, 6, tokens, dim)
+        assert sample.inputs.dtype == sample.targets.dtype == dtype
+        assert bool(sample.inputs.isfinite().all() and sample.targets.isfinite().all())
+    assert 0 < task.context(points) <= tokens
+    scored = task.scored(points, dim)
+    assert scored.shape == (tokens, dim)
+    assert set(scored.unique().tolist()) <= {0.0, 1.0}
+    assert bool(scored.any())
+
+
+@every_example
+def test_what_is_drawn_depends_on_seed_step_and_purpose_only(example: Example) -> None:
+    sample = draw(*example)
+    torch.manual_seed(1)
+    alone = draw(*example, seeds=(4,))
     assert torch.equal(alone.inputs[0], sample.inputs[1])
     assert torch.equal(alone.targets[0], sample.targets[1])
+    shorter = draw(*example, batch=2)
+    assert shorter.inputs.shape[2] == 2
+    for other in (sample.inputs[1], draw(*example, purpose=EVALUATION).inputs[0]):
+        assert not torch.equal(sample.inputs[0], other)
+    assert not torch.equal(sample.inputs[:, 0], sample.inputs[:, 1])
+
+
+@every_example
+def test_targets_take_more_than_a_constant(example: Example) -> None:
+    task, points, dim = example
+    targets = draw(*example, batch=64).targets.flatten(0, 2)
+    assert float((targets.var(dim=0) * task.scored(points, dim)).sum()) > 0.1
 
 
 def test_farthest_by_search() -> None:
@@ -49,7 +89,7 @@ def test_nearest_by_search(task: Task) -> None:
     for tokens, targets in zip(sample.inputs.reshape(-1, 6, 4), sample.targets.reshape(-1, 6, 4), strict=True):
         for query, target in zip(tokens[3:], targets[3:], strict=True):
             assert torch.equal(target, min(tokens[:3], key=lambda x, y=query: float((x - y).norm())))
-    assert task.asked(3, 4).sum(dim=1).tolist() == [0, 0, 0, 4, 4, 4]
+    assert task.scored(3, 4).sum(dim=1).tolist() == [0, 0, 0, 4, 4, 4]
 
 
 def test_orthonormal_points() -> None:
@@ -80,9 +120,9 @@ def test_in_context_prompt_is_a_regression() -> None:
     fitted = torch.linalg.lstsq(x, y[..., None]).solution
     torch.testing.assert_close((x @ fitted)[..., 0], y)
     torch.testing.assert_close(sample.targets[..., 0::2, 3], y)
-    asked = InContext().asked(7, 6)
-    assert asked.sum() == 7
-    assert asked[0::2, 3].tolist() == [1.0] * 7
+    scored = InContext().scored(7, 6)
+    assert scored.sum() == 7
+    assert scored[0::2, 3].tolist() == [1.0] * 7
     assert sample.inputs[..., 0::2, 3:].abs().max() == 0
 
 

@@ -16,7 +16,6 @@ from rankfall.theory.hardmax import (
     aligned_limit,
     best_weights,
     error_of,
-    planar_target_overlap,
     signed_limit,
     target_overlap,
     target_overlap_cut,
@@ -47,6 +46,13 @@ def test_kernels_against_attention(dim: int) -> None:
         assert_within((chosen[h] * nearest[:, 0]).sum(-1), float(overlap[h]))
         assert_within((chosen[h] * chosen[h - 1]).sum(-1), float(kernel[h, h - 1]))
     torch.testing.assert_close(kernel.diagonal(), torch.ones(3, dtype=torch.float64), atol=1e-7, rtol=0)
+
+
+def planar_target_overlap(angle: np.ndarray) -> np.ndarray:
+    """b at d=2 in closed form: 1/2 +- (1/4 - (theta/pi)^2), theta the angle of q and k folded to [0, pi/2]."""
+    turned = np.abs(np.angle(np.exp(1j * np.asarray(angle))))
+    folded = np.minimum(turned, math.pi - turned)
+    return np.asarray(0.5 + np.where(turned <= math.pi / 2, 1.0, -1.0) * (0.25 - (folded / math.pi) ** 2))
 
 
 def test_plane_has_a_closed_form() -> None:

@@ -21,7 +21,7 @@ from rankfall.theory.harmonics import (
     log_invariant_share,
     sign_spectrum,
 )
-from rankfall.theory.head_bounds import limiting_plateau, plateau, tail_constant
+from rankfall.theory.head_bounds import plateau
 
 CLOSE = 1e-11
 
@@ -103,6 +103,18 @@ PLATEAUS = {
 @pytest.mark.parametrize("dim", PLATEAUS)
 def test_plateaus(dim: int) -> None:
     assert [plateau(dim, degree) for degree in (1, 3, 5, 7, 9)] == pytest.approx(PLATEAUS[dim], abs=6e-7)
+
+
+def limiting_plateau(degree: int) -> float:
+    """The plateau as d grows without bound: eta_l^2 -> (2/pi) C(l-1, (l-1)/2) / (2^(l-1) l)."""
+    energies = (math.comb(l - 1, (l - 1) // 2) / (2 ** (l - 1) * l) for l in range(1, degree + 1, 2))  # noqa: E741
+    return 0.5 * (1.0 - 2 / math.pi * math.fsum(energies))
+
+
+def tail_constant(dim: int) -> float:
+    """K_d with 1 - sum_{l<=L} eta_l^2 ~ K_d / L at fixed d:  K_d = (Gamma(d/2) 2^(d/2)/pi)^2 / Gamma(d-1)."""
+    root = math.lgamma(dim / 2) + dim / 2 * math.log(2) - math.log(math.pi)
+    return math.exp(2 * root - math.lgamma(dim - 1))
 
 
 def test_plateau_limits() -> None:

@@ -14,7 +14,7 @@ from rankfall.store.identity import settings
 from rankfall.store.store import Store
 from rankfall.training.cell import Cell
 from rankfall.training.estimate import estimate
-from rankfall.training.plan import cell_flops, make_plan, step_flops
+from rankfall.training.plan import group_flops, make_plan, step_flops
 
 WANTED = [tiny(seed=5), tiny(seed=6), tiny(layers=3)]
 
@@ -28,9 +28,9 @@ def test_a_known_shape_takes_what_it_took(store: Store) -> None:
     add(store, tiny(seed=0), 4.0)
     add(store, tiny(layers=2), 80.0)
     guess = estimate(make_plan(WANTED, store, memory=2**34), store, "cpu")
-    rates = [cell_flops(tiny()) / 4.0, cell_flops(tiny(layers=2)) / 80.0]
+    rates = [group_flops([tiny()]) / 4.0, group_flops([tiny(layers=2)]) / 80.0]
     assert guess.seconds[0] == pytest.approx(8.0), "two cells of four seconds each"
-    assert guess.seconds[1] == pytest.approx(cell_flops(tiny(layers=3)) / (sum(rates) / 2))
+    assert guess.seconds[1] == pytest.approx(group_flops([tiny(layers=3)]) / (sum(rates) / 2))
     assert guess.source == "runs in this store"
     assert estimate(make_plan(WANTED, store, memory=2**34), store, "cpu", workers=2).total == guess.total / 2
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 from tests.training.conftest import QUICK, contents, tiny
 
+from rankfall.catalogue import ENGINES
 from rankfall.errors import RequestError
 from rankfall.store.checkpoints import Checkpoints
 from rankfall.store.store import Store
@@ -86,5 +88,5 @@ def test_a_missing_ray_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_unknown_engine_is_refused() -> None:
-    with pytest.raises(RequestError, match="an engine among local, ray; got slurm"):
+    with pytest.raises(RequestError, match=rf"an engine among {re.escape(ENGINES.choices)}; got slurm"):
         make_engine("slurm", Options())

@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 
-from rankfall.training.cell import schedule
+from rankfall.training.recipe import schedule
 
 
 def test_published_shape() -> None:

@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 import torch
 
+from rankfall.catalogue import TASKS
 from rankfall.errors import RequestError
+from rankfall.tasks.base import Task
 from rankfall.training.cell import CHUNK, Cell
+from rankfall.training.parameters import parameter_count
 from rankfall.training.plan import stack_bytes
 from rankfall.training.stack import Stack, stack_key
 
@@ -32,6 +35,27 @@ def mixed(**change: Any) -> list[Cell]:
         Cell(**{**SMALL, "learning_rate": rate, **change}, rank=rank, seed=seed, data=data)
         for rank, seed, rate, data in MIXED
     ]
+
+
+def spelled(task: Task) -> str:
+    """How a grid names a task with its parameters."""
+    values = dataclasses.astuple(task)
+    return ":".join([task.name, *(str(value) for value in values if value is not None)])
+
+
+@pytest.mark.parametrize("example", [one for kind in TASKS for one in kind.examples()], ids=repr)
+def test_every_listed_task_can_be_trained(example: tuple[Task, int, int]) -> None:
+    task, points, dim = example
+    cell = Cell(
+        task=spelled(task), points=points, dim=dim, rank=1, feed_forward=8, batch=64, steps=CHUNK,
+        mask="causal" if task.causal else "complete", learning_rate=0.003, dtype="float64",
+    )  # fmt: skip
+    assert cell.task_object == task
+    stack = Stack([cell])
+    before = stack.loss(stack.layout.views(stack.state()["rows"]), *stack.batches.evaluation(0))
+    stack.advance()
+    after = stack.loss(stack.layout.views(stack.state()["rows"]), *stack.batches.evaluation(0))
+    assert float(after) < float(before), "a hundred steps teach something"
 
 
 def same_weights(first: Stack, i: int, second: Stack, j: int) -> float:
@@ -126,7 +150,7 @@ def test_rows_and_summaries() -> None:
     for cell, summary, early, late in zip(cells, stack.summaries(), first, second, strict=True):
         assert summary["mse_best"] == min(early["loss"], late["loss"])
         assert summary["mse_final"] == late["loss"]
-        assert summary["parameters"] == cell.parameters
+        assert summary["parameters"] == parameter_count(cell)
         assert summary["mse_fresh_error"] < 0.1
         assert summary["status"] == "done"
     with pytest.raises(RequestError, match="a stack with chunks left of its 2; got 2 done"):

@@ -20,7 +20,6 @@ from rankfall.store.results import export_results, import_results
 from rankfall.store.store import Store
 from rankfall.training.cell import Cell
 from rankfall.training.engines.local import LocalEngine
-from rankfall.training.estimate import Progress
 from rankfall.training.plan import stack_name
 from rankfall.training.stack import Stack
 from rankfall.training.sweep import sweep
@@ -202,12 +201,13 @@ def test_weights_can_be_had_of_imported_cells(unbroken: Store, store: Store, tmp
 
 
 def test_progress_rises_to_one(store: Store) -> None:
-    seen: list[Progress] = []
-    sweep([tiny(), tiny(layers=2, steps=100)], store, options=QUICK, progress=seen.append)
-    shares = [now.share for now in seen]
+    seen: list[tuple[str, float]] = []
+    cells = [tiny(), tiny(layers=2, steps=100)]
+    sweep(cells, store, options=QUICK, progress=lambda what, share: seen.append((what, share)))
+    shares = [share for _, share in seen]
     assert shares == sorted(shares)
     assert (shares[0], shares[-1]) == (0.0, pytest.approx(1.0))
-    assert seen[-1].what.startswith("2 of 2 cells; a stack of 1 at step 100 of 100, loss ")
+    assert seen[-1][0].startswith("2 of 2 cells; a stack of 1 at step 100 of 100, loss ")
 
 
 def test_a_damaged_run_stops_the_sweep_before_it_trains(store: Store) -> None:

@@ -56,7 +56,8 @@ def plan(
     timings = {}
     if time:
         with progress("timing real steps", total=2 * len(chosen)) as advance:
-            timings = Stopwatch(seconds, _device(device)).measure([one.shape for one in chosen], advance)
+            shapes = [one.shape for one in chosen]
+            timings = Stopwatch(seconds, _device(device)).measure(shapes, lambda what, share: advance(1))
     columns = [floor_column, timing_column(timings)]
     if store is not None:
         from rankfall.store.query import rows_of as runs_of

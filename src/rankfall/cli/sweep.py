@@ -6,7 +6,7 @@ import contextlib
 import shlex
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,12 +14,12 @@ import typer
 
 from rankfall.cli.output import JsonFlag, emit, notes, paper, table
 from rankfall.cli.runs import run_table
+from rankfall.progress import Progress
 
 if TYPE_CHECKING:
     from rankfall.store.store import Store
     from rankfall.training.cell import Cell
     from rankfall.training.engines.base import Engine
-    from rankfall.training.estimate import Progress
 
 QUIET = 30.0
 """Seconds between two lines of progress where no bar can be drawn."""
@@ -160,7 +160,7 @@ def _duration(seconds: float) -> str:
 
 
 @contextlib.contextmanager
-def _shown(title: str) -> Iterator[Callable[[Progress], None]]:
+def _shown(title: str) -> Iterator[Progress]:
     """A bar with the time left on a terminal, a line now and then in a log."""
     if notes.is_terminal:
         from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -169,18 +169,18 @@ def _shown(title: str) -> Iterator[Callable[[Progress], None]]:
         columns = (BarColumn(20), TaskProgressColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
         with Bar(*columns, console=notes, transient=True) as bar:
             task = bar.add_task(title, total=1.0)
-            yield lambda now: bar.update(task, completed=now.share, description=now.what)
+            yield lambda what, share: bar.update(task, completed=share, description=what)
         return
     begun = time.perf_counter()
     state = {"said": begun, "from": -1.0}
 
-    def line(now: Progress) -> None:
+    def line(what: str, share: float) -> None:
         moment = time.perf_counter()
         if state["from"] < 0:
-            state["from"] = now.share
-        if moment - state["said"] >= QUIET and now.share > state["from"]:
-            left = (moment - begun) * (1 - now.share) / (now.share - state["from"])
-            notes.print(f"{now.share:.0%} {now.what}; about {_duration(left)} left", soft_wrap=True)
+            state["from"] = share
+        if moment - state["said"] >= QUIET and share > state["from"]:
+            left = (moment - begun) * (1 - share) / (share - state["from"])
+            notes.print(f"{share:.0%} {what}; about {_duration(left)} left", soft_wrap=True)
             state["said"] = moment
 
     yield line

@@ -1,9 +1,10 @@
-"""What a construction is: explicit weights for a statement of paper A, the error they must have, its estimate."""
+"""What a construction is: explicit weights for a statement of paper A, the error they must have, a run to test it."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -15,6 +16,14 @@ from rankfall.errors import require, require_count
 from rankfall.mechanism.attend import Kind
 from rankfall.mechanism.heads import Heads, attention
 from rankfall.theory.targets import nearest_neighbour, orthonormal_points, uniform_sphere
+
+Law = Literal["orthonormal", "independent"]
+"""Of the points: a uniformly rotated orthonormal frame, or each uniform on the sphere."""
+
+Exactness = Literal["exact", "asymptotic", "limit"]
+
+ENTRIES_AT_ONCE = 4_000_000
+"""Numbers that one intermediate of a run may hold."""
 
 
 @dataclass(frozen=True)
@@ -88,10 +97,6 @@ def embed(block: Float[Tensor, "... rows columns"], width: int, at: int) -> Floa
     return torch.nn.functional.pad(block, (0, 0, at, width - at - rows))
 
 
-Points = Literal["orthonormal", "independent"]
-Exactness = Literal["exact", "asymptotic", "limit"]
-
-
 @dataclass(frozen=True)
 class Prediction:
     """The mean squared error E||output - target||^2 that theory gives, summed over the d coordinates.
@@ -116,6 +121,11 @@ class Construction(ABC):
     dim: int
     points: int
 
+    @classmethod
+    @abstractmethod
+    def examples(cls) -> Sequence[Example]:
+        """Instances of at least two sizes, the smallest first: the tests run each and compare with its prediction."""
+
     @abstractmethod
     def build(self, generator: torch.Generator | None = None, dtype: torch.dtype = torch.float64) -> Network:
         """The network. Constructions with random heads draw them from the generator; the others ignore it."""
@@ -129,12 +139,24 @@ class Construction(ABC):
         return nearest_neighbour(points, queries)
 
 
-ENTRIES_AT_ONCE = 4_000_000
+@dataclass(frozen=True)
+class Example:
+    """An instance, and the run that its prediction must agree with to four standard errors.
+
+    `networks` is for random heads, `law` for predictions about other points than orthonormal ones. `slack` is the
+    share of an asymptotic prediction that the next term may add; zero for the others.
+    """
+
+    construction: Construction
+    samples: int = 20_000
+    networks: int = 1
+    law: Law = "orthonormal"
+    slack: float = 0.0
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """A mean squared error, the share of wrong answers, and the standard error of the first."""
+class SampledError:
+    """A mean squared error over samples, its standard error, and the share of wrong answers."""
 
     mse: float
     standard_error: float
@@ -142,19 +164,19 @@ class Estimate:
     samples: int
 
 
-def draw_points(law: Points, shape: tuple[int, int, int], generator: torch.Generator) -> Tensor:
+def draw_points(law: Law, shape: tuple[int, int, int], generator: torch.Generator) -> Tensor:
     """Points (b, n, d) by the name of their law."""
     return orthonormal_points(shape, generator) if law == "orthonormal" else uniform_sphere(shape, generator)
 
 
-def simulate(
+def sampled_error(
     construction: Construction,
     samples: int,
     seed: int,
     *,
-    law: Points = "orthonormal",
+    law: Law = "orthonormal",
     networks: int = 1,
-) -> Estimate:
+) -> SampledError:
     """E||network - target||^2 over fresh points and queries.
 
     Constructions with random heads are drawn `networks` times, and the standard error is then the one between
@@ -179,11 +201,11 @@ def simulate(
     mse, wrong = torch.stack(means), float(torch.stack(wrongs).mean())
     if networks > 1:
         spread = float(mse.std()) / math.sqrt(networks)
-    return Estimate(float(mse.mean()), spread, wrong, samples * networks)
+    return SampledError(float(mse.mean()), spread, wrong, samples * networks)
 
 
 def _errors(
-    construction: Construction, network: Network, law: Points, samples: int, generator: torch.Generator
+    construction: Construction, network: Network, law: Law, samples: int, generator: torch.Generator
 ) -> Tensor:
     points = draw_points(law, (samples, construction.points, construction.dim), generator)
     queries = uniform_sphere((samples, 1, construction.dim), generator)

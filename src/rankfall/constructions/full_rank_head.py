@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, final
 
 import torch
 
-from rankfall.constructions.base import Construction, Layer, Network, Points, Prediction
+from rankfall.constructions.base import Construction, Example, Law, Layer, Network, Prediction
 from rankfall.errors import require, require_count
 from rankfall.mechanism.heads import Heads
 from rankfall.theory.one_head import full_rank_error, many_points_asymptotic
@@ -29,7 +30,7 @@ class FullRankHead(Construction):
     dim: int
     points: int = 2
     inverse_temperature: float = math.inf
-    law: Points = "orthonormal"
+    law: Law = "orthonormal"
 
     def __post_init__(self) -> None:
         require_count("dim", self.dim, least=2)
@@ -40,6 +41,18 @@ class FullRankHead(Construction):
             got=self.inverse_temperature,
             remedy="leave it out for hardmax",
         )
+
+    @classmethod
+    def examples(cls) -> Sequence[Example]:
+        return [
+            Example(cls(3, inverse_temperature=5.0)),
+            Example(cls(16, inverse_temperature=40.0)),
+            Example(cls(8, points=64), samples=3_000, law="independent"),
+            # At c = 100 sqrt(d) ties of three points add a term of order 1/c.
+            Example(cls(16, 8, 400.0), samples=60_000, slack=0.05),
+            Example(cls(16, 8, 400.0, law="independent"), samples=60_000, law="independent", slack=0.05),
+            Example(cls(16, 32, 400.0, law="independent"), samples=60_000, law="independent", slack=0.05),
+        ]
 
     def build(self, generator: torch.Generator | None = None, dtype: torch.dtype = torch.float64) -> Network:
         eye = torch.eye(self.dim, dtype=dtype).unsqueeze(0)

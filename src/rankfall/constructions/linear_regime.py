@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, final
 
 import torch
 
-from rankfall.constructions.base import Construction, Network, Prediction
+from rankfall.constructions.base import Construction, Example, Network, Prediction
 from rankfall.constructions.votes import frame_codes, sign_codes, two_layer_network
 from rankfall.errors import require, require_count
 from rankfall.theory.one_head import full_rank_error, many_points_asymptotic
@@ -78,6 +79,16 @@ class LinearRegime(Construction):
     @property
     def _signs(self) -> bool:
         return self.points == 2 and self.rank_of_codes == 1
+
+    @classmethod
+    def examples(cls) -> Sequence[Example]:
+        return [
+            Example(cls(8, gain=0.001), samples=3_000),
+            Example(cls(8, gain=0.01, second_gain=8 * 30 / 0.01, code_rank=2)),
+            Example(cls(16, gain=0.01, second_gain=16 * 10 / 0.01)),
+            Example(cls(16, points=8, gain=0.01, mirrored=True), samples=3_000),
+            Example(cls(16, points=8, gain=0.01, mirrored=True, code_rank=7), samples=3_000),
+        ]
 
     def build(self, generator: torch.Generator | None = None, dtype: torch.dtype = torch.float64) -> Network:
         eye = torch.eye(self.dim, dtype=dtype)

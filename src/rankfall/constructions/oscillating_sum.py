@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, final
 
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.special import expit
 from torch import Tensor
 
-from rankfall.constructions.base import Construction, Layer, Network, Prediction, embed
+from rankfall.constructions.base import Construction, Example, Layer, Network, Prediction, embed
 from rankfall.errors import require, require_count
 from rankfall.mechanism.heads import Heads
 from rankfall.theory.harmonics import density_at_zero
@@ -54,6 +55,15 @@ class OscillatingSum(Construction):
     def heads(self) -> int:
         """2 d^2 + 1, the constant head included."""
         return 2 * self.dim**2 + 1
+
+    @classmethod
+    def examples(cls) -> Sequence[Example]:
+        return [
+            Example(cls(2), samples=3_000),
+            Example(cls(5), samples=3_000),
+            Example(cls(3, inverse_temperature=20.0)),
+            Example(cls(4, inverse_temperature=400.0)),
+        ]
 
     def build(self, generator: torch.Generator | None = None, dtype: torch.dtype = torch.float64) -> Network:
         d, h = self.dim, self.heads

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, final
 
@@ -10,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from rankfall.constructions.base import Construction, Layer, Network, Prediction
+from rankfall.constructions.base import Construction, Example, Layer, Network, Prediction
 from rankfall.errors import require, require_count
 from rankfall.mechanism.heads import Heads
 
@@ -61,6 +62,10 @@ class EqualAngles(Construction):
         require_count("heads", self.heads)
         require_plane(self)
 
+    @classmethod
+    def examples(cls) -> Sequence[Example]:
+        return [Example(cls(heads)) for heads in (1, 4, 7)]
+
     def build(self, generator: torch.Generator | None = None, dtype: torch.dtype = torch.float64) -> Network:
         h = self.heads
         direction = unit_vectors(math.pi * torch.arange(h, dtype=dtype) / h)
@@ -101,6 +106,10 @@ class QuantisedQuery(Construction):
             remedy=f"use {self.heads + 1}",
         )
         require_plane(self)
+
+    @classmethod
+    def examples(cls) -> Sequence[Example]:
+        return [Example(cls(heads)) for heads in (2, 10, 32)]
 
     def build(self, generator: torch.Generator | None = None, dtype: torch.dtype = torch.float64) -> Network:
         lines = self.heads // 2

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from rankfall.constructions.base import Points, draw_points
+from rankfall.constructions.base import Law, draw_points
 from rankfall.errors import require, require_count
 from rankfall.theory.targets import nearest_index, select, uniform_sphere
 
@@ -22,7 +22,7 @@ ENTRIES_AT_ONCE = 2_000_000
 
 
 @dataclass(frozen=True)
-class VoteQuality:
+class VoteErrors:
     """The share of samples in which the winner is not the nearest point; `heads` is None for infinitely many."""
 
     heads: int | None
@@ -32,8 +32,8 @@ class VoteQuality:
 
 
 def vote_curve(
-    law: Points, dim: int, points: int, heads: Sequence[int], samples: int, seed: int
-) -> tuple[VoteQuality, ...]:
+    law: Law, dim: int, points: int, heads: Sequence[int], samples: int, seed: int
+) -> tuple[VoteErrors, ...]:
     """Error of the plurality vote after each of these numbers of heads, which rise; the same votes are counted on."""
     require_count("samples", samples, least=2)
     require(
@@ -54,7 +54,7 @@ def vote_curve(
         winner = counts.argmax(dim=-1, keepdim=True)
         wrong = float((winner != nearest).double().mean())
         mse = float((select(x, winner) - select(x, nearest)).square().sum(dim=(-1, -2)).mean())
-        curve.append(VoteQuality(total, wrong, math.sqrt(wrong * (1 - wrong) / samples), mse))
+        curve.append(VoteErrors(total, wrong, math.sqrt(wrong * (1 - wrong) / samples), mse))
     return tuple(curve)
 
 
@@ -94,7 +94,7 @@ def three_point_shares(x: Float[Tensor, "b 3 d"], y: Float[Tensor, "b 1 d"]) -> 
     return torch.stack(shares, dim=-1)
 
 
-def plurality_floor(dim: int, samples: int, seed: int, law: Points = "independent") -> VoteQuality:
+def plurality_floor(dim: int, samples: int, seed: int, law: Law = "independent") -> VoteErrors:
     """The error that infinitely many heads leave among THREE points: no simulation of votes, exact shares.
 
     Zero for orthonormal points. For independent ones it is not: two points close together split their votes. No such
@@ -107,4 +107,4 @@ def plurality_floor(dim: int, samples: int, seed: int, law: Points = "independen
     winner = three_point_shares(x, y).argmax(dim=-1, keepdim=True)
     wrong = float((winner != nearest).double().mean())
     mse = float((select(x, winner) - select(x, nearest)).square().sum(dim=(-1, -2)).mean())
-    return VoteQuality(None, wrong, math.sqrt(wrong * (1 - wrong) / samples), mse)
+    return VoteErrors(None, wrong, math.sqrt(wrong * (1 - wrong) / samples), mse)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, final
 
@@ -9,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from rankfall.constructions.base import Construction, Layer, Network, Prediction, embed
+from rankfall.constructions.base import Construction, Example, Layer, Network, Prediction, embed
 from rankfall.errors import require, require_count
 from rankfall.mechanism.attend import Kind
 from rankfall.mechanism.heads import Heads
@@ -116,6 +117,10 @@ class MajorityVote(Construction):
             remedy="use PluralityVote for more",
         )
 
+    @classmethod
+    def examples(cls) -> Sequence[Example]:
+        return [Example(cls(dim, heads), samples=50, networks=150) for dim, heads in ((3, 1), (8, 11), (32, 51))]
+
     def build(self, generator: torch.Generator | None = None, dtype: torch.dtype = torch.float64) -> Network:
         direction = uniform_sphere((self.heads, self.dim), generator, dtype)
         weight = torch.full((self.heads,), 1 / self.heads, dtype=dtype)
@@ -148,6 +153,13 @@ class PluralityVote(Construction):
         require_count("dim", self.dim, least=2)
         require_count("points", self.points, least=2)
         require_count("heads", self.heads)
+
+    @classmethod
+    def examples(cls) -> Sequence[Example]:
+        return [
+            Example(cls(4, 3, 401), samples=60, networks=100, slack=0.1),
+            Example(cls(8, 4, 2001), samples=60, networks=25, slack=0.1),
+        ]
 
     def build(self, generator: torch.Generator | None = None, dtype: torch.dtype = torch.float64) -> Network:
         direction = uniform_sphere((self.heads, self.dim), generator, dtype)

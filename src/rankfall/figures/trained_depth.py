@@ -9,11 +9,12 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
+from rankfall.catalogue import RECIPES
 from rankfall.figures.amsel_fig1 import published_errors
 from rankfall.figures.base import Claim, Outcome, Reproduction, Scale
 from rankfall.figures.trained import error_of, gather, points
 from rankfall.progress import Progress, silent
-from rankfall.training.cell import ALL_RECIPES, Cell
+from rankfall.training.cell import Cell
 from rankfall.training.grid import read_grid
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def figure_cells(scale: Scale) -> list[Cell]:
     base = Cell(**SMALL[scale], rank=1, data="fresh")
     return [
         dataclasses.replace(base, rank=rank, recipe=recipe, **(EXACT if recipe == "published" else {}))
-        for recipe in ALL_RECIPES
+        for recipe in RECIPES.names
         for rank in (1, base.dim // 2, base.dim)
     ]
 

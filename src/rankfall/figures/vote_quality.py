@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
-from rankfall.constructions.base import Points, simulate
+from rankfall.constructions.base import Law, sampled_error
 from rankfall.constructions.linear_regime import LinearRegime
 from rankfall.constructions.vote_quality import plurality_floor, vote_curve
 from rankfall.figures.base import Claim, Outcome, Reproduction, Scale
@@ -15,7 +15,7 @@ from rankfall.theory.votes import plurality_error_asymptotic
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-LAWS: tuple[Points, ...] = ("orthonormal", "independent")
+LAWS: tuple[Law, ...] = ("orthonormal", "independent")
 Row = dict[str, Any]
 
 
@@ -89,7 +89,7 @@ def _codes(size: Size, progress: Progress) -> list[Row]:
     for n in size.code_points:
         for rank in sorted({1, 2, n // 4, n // 2, 3 * n // 4, n - 2, n - 1} - {0}):
             progress(f"codes of rank {rank} for {n} points", 0.95)
-            found = simulate(
+            found = sampled_error(
                 LinearRegime(size.dim, points=n, gain=1e-4, code_rank=rank),
                 samples=size.code_samples // 4,
                 seed=n,

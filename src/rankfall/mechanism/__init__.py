@@ -1,1 +1,1 @@
-"""The mechanism: attention whose query/key rank, value rank and head count are independent; masks; norms."""
+"""The mechanism: attention whose query/key rank, value rank and head count are independent."""

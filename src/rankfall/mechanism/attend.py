@@ -84,13 +84,13 @@ def banded_attend(
     n = query.shape[-2]
     block, blocks = block_size(band), block_count(band, n)
     query, key = (_deal(x, band.step, blocks * block) for x in (query, key))
-    asked = _stretches(key, band, block)
-    asking = query.unflatten(-2, (blocks, block))
+    keys = _stretches(key, band, block)
+    queries = query.unflatten(-2, (blocks, block))
     if isinstance(scale, Tensor):
         scale = scale[..., None, None]  # the axes of class and block
     if allowed is None:
         allowed = allowed_in_blocks(mask, band, n, query.device)
-    weights = weigh(scores(asking, asked, scale), allowed, kind)
+    weights = weigh(scores(queries, keys, scale), allowed, kind)
     return banded_mix(weights, value, band)
 
 
@@ -99,8 +99,8 @@ def banded_mix(
 ) -> Float[Tensor, "... n v"]:
     """Apply weights that are given by blocks, as those of `allowed_in_blocks`."""
     n, block = value.shape[-2], block_size(band)
-    told = _stretches(_deal(value, band.step, block_count(band, n) * block), band, block)
-    return _gather(weights @ told, n)
+    values = _stretches(_deal(value, band.step, block_count(band, n) * block), band, block)
+    return _gather(weights @ values, n)
 
 
 def allowed_in_blocks(mask: Mask, band: Band, n: int, device: torch.device) -> Bool[Tensor, "c blocks block reach"]:
@@ -108,10 +108,10 @@ def allowed_in_blocks(mask: Mask, band: Band, n: int, device: torch.device) -> B
     block, blocks = block_size(band), block_count(band, n)
     reach = block + band.lower + band.upper
     first = torch.arange(blocks, device=device)[:, None, None] * block
-    asking = first + torch.arange(block, device=device)[:, None]
-    asked = first - band.lower + torch.arange(reach, device=device)
+    queries = first + torch.arange(block, device=device)[:, None]
+    keys = first - band.lower + torch.arange(reach, device=device)
     residue = torch.arange(band.step, device=device)[:, None, None, None]
-    i, j = asking * band.step + residue, asked * band.step + residue
+    i, j = queries * band.step + residue, keys * band.step + residue
     inside = (j >= 0) & (j < n)
     seen = mask.allows(i.clamp(0, n - 1), j.clamp(0, n - 1), n) & inside
     return seen | (i >= n)

@@ -43,12 +43,12 @@ def generalised_attention(
 
 def _one(head: GeneralisedHead, points: Tensor, queries: Tensor, tolerance: float) -> Tensor:
     weights = head.mixing(points @ head.key, queries)
-    sums = weights.sum(dim=-1)
-    on_simplex = bool((weights >= -tolerance).all()) and bool(((sums - 1).abs() <= tolerance).all())
+    least, sums = weights.detach().min(), weights.detach().sum(dim=-1)
+    on_simplex = bool(least >= -tolerance) and bool(((sums - 1).abs() <= tolerance).all())
     require(
         on_simplex,
         required="non-negative weights that sum to one",
-        got=f"smallest {float(weights.min()):.3g}, sums from {float(sums.min()):.6g} to {float(sums.max()):.6g}",
+        got=f"smallest {float(least):.3g}, sums from {float(sums.min()):.6g} to {float(sums.max()):.6g}",
         remedy="end the mixing map with a softmax or a hardmax",
     )
     mixed = weights @ points

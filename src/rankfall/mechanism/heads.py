@@ -25,7 +25,7 @@ class Heads:
     value (..., g, c, v)      output (..., h, v, o)   V is their product; without `output` each head's o is v
     query_bias (..., h, r)    key_bias (..., g, r)    value_bias (..., g, v)    output_bias (..., o)
 
-    d is the width of the tokens that ask and c that of those asked (the same in self-attention). g divides h.
+    d is the width of the queries' tokens, c that of the keys' (the same in self-attention). g divides h.
     `scale` multiplies the scores: a number, one per head (h,), or None for 1/sqrt(r). A temperature is 1/scale.
     """
 
@@ -61,7 +61,7 @@ class Heads:
 
     @property
     def width(self) -> int:
-        """Width d of the tokens that ask."""
+        """Width d of the tokens that are queries."""
         return self.query.shape[-2]
 
     @property

@@ -12,6 +12,10 @@ from torch import Tensor
 from torch.nn.functional import relu, scaled_dot_product_attention
 
 from rankfall.errors import require, require_count
+from rankfall.progress import Progress, silent
+
+MOST_STEPS = 20
+OVERTIME = 3
 
 
 @dataclass(frozen=True)
@@ -77,10 +81,6 @@ class StackShape:
         return numbers * bytes_per_number
 
 
-MOST_STEPS = 20
-OVERTIME = 3
-
-
 @dataclass(frozen=True)
 class Timing:
     """The median over this many timed steps."""
@@ -103,9 +103,7 @@ class Stopwatch:
     dtype: torch.dtype = torch.float32
     clock: Callable[[], float] = time.perf_counter
 
-    def measure(
-        self, shapes: Sequence[StackShape], advance: Callable[[int], None] | None = None
-    ) -> dict[StackShape, Timing]:
+    def measure(self, shapes: Sequence[StackShape], progress: Progress = silent) -> dict[StackShape, Timing]:
         """The time of a training step of one sequence: a layer's, forward and backward, times the layers."""
         durations: dict[StackShape, list[float]] = {shape: [] for shape in shapes}
         start = self.clock()
@@ -115,8 +113,7 @@ class Stopwatch:
             if (durations[shape] and left <= 0) or (reached and left < (1 - OVERTIME) * self.seconds):
                 break
             durations[shape] += self._visit(shape, left / (2 * len(shapes) - visit))
-            if advance is not None:
-                advance(1)
+            progress(f"{shape.heads} heads of rank {shape.rank}", (visit + 1) / (2 * len(shapes)))
         return {
             shape: Timing(statistics.median(found) * shape.layers, len(found))
             for shape, found in durations.items()

@@ -1,4 +1,4 @@
-"""What trained sweeps found for a candidate: one more column of the plan."""
+"""The table of a plan: every candidate, what it costs, and the evidence: its floor, its step time, trained errors."""
 
 from __future__ import annotations
 
@@ -12,39 +12,10 @@ from rankfall.planning.costs import StackShape, Timing
 from rankfall.theory.head_bounds import HeadClass, mse_floor
 from rankfall.training.cell import Cell
 
-FIELDS = tuple(Cell.__dataclass_fields__)
-
-
-def accuracy_column(runs: Sequence[Mapping[str, Any]], task: str) -> Column:
-    """Mean error on fresh data over all finished runs of the task with the candidate's width, layers, heads and rank.
-
-    `runs` are rows of a store. Points, steps and protocol may differ between them: the column says what training
-    reached, `runs_measured` how many runs it is the mean of. No run: None.
-    """
-    errors: dict[tuple[int, ...], list[float]] = {}
-    for run in runs:
-        if (
-            run.get("status") == "done"
-            and run.get("task") == task
-            and math.isfinite(run.get("mse_fresh") or math.nan)
-        ):
-            cell = Cell(**{name: run[name] for name in FIELDS if name in run})
-            key = (cell.width, cell.layers, cell.heads, cell.heads, cell.rank, cell.value_width)
-            errors.setdefault(key, []).append(float(run["mse_fresh"]))
-
-    def column(candidate: Candidate) -> dict[str, Any]:
-        found = errors.get(_key(candidate.shape), [])
-        return {"mse_measured": statistics.fmean(found) if found else None, "runs_measured": len(found)}
-
-    return column
-
-
-def _key(shape: StackShape) -> tuple[int, ...]:
-    return shape.dim, shape.layers, shape.heads, shape.kv_heads, shape.rank, shape.value_rank
-
-
 Column: TypeAlias = Callable[[Candidate], Mapping[str, Any]]
-"""Fields to add to a candidate's row. Trained sweeps add measured accuracy this way (`accuracy_column`)."""
+"""Fields of a candidate's row; one function for each kind of evidence."""
+
+FIELDS = tuple(Cell.__dataclass_fields__)
 
 IMPLICATIONS = (
     "The floor is proved for one layer on one task, nearest neighbour of two orthonormal points: no layer of these "
@@ -55,19 +26,13 @@ IMPLICATIONS = (
 )
 
 
-def plan(
-    candidates: Sequence[Candidate],
-    columns: Sequence[Column] = (),
-) -> list[dict[str, Any]]:
-    """One record per candidate: shape, costs (also relative to the first, the reference), every column's fields."""
-    rows = []
-    reference = candidates[0].shape
-    for candidate in candidates:
-        row = dict(costs_column(reference)(candidate))
-        for column in columns:
-            row |= column(candidate)
-        rows.append(row)
-    return rows
+def plan(candidates: Sequence[Candidate], evidence: Sequence[Column] = ()) -> list[dict[str, Any]]:
+    """One record per candidate: shape, costs (also relative to the first, the reference), then the evidence."""
+    costs = costs_column(candidates[0].shape)
+    return [
+        {key: value for column in (costs, *evidence) for key, value in column(candidate).items()}
+        for candidate in candidates
+    ]
 
 
 def costs_column(reference: StackShape, bytes_per_number: int = 2) -> Column:
@@ -116,3 +81,31 @@ def timing_column(timings: Mapping[StackShape, Timing]) -> Column:
         }
 
     return column
+
+
+def accuracy_column(runs: Sequence[Mapping[str, Any]], task: str) -> Column:
+    """Mean error on fresh data over all finished runs of the task with the candidate's width, layers, heads and rank.
+
+    `runs` are rows of a store. Points, steps and protocol may differ between them: the column says what training
+    reached, `runs_measured` how many runs it is the mean of. No run: None.
+    """
+    errors: dict[tuple[int, ...], list[float]] = {}
+    for run in runs:
+        if (
+            run.get("status") == "done"
+            and run.get("task") == task
+            and math.isfinite(run.get("mse_fresh") or math.nan)
+        ):
+            cell = Cell(**{name: run[name] for name in FIELDS if name in run})
+            key = (cell.width, cell.layers, cell.heads, cell.heads, cell.rank, cell.value_width)
+            errors.setdefault(key, []).append(float(run["mse_fresh"]))
+
+    def column(candidate: Candidate) -> dict[str, Any]:
+        found = errors.get(_key(candidate.shape), [])
+        return {"mse_measured": statistics.fmean(found) if found else None, "runs_measured": len(found)}
+
+    return column
+
+
+def _key(shape: StackShape) -> tuple[int, ...]:
+    return shape.dim, shape.layers, shape.heads, shape.kv_heads, shape.rank, shape.value_rank

@@ -9,7 +9,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -150,10 +150,6 @@ class Claims:
                 return False
             taken.append(name)
         return True
-
-    def take_free(self, names: Sequence[str]) -> list[str]:
-        """Take what nobody else works on, and say which."""
-        return [name for name in names if self.take(name)]
 
     def take(self, name: str) -> bool:
         """Take one name, from a dead owner if need be; False when somebody else works on it."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from torch import Tensor
 
+Record = Mapping[str, Any]
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 NO_LEAVE = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -133,9 +134,6 @@ def _read(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         return text
-
-
-Record = Mapping[str, Any]
 
 
 def write_records(path: Path, records: Sequence[Record]) -> None:

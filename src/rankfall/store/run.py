@@ -1,4 +1,4 @@
-"""The manifest of a run: written last, it lists every file with size and checksum. Its presence means complete."""
+"""A complete run: its files, and the manifest, written last, that lists each with size and checksum."""
 
 from __future__ import annotations
 
@@ -16,8 +16,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from torch import Tensor
 
-
+CONFIG = "config.json"
+SUMMARY = "summary.parquet"
+HISTORY = "history.parquet"
+WEIGHTS = "weights.safetensors"
+ENVIRONMENT = "environment.json"
 MANIFEST = "manifest.json"
+"""Its presence means that the run is complete."""
 
 
 class DamagedRunError(RequestError):
@@ -97,13 +102,6 @@ def checksum(path: Path) -> str:
     """SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-CONFIG = "config.json"
-SUMMARY = "summary.parquet"
-HISTORY = "history.parquet"
-WEIGHTS = "weights.safetensors"
-ENVIRONMENT = "environment.json"
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""Tasks that models are trained on: what is drawn, what is asked, all from counted random streams."""
+"""Tasks that models are trained on: what is drawn, what is scored, all from counted random streams."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -100,7 +101,7 @@ class Sample:
     inputs: Tensor
     """(s, t, batch, tokens, dim)"""
     targets: Tensor
-    """Same shape; anything where nothing is asked."""
+    """Same shape; anything where nothing is scored."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,11 @@ class Task(ABC):
     causal: ClassVar[bool] = False
     """Tokens hold later answers, so that only a causal mask makes the task honest."""
 
+    @classmethod
+    @abstractmethod
+    def examples(cls) -> Sequence[tuple[Self, int, int]]:
+        """Instances with points and dim: the tests draw from each and train on it."""
+
     @abstractmethod
     def check(self, points: int, dim: int) -> None:
         """Raise a `RequestError` where the task does not exist for these sizes."""
@@ -121,16 +127,34 @@ class Task(ABC):
         return points
 
     def context(self, points: int) -> int:
-        """The first so many tokens may be attended to; the rest only ask."""
+        """The first so many tokens are keys; all are queries."""
         return self.tokens(points)
 
     @abstractmethod
-    def asked(self, points: int, dim: int) -> Tensor:
+    def scored(self, points: int, dim: int) -> Tensor:
         """(tokens, dim) weights in {0, 1}: which coordinates of which tokens the loss looks at."""
 
     @abstractmethod
     def sample(self, draws: Draws, batch: int, points: int, dim: int) -> Sample:
         """Draw `batch` sequences for each stream and step."""
+
+
+class SeparateQueries(Task):
+    """Tokens are N points, then N queries, which alone are scored; no query is a key, being its own nearest point."""
+
+    def tokens(self, points: int) -> int:
+        return 2 * points
+
+    def context(self, points: int) -> int:
+        return points
+
+    def scored(self, points: int, dim: int) -> Tensor:
+        return torch.cat([torch.zeros(points, dim), torch.ones(points, dim)])
+
+    @staticmethod
+    def sequence(points: Tensor, queries: Tensor, answers: Tensor) -> Sample:
+        """Points, then queries, with the queries' answers."""
+        return Sample(torch.cat([points, queries], dim=-2), torch.cat([torch.zeros_like(points), answers], dim=-2))
 
 
 def parse_task(text: str) -> Task:

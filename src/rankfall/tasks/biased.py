@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from rankfall.errors import require, require_count
-from rankfall.tasks.base import Draws, Sample, Task, on_sphere, orthonormal_frame
-from rankfall.tasks.neighbours import sequence
+from rankfall.tasks.base import Draws, Sample, SeparateQueries, on_sphere, orthonormal_frame
 from rankfall.theory.targets import biased_target, oscillating_breakpoints
 
 
 @dataclass(frozen=True)
-class Biased(Task):
+class Biased(SeparateQueries):
     """Two orthonormal points and two queries. With s = <x1 - x2, y> and breakpoints b_1 < ... < b_m, a query outputs
     x1 where the number of breakpoints below s is even, x2 where it is odd.
 
@@ -32,6 +32,10 @@ class Biased(Task):
         if self.pieces is not None:
             require_count("pieces", self.pieces, least=2)
 
+    @classmethod
+    def examples(cls) -> Sequence[tuple[Self, int, int]]:
+        return [(cls(), 2, 4), (cls(9), 2, 8)]
+
     def check(self, points: int, dim: int) -> None:
         require(
             points == 2,
@@ -40,15 +44,6 @@ class Biased(Task):
             remedy="set points=2",
         )
         require_count("dim", dim, least=2)
-
-    def tokens(self, points: int) -> int:
-        return 2 * points
-
-    def context(self, points: int) -> int:
-        return points
-
-    def asked(self, points: int, dim: int) -> Tensor:
-        return torch.cat([torch.zeros(points, dim), torch.ones(points, dim)])
 
     def breakpoints(self, dim: int) -> Tensor:
         """(m,) evenly spaced in (-sqrt 2, sqrt 2), the range of s."""
@@ -60,4 +55,4 @@ class Biased(Task):
     def sample(self, draws: Draws, batch: int, points: int, dim: int) -> Sample:
         frame = orthonormal_frame(draws.normal(0, batch, points, dim))
         queries = on_sphere(draws.normal(1, batch, points, dim))
-        return sequence(frame, queries, biased_target(frame, queries, self.breakpoints(dim)))
+        return self.sequence(frame, queries, biased_target(frame, queries, self.breakpoints(dim)))

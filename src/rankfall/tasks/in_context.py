@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -31,6 +32,10 @@ class InContext(Task):
         if self.dimensions is not None:
             require_count("dimensions", self.dimensions)
 
+    @classmethod
+    def examples(cls) -> Sequence[tuple[Self, int, int]]:
+        return [(cls(), 2, 8), (cls(3), 7, 6)]
+
     def check(self, points: int, dim: int) -> None:
         require_count("points", points)
         require_count("dim", dim, least=2)
@@ -57,17 +62,17 @@ class InContext(Task):
     def tokens(self, points: int) -> int:
         return 2 * points
 
-    def asked(self, points: int, dim: int) -> Tensor:
-        asked = torch.zeros(points, 2, dim)
-        asked[:, 0, self.regressors(dim)] = 1.0
-        return asked.reshape(2 * points, dim)
+    def scored(self, points: int, dim: int) -> Tensor:
+        scored = torch.zeros(points, 2, dim)
+        scored[:, 0, self.regressors(dim)] = 1.0
+        return scored.reshape(2 * points, dim)
 
     def sample(self, draws: Draws, batch: int, points: int, dim: int) -> Sample:
         p = self.regressors(dim)
         x = draws.normal(0, batch, points, p)
         w = draws.normal(1, batch, p, 1) / p**0.5
-        asks = pad(x, (0, dim - p))
-        tells = pad(x @ w, (p, dim - p - 1))
-        inputs = torch.stack([asks, tells], dim=-2).flatten(-3, -2)
-        answers = torch.stack([tells, torch.zeros_like(tells)], dim=-2).flatten(-3, -2)
+        x_tokens = pad(x, (0, dim - p))
+        y_tokens = pad(x @ w, (p, dim - p - 1))
+        inputs = torch.stack([x_tokens, y_tokens], dim=-2).flatten(-3, -2)
+        answers = torch.stack([y_tokens, torch.zeros_like(y_tokens)], dim=-2).flatten(-3, -2)
         return Sample(inputs, answers)

@@ -2,52 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from rankfall.errors import require, require_count
-from rankfall.tasks.base import Draws, Sample, Task, on_sphere, orthonormal_frame
+from rankfall.tasks.base import Draws, Sample, SeparateQueries, Task, on_sphere, orthonormal_frame
 from rankfall.theory.targets import farthest_neighbour, nearest_neighbour
 
 
 @dataclass(frozen=True)
-class Nearest(Task):
-    """Tokens: N points, then N queries, all uniform on the sphere. A query outputs the point nearest to it.
-
-    Queries are not attended to: a query is its own nearest point.
-    """
+class Nearest(SeparateQueries):
+    """Points and queries uniform on the sphere; a query outputs the point nearest to it."""
 
     name: ClassVar[str] = "nearest"
     summary: ClassVar[str] = "separate queries output the point nearest to them (cross-attention)"
+
+    @classmethod
+    def examples(cls) -> Sequence[tuple[Self, int, int]]:
+        return [(cls(), 2, 8), (cls(), 3, 4)]
 
     def check(self, points: int, dim: int) -> None:
         require_count("points", points, least=2)
         require_count("dim", dim, least=2)
 
-    def tokens(self, points: int) -> int:
-        return 2 * points
-
-    def context(self, points: int) -> int:
-        return points
-
-    def asked(self, points: int, dim: int) -> Tensor:
-        return torch.cat([torch.zeros(points, dim), torch.ones(points, dim)])
-
     def sample(self, draws: Draws, batch: int, points: int, dim: int) -> Sample:
         frame = self.draw_points(draws, batch, points, dim)
         queries = on_sphere(draws.normal(1, batch, points, dim))
-        return sequence(frame, queries, nearest_neighbour(frame, queries))
+        return self.sequence(frame, queries, nearest_neighbour(frame, queries))
 
     def draw_points(self, draws: Draws, batch: int, points: int, dim: int) -> Tensor:
         return on_sphere(draws.normal(0, batch, points, dim))
-
-
-def sequence(points: Tensor, queries: Tensor, answers: Tensor) -> Sample:
-    """Points, then queries, as one sequence; only the queries have answers."""
-    return Sample(torch.cat([points, queries], dim=-2), torch.cat([torch.zeros_like(points), answers], dim=-2))
 
 
 @dataclass(frozen=True)
@@ -57,11 +45,15 @@ class Farthest(Task):
     name: ClassVar[str] = "farthest"
     summary: ClassVar[str] = "each point outputs the point farthest from it (self-attention)"
 
+    @classmethod
+    def examples(cls) -> Sequence[tuple[Self, int, int]]:
+        return [(cls(), 2, 8), (cls(), 5, 3)]
+
     def check(self, points: int, dim: int) -> None:
         require_count("points", points, least=2)
         require_count("dim", dim, least=2)
 
-    def asked(self, points: int, dim: int) -> Tensor:
+    def scored(self, points: int, dim: int) -> Tensor:
         return torch.ones(points, dim)
 
     def sample(self, draws: Draws, batch: int, points: int, dim: int) -> Sample:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from rankfall.errors import require
-from rankfall.theory.harmonics import Floats, average, gegenbauer, require_dim, sign_spectrum
+from rankfall.theory.harmonics import average, gegenbauer, require_dim, sign_spectrum
 
 KERNEL_DEGREE = 501
 RIDGE = 1e-12
@@ -69,13 +69,6 @@ def target_overlap_cut(dim: int, top: int = KERNEL_DEGREE) -> float:
     """An upper bound on the truncation error of `target_overlap`: 1/2 |lambda_{top+2}| (1 - sum_{l<=top} eta_l^2)."""
     longer = sign_spectrum(dim, top + 2)
     return 0.5 * math.exp(longer.log_coefficients[-1]) * sign_spectrum(dim, top).tail
-
-
-def planar_target_overlap(angle: Floats) -> Floats:
-    """b at d=2 in closed form: 1/2 +- (1/4 - (theta/pi)^2), theta the angle of q and k folded to [0, pi/2]."""
-    turned = np.abs(np.angle(np.exp(1j * np.asarray(angle))))
-    folded = np.minimum(turned, math.pi - turned)
-    return np.asarray(0.5 + np.where(turned <= math.pi / 2, 1.0, -1.0) * (0.25 - (folded / math.pi) ** 2))
 
 
 @dataclass(frozen=True)

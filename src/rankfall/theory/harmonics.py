@@ -1,5 +1,6 @@
-"""One coordinate of a uniform point on S^(d-1), and the largest of N standard normals: the two laws behind every
-average.
+"""Harmonic analysis on S^(d-1): the law of one coordinate, dimensions, Gegenbauer polynomials, spectrum of a sign.
+
+Everything in float64 and in log space where numbers overflow.
 """
 
 from __future__ import annotations
@@ -16,6 +17,11 @@ from numpy.typing import NDArray
 from scipy.special import betainc, betaln, gammaln, log_ndtr
 
 from rankfall.errors import require, require_count
+
+Floats = NDArray[np.float64]
+
+HIGHEST_DEGREE = 1_000_001
+"""Beyond this the spectra below would need more than a few hundred megabytes; no number that we print needs it."""
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(48)
 
@@ -68,12 +74,6 @@ def expected_largest_coordinate(dim: int, points: int) -> float:
     require_dim(dim)
     ratio = math.exp(gammaln(dim / 2) - gammaln((dim + 1) / 2))
     return expected_maximum(points) * ratio / math.sqrt(2)
-
-
-Floats = NDArray[np.float64]
-
-HIGHEST_DEGREE = 1_000_001
-"""Beyond this the spectra below would need more than a few hundred megabytes; no number that we print needs it."""
 
 
 def require_dim(dim: int) -> int:

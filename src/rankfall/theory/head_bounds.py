@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
-from scipy.special import gammaln
 
 from rankfall.errors import require, require_count
 from rankfall.theory.harmonics import (
@@ -26,6 +25,9 @@ from rankfall.theory.harmonics import (
 )
 
 Values = Literal["matrix", "scalar"]
+
+DEFAULT_TOP = 2501
+"""Highest degree by default: what is left out enters as one safe term."""
 
 
 @dataclass(frozen=True)
@@ -111,9 +113,6 @@ class HeadClass:
             skip,
             "error is E||output - target||^2, summed over coordinates, in expectation over fresh inputs",
         ]
-
-
-DEFAULT_TOP = 2501
 
 
 @dataclass(frozen=True)
@@ -323,16 +322,3 @@ def plateau(dim: int, degree: int) -> float:
         remedy="the target has odd degrees only: give 1, 3, 5, ...",
     )
     return 0.5 * sign_spectrum(dim, degree).tail
-
-
-def limiting_plateau(degree: int) -> float:
-    """The plateau as d grows without bound: eta_l^2 -> (2/pi) C(l-1, (l-1)/2) / (2^(l-1) l)."""
-    energies = (math.comb(l - 1, (l - 1) // 2) / (2 ** (l - 1) * l) for l in range(1, degree + 1, 2))  # noqa: E741
-    return 0.5 * (1.0 - 2 / math.pi * math.fsum(energies))
-
-
-def tail_constant(dim: int) -> float:
-    """K_d with 1 - sum_{l<=L} eta_l^2 ~ K_d / L at fixed d:  K_d = (Gamma(d/2) 2^(d/2)/pi)^2 / Gamma(d-1)."""
-    require_dim(dim)
-    root = gammaln(dim / 2) + dim / 2 * math.log(2) - math.log(math.pi)
-    return math.exp(2 * root - gammaln(dim - 1))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy.special import expit, zeta
+from scipy.special import expit
 
 from rankfall.errors import require, require_count
 from rankfall.theory.harmonics import average, cumulative, density_at_zero, expected_maximum, panels, require_dim
 
 M0 = math.log(2) - 0.5
-M2 = 1.5 * float(zeta(3)) - math.pi**2 / 6
+"""The integral of sigma(-x)^2 over x > 0."""
 
 
 def _require_scale(scale: float) -> None:
@@ -39,28 +39,6 @@ def full_rank_asymptotic(dim: int, scale: float) -> float:
     """
     _require_scale(scale)
     return 2 * math.sqrt(2) * density_at_zero(dim) * M0 / scale
-
-
-def full_rank_two_term(dim: int, scale: float) -> float:
-    """The asymptotic form with its next term: times 1 - (d-3)/(4c^2) M2/M0. Good once c^2 is well above d."""
-    return full_rank_asymptotic(dim, scale) * (1 - (dim - 3) / (4 * scale**2) * M2 / M0)
-
-
-def scale_for_error(dim: int, error: float) -> float:
-    """The smallest c whose exact error is `error`, by bisection of a decreasing function (N=2 orthonormal)."""
-    require(
-        0 < error < 0.5,
-        required="an error between 0 and 1/2, the error at c = 0",
-        got=error,
-        remedy="any scale reaches 1/2",
-    )
-    low, high = 0.0, 1.0
-    while full_rank_error(dim, high) > error:
-        low, high = high, 2 * high
-    for _ in range(100):
-        middle = (low + high) / 2
-        low, high = (middle, high) if full_rank_error(dim, middle) > error else (low, middle)
-    return high
 
 
 def many_points_asymptotic(dim: int, scale: float, points: int, *, independent: bool = False) -> float:

@@ -33,13 +33,12 @@ def nearest_neighbour(points: Points, queries: Queries) -> Queries:
 
 
 def farthest_neighbour(points: Points, queries: Queries | None = None) -> Queries:
-    """x_i with i = argmin_i <x_i, y>; without queries the points ask about themselves (A-target, experiments).
+    """x_i with i = argmin_i <x_i, y>; without queries the points are the queries (A-target, experiments).
 
     This is the form that A-fig1 to A-fig4 train on: every point outputs the point farthest from it. It equals the
     nearest neighbour of -y, so every statement about one holds for the other.
     """
-    asked = points if queries is None else queries
-    return nearest_neighbour(points, -asked)
+    return nearest_neighbour(points, -(points if queries is None else queries))
 
 
 def select(points: Points, index: Int[Tensor, "... m"]) -> Queries:

@@ -11,34 +11,15 @@ from rankfall.errors import require, require_count
 from rankfall.theory.harmonics import (
     Floats,
     average,
-    density_at_zero,
     expected_largest_coordinate,
     expected_maximum,
-    gegenbauer,
     require_dim,
-    sign_spectrum,
 )
 
 
 def head_success(overlap: Floats) -> Floats:
     """P(head right | t) = 1/2 + asin|t|/pi for a head with q = k uniform and t = <w, y>; it does not depend on d."""
     return np.asarray(0.5 + np.arcsin(np.abs(overlap)) / math.pi)
-
-
-def tilted_head_success(dim: int, overlap: Floats, alignment: float, top: int = 501) -> Floats:
-    """The same for heads with <q,k> = rho fixed: 1/2 + (sgn t / 2) sum_l eta_l^2 P_l(rho) P_l(t); 1/2 at rho = 0.
-
-    Cut at degree `top`: what is left out is at most half of the energy above it times |P_l(rho) P_l(t)|.
-    """
-    require_dim(dim)
-    t = np.asarray(overlap, dtype=np.float64)
-    energies = sign_spectrum(dim, top).energies
-    total = np.zeros_like(t)
-    pairs = zip(gegenbauer(dim, top, np.float64(alignment)), gegenbauer(dim, top, t), strict=True)
-    for degree, (at_rho, at_t) in enumerate(pairs):
-        if degree % 2:
-            total = total + energies[degree // 2] * at_rho * at_t
-    return np.asarray(0.5 + 0.5 * np.sign(t) * total)
 
 
 def _require_odd(heads: int) -> None:
@@ -57,11 +38,6 @@ def majority_error(dim: int, heads: int) -> float:
     _require_odd(heads)
     half = (heads + 1) / 2
     return average(lambda t: betainc(half, half, 1 - head_success(t)), dim, width=1 / math.sqrt(heads))
-
-
-def majority_error_asymptotic(dim: int, heads: int) -> float:
-    """Large H: P_err ~ f_d(0) sqrt(pi/(2H)) ~ sqrt(d/H)/2, so that H ~ d/(4 P_err^2) heads are needed."""
-    return density_at_zero(dim) * math.sqrt(math.pi / (2 * heads))
 
 
 def single_plurality_success(dim: int, points: int) -> float:

@@ -1,56 +1,15 @@
-"""How a model is started and driven, apart from what it is: warm-up, scale of initial weights, rates per group."""
+"""One training run as plain values: what is trained, on what, for how long. Its identity is these values."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
 
+from rankfall.catalogue import RECIPES
 from rankfall.errors import RequestError, require, require_count
 from rankfall.masks import parse_mask
 from rankfall.norms import PLACEMENTS, parse_norm
 from rankfall.tasks.base import Task, parse_task
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """Multipliers on top of the cell's own learning rate and PyTorch's default initialisation."""
-
-    warm_up: float = 0.05
-    """Share of the run over which the learning rate rises linearly."""
-    branch_scale: float = 1.0
-    """Initial scale of the last linear map of each residual branch, divided by sqrt(2L) when `by_depth`."""
-    by_depth: bool = False
-    rates: dict[str, float] = field(default_factory=dict)
-    """Learning rate of parameters by name, relative to the cell's; 1 where absent."""
-    placement: str | None = None
-    """Where the norm stands, `post` or `pre`; None for what the cell says."""
-    clip: float | None = None
-    """Largest gradient norm of a model; longer gradients are scaled down to it."""
-    betas: tuple[float, float] = (0.9, 0.95)
-    epsilon: float = 1e-8
-
-
-ALL_RECIPES: dict[str, Recipe] = {
-    "published": Recipe(),
-    # Five layers that start apart, d = 64, d^2 parameters, 3000 steps of fresh data on an H200, rates 0.01, 0.003,
-    # 0.001, error at full rank. Norm after each branch: 1.00 at every rate, the last gain having gone to zero;
-    # nothing is learned with slower gains, nor with branches that start at zero, clipped gradients or a slower
-    # feed-forward on top. Norm before each branch and this warm-up: 0.013, 0.038, 0.434.
-    "stable": Recipe(warm_up=0.1, placement="pre"),
-}
-
-
-def schedule(chunk: int, chunks: int, warm_up: float, warm_up_from: str = "first") -> float:
-    """The factor for chunk 0 <= chunk < chunks: rising to 1 while c < w, then (1 + cos(pi (c-w)/(C-w)))/2.
-
-    w = warm_up * C rounded, at least one chunk. From `first` it rises as (c+1)/w, from `zero` as c/(w-1), so that
-    either way the last chunk of the warm-up has the full rate. The rate reaches zero only after the last chunk.
-    """
-    rising = max(1, round(warm_up * chunks))
-    if chunk < rising:
-        return chunk / max(1, rising - 1) if warm_up_from == "zero" else (chunk + 1) / rising
-    return 0.5 * (1.0 + math.cos(math.pi * (chunk - rising) / max(1, chunks - rising)))
-
 
 CHUNK = 100
 """Steps between metric rows; the published schedule steps, and its data stream starts again, this often."""
@@ -115,7 +74,7 @@ class Cell:
         _one_of("placement", self.placement, PLACEMENTS)
         _one_of("positions", self.positions, POSITIONS)
         _one_of("data", self.data, DATA)
-        _one_of("recipe", self.recipe, tuple(ALL_RECIPES))
+        RECIPES.check(self.recipe)
         _one_of("dtype", self.dtype, DTYPES)
         _one_of("start", self.start, STARTS)
         _one_of("warm_up_from", self.warm_up_from, WARM_UPS)
@@ -194,7 +153,7 @@ class Cell:
     @property
     def norm_placement(self) -> str:
         """Where the norm really stands."""
-        return ALL_RECIPES[self.recipe].placement or self.placement
+        return RECIPES[self.recipe].placement or self.placement
 
     @property
     def heads(self) -> int:
@@ -210,13 +169,6 @@ class Cell:
     def chunks(self) -> int:
         """Chunks of `CHUNK` steps in the whole run."""
         return self.steps // CHUNK
-
-    @property
-    def parameters(self) -> int:
-        """Trained numbers of the whole model."""
-        from rankfall.training.parameters import layout
-
-        return layout(self).parameters
 
 
 def _one_of(name: str, value: str, choices: tuple[str, ...]) -> None:

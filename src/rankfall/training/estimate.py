@@ -1,4 +1,4 @@
-"""How far a sweep is: work counted in floating-point operations, since cells differ by orders of magnitude."""
+"""How far a sweep is and how long it takes, in floating-point operations: cells differ by orders of magnitude."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from rankfall.progress import Progress
 from rankfall.provenance import hardware
 from rankfall.store.checkpoints import Checkpoints
 from rankfall.store.query import rows_of
@@ -19,26 +20,21 @@ from rankfall.training.grid import FIELDS
 from rankfall.training.plan import Group, Plan, group_flops, stack_name, step_flops
 from rankfall.training.stack import Stack, stack_key
 
-
-@dataclass(frozen=True)
-class Progress:
-    """One look at a running sweep."""
-
-    share: float
-    """Of the work that was missing when the sweep began, between 0 and 1."""
-    what: str
+TRIAL_FLOPS = {"cpu": 2e10, "cuda": 2e13}
+"""A trial of about so much work takes a few seconds."""
 
 
 class Tally:
     """Counts chunks of every cell, whichever stack it is trained in."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, progress: Progress) -> None:
+        self._progress = progress
         self._total = plan.flops
         self._cells = sum(len(group) for group in plan.stacks)
         self._chunks: dict[Cell, int] = {}
 
-    def chunk(self, group: Group, chunks: int, rows: Sequence[Mapping[str, Any]]) -> Progress:
-        """Take note of a stack's progress."""
+    def chunk(self, group: Group, chunks: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Report how far a stack came: the share is of the work that was missing when the sweep began."""
         self._chunks |= dict.fromkeys(group, chunks)
         done = sum(step_flops(cell) * count * CHUNK for cell, count in self._chunks.items())
         ended = sum(count == cell.chunks for cell, count in self._chunks.items())
@@ -48,15 +44,11 @@ class Tally:
             f"{ended} of {self._cells} cells; a stack of {len(group)} at step {chunks * CHUNK:,} "
             f"of {group[0].steps:,}{loss}"
         )
-        return Progress(min(1.0, done / self._total) if self._total else 1.0, what)
-
-
-TRIAL_FLOPS = {"cpu": 2e10, "cuda": 2e13}
-"""A trial of about so much work takes a few seconds."""
+        self._progress(what, min(1.0, done / self._total) if self._total else 1.0)
 
 
 @dataclass(frozen=True)
-class Estimate:
+class TimeEstimate:
     """Seconds per stack of a plan, and what they rest on."""
 
     seconds: tuple[float, ...]
@@ -67,13 +59,13 @@ class Estimate:
         return sum(self.seconds)
 
 
-def estimate(plan: Plan, store: Store, device: str, *, workers: int = 1) -> Estimate:
+def estimate(plan: Plan, store: Store, device: str, *, workers: int = 1) -> TimeEstimate:
     """Seconds for each stack on `workers` of them at a time, from operations per second reached before.
 
     Stacks of the same key are the best guide, then anything trained on this hardware, on another, then a trial.
     """
     if not plan.stacks:
-        return Estimate((), "nothing to train")
+        return TimeEstimate((), "nothing to train")
     rows, _ = rows_of(store)
     rows = [row for row in rows if row.get("device") == device and row.get("seconds")]
     here = [row for row in rows if row.get("hardware") == hardware()]
@@ -84,7 +76,7 @@ def estimate(plan: Plan, store: Store, device: str, *, workers: int = 1) -> Esti
     elif device == "cpu" or torch.cuda.is_available():
         known, source = {None: [_trial(plan, device)]}, "a trial of a few steps"
     else:
-        return Estimate((math.nan,) * len(plan.stacks), "no GPU here to try it on")
+        return TimeEstimate((math.nan,) * len(plan.stacks), "no GPU here to try it on")
     everything = [rate for rates in known.values() for rate in rates]
     checkpoints = Checkpoints(store.checkpoints_folder)
     seconds = []
@@ -93,7 +85,7 @@ def estimate(plan: Plan, store: Store, device: str, *, workers: int = 1) -> Esti
         begun = checkpoints.find(stack_name(group))
         left = group_flops(group, begun.chunk if begun else 0)
         seconds.append(left * len(rates) / sum(rates) / workers)
-    return Estimate(tuple(seconds), source)
+    return TimeEstimate(tuple(seconds), source)
 
 
 def _rates(rows: Iterable[Mapping[str, Any]]) -> dict[Any, list[float]]:

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rankfall.training.cell import ALL_RECIPES, Cell, Recipe
+from rankfall.catalogue import RECIPES
+from rankfall.training.cell import Cell
+from rankfall.training.recipe import TrainingRecipe
 
 ALIGNMENT = 4
 """Every weight's place and every row's length are a multiple of so many numbers: matrix products read 16 bytes at a
@@ -90,7 +92,7 @@ class Layout:
                 drawn[slot.name] = slot.start(generator, slot.shape)[None]
         return self.join(list(drawn.values()))[0]
 
-    def rates(self, recipe: Recipe) -> Tensor:
+    def rates(self, recipe: TrainingRecipe) -> Tensor:
         """(size,) learning rates relative to the model's own."""
         return self.join([torch.full((1, s.size), recipe.rates.get(s.kind, 1.0)) for s in self.slots])[0]
 
@@ -103,7 +105,7 @@ def layout(cell: Cell) -> Layout:
     and feed-forward uniform within 1/sqrt(inputs), the output's bias zero, the feed-forward's in the same bounds.
     Position codes are normal with expected length one, that of the points.
     """
-    recipe = ALL_RECIPES[cell.recipe]
+    recipe = RECIPES[cell.recipe]
     width, copies = cell.width, cell.multiplier
     score, value = cell.heads * cell.rank, cell.heads * cell.value_width
     branch = recipe.branch_scale / (math.sqrt(2 * cell.layers) if recipe.by_depth else 1.0)
@@ -141,6 +143,11 @@ def layout(cell: Cell) -> Layout:
         slots.append(Slot(name, shape, offset, start))
         offset = _aligned(offset + slots[-1].size)
     return Layout(tuple(slots))
+
+
+def parameter_count(cell: Cell) -> int:
+    """Trained numbers of the whole model."""
+    return layout(cell).parameters
 
 
 def _aligned(size: int) -> int:

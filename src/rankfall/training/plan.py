@@ -1,4 +1,4 @@
-"""How much device memory a stack takes, estimated before it is built."""
+"""The plan of a sweep: which cells are missing, in stacks that fit the memory, counted before any is built."""
 
 from __future__ import annotations
 
@@ -24,71 +24,17 @@ from rankfall.training.kernels.launch import HAS_TRITON, shape_misfit
 from rankfall.training.parameters import layout
 from rankfall.training.stack import stack_key
 
+CPU_STACK = 32
+"""Cells of a stack on a processor: beyond that, steps per second hardly grow, and results come later."""
 
-def stack_bytes(cells: Sequence[Cell], device: str = "cuda") -> int:
-    """Bytes for weights, gradients and moments, activations kept for the gradient, and batches drawn ahead.
-
-    Activations per layer and token: q, k, v and the mixed values, the feed-forward's two hidden tensors, about eight
-    of the width (residuals, norms); scores and weights where attention keeps them; half as much again in passing.
-    """
-    item = 8 if cells[0].dtype == "float64" else 4
-    streams = len({(cell.seed, cell.data) for cell in cells})
-    return sum(item * _numbers(cell, device) for cell in cells) + window_bytes(cells[0], streams, device)
-
-
-def _numbers(cell: Cell, device: str) -> int:
-    sequence = cell.batch * cell.tokens
-    scored, valued = cell.heads * cell.rank, cell.heads * cell.value_width
-    kept = 2 * scored + 2 * valued + 2 * cell.feed_forward + 8 * cell.width
-    if cell.tokens <= LONG and not _by_kernel(cell, device):
-        kept += 2 * cell.heads * cell.task_object.context(cell.points)
-    return 6 * layout(cell).size + (3 * sequence * kept * cell.layers) // 2
-
-
-def _by_kernel(cell: Cell, device: str) -> bool:
-    """Whether attention goes through the fused kernel, which keeps no scores."""
-    rank = max(cell.rank, cell.value_width)
-    return device == "cuda" and HAS_TRITON and shape_misfit(getattr(torch, cell.dtype), cell.tokens, rank) is None
-
+Group = tuple[Cell, ...]
+"""Cells trained together as one program."""
 
 GPU_SHARE = 0.85
 """Of free device memory; the rest is for the allocator's rounding and what libraries keep."""
 
 RAM_SHARE = 0.5
 """Of available memory; a laptop has other things to do."""
-
-
-def step_flops(cell: Cell) -> float:
-    """Floating-point operations of one training step of one cell: 2 per multiply-add, backward twice the forward.
-
-    Per layer and token: projections 2 width (2 H r + 2 H v), scores and mixing 2 context H (r + v), and the
-    feed-forward 4 width f. Asking tokens and context are both taken as all tokens, which is exact for self-attention.
-    """
-    scored, valued = cell.heads * cell.rank, cell.heads * cell.value_width
-    projections = 4 * cell.width * (scored + valued)
-    mixing = 2 * cell.tokens * (scored + valued)
-    feed_forward = 4 * cell.width * cell.feed_forward
-    return 3.0 * cell.batch * cell.tokens * cell.layers * (projections + mixing + feed_forward)
-
-
-def cell_flops(cell: Cell) -> float:
-    """Floating-point operations of a whole run."""
-    return step_flops(cell) * cell.steps
-
-
-def memory_budget(device: str) -> int:
-    """Bytes that a stack may take on this machine now."""
-    if device.startswith("cuda"):
-        free, _ = torch.cuda.mem_get_info(device)
-        return int(free * GPU_SHARE)
-    return int(available_memory() * RAM_SHARE)
-
-
-CPU_STACK = 32
-"""Cells of a stack on a processor: beyond that, steps per second hardly grow, and results come later."""
-
-Group = tuple[Cell, ...]
-"""Cells trained together as one program."""
 
 
 @dataclass(frozen=True)
@@ -160,11 +106,6 @@ def stack_name(group: Sequence[Cell]) -> str:
     return hashlib.sha256(" ".join(identity(cell) for cell in group).encode()).hexdigest()[:16]
 
 
-def group_flops(group: Sequence[Cell], chunks_done: int = 0) -> float:
-    """Floating-point operations that a stack still needs."""
-    return sum(step_flops(cell) * (cell.steps - chunks_done * CHUNK) for cell in group)
-
-
 def tidy(store: Store, claims: Claims) -> None:
     """Remove what killed sweeps left: partial runs, dead claims, and checkpoints whose cells are all in the store."""
     store.tidy()
@@ -220,3 +161,55 @@ def too_large(cell: Cell, needed: int, memory: int | None, device: str) -> Reque
         got="less" if memory is None else f"{memory / 2**30:.3g} GiB",
         remedy="lower batch, multiplier or layers, or use a device with more memory",
     )
+
+
+def stack_bytes(cells: Sequence[Cell], device: str = "cuda") -> int:
+    """Bytes for weights, gradients and moments, activations kept for the gradient, and batches drawn ahead.
+
+    Activations per layer and token: q, k, v and the mixed values, the feed-forward's two hidden tensors, about eight
+    of the width (residuals, norms); scores and weights where attention keeps them; half as much again in passing.
+    """
+    item = 8 if cells[0].dtype == "float64" else 4
+    streams = len({(cell.seed, cell.data) for cell in cells})
+    return sum(item * _numbers(cell, device) for cell in cells) + window_bytes(cells[0], streams, device)
+
+
+def _numbers(cell: Cell, device: str) -> int:
+    sequence = cell.batch * cell.tokens
+    scored, valued = cell.heads * cell.rank, cell.heads * cell.value_width
+    kept = 2 * scored + 2 * valued + 2 * cell.feed_forward + 8 * cell.width
+    if cell.tokens <= LONG and not _by_kernel(cell, device):
+        kept += 2 * cell.heads * cell.task_object.context(cell.points)
+    return 6 * layout(cell).size + (3 * sequence * kept * cell.layers) // 2
+
+
+def _by_kernel(cell: Cell, device: str) -> bool:
+    """Whether attention goes through the fused kernel, which keeps no scores."""
+    rank = max(cell.rank, cell.value_width)
+    return device == "cuda" and HAS_TRITON and shape_misfit(getattr(torch, cell.dtype), cell.tokens, rank) is None
+
+
+def memory_budget(device: str) -> int:
+    """Bytes that a stack may take on this machine now."""
+    if device.startswith("cuda"):
+        free, _ = torch.cuda.mem_get_info(device)
+        return int(free * GPU_SHARE)
+    return int(available_memory() * RAM_SHARE)
+
+
+def step_flops(cell: Cell) -> float:
+    """Floating-point operations of one training step of one cell: 2 per multiply-add, backward twice the forward.
+
+    Per layer and token: projections 2 width (2 H r + 2 H v), scores and mixing 2 context H (r + v), and the
+    feed-forward 4 width f. Queries and keys are both taken as all tokens, which is exact for self-attention.
+    """
+    scored, valued = cell.heads * cell.rank, cell.heads * cell.value_width
+    projections = 4 * cell.width * (scored + valued)
+    mixing = 2 * cell.tokens * (scored + valued)
+    feed_forward = 4 * cell.width * cell.feed_forward
+    return 3.0 * cell.batch * cell.tokens * cell.layers * (projections + mixing + feed_forward)
+
+
+def group_flops(group: Sequence[Cell], chunks_done: int = 0) -> float:
+    """Floating-point operations that a stack still needs."""
+    return sum(step_flops(cell) * (cell.steps - chunks_done * CHUNK) for cell in group)

@@ -1,4 +1,4 @@
-"""AdamW without weight decay for a stack: one row of parameters per model, one learning rate per model."""
+"""A stack: cells that train as one program, each a row of parameters with a learning rate of its own."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rankfall.catalogue import RECIPES
 from rankfall.errors import require
 from rankfall.masks import parse_mask
-from rankfall.training.cell import ALL_RECIPES, CHUNK, Cell, Recipe, schedule
+from rankfall.training.cell import CHUNK, Cell
 from rankfall.training.compiled import Program
 from rankfall.training.data import Batches
 from rankfall.training.encoder import encoder_for
 from rankfall.training.heads import head_statistics
 from rankfall.training.parameters import layout
+from rankfall.training.recipe import TrainingRecipe, schedule
 
 
 def adam_(
@@ -26,7 +28,7 @@ def adam_(
     step: Tensor,
     rates: Tensor,
     alive: Tensor,
-    recipe: Recipe,
+    recipe: TrainingRecipe,
 ) -> None:
     """One step in place. rows, grads, first, second (M, P); step () int64, counted from one; rates (M, 1) or (M, P).
 
@@ -88,15 +90,15 @@ class Stack:
         ordered = [self.cells[i] for i in self._order]
         self._rank_of = torch.tensor(self._order).argsort()
         first = ordered[0]
-        self.recipe = ALL_RECIPES[first.recipe]
+        self.recipe = RECIPES[first.recipe]
         self._dtype: torch.dtype = getattr(torch, first.dtype)
         self.layout = layout(first)
         self.encoder = encoder_for(ordered)
         self.batches = Batches(ordered, self.device)
         task = first.task_object
-        asked = task.asked(first.points, first.dim)
-        # Dividing by the number of tokens asked makes the loss a mean over points and a sum over coordinates.
-        self._asked = (asked / asked.any(dim=1).sum()).to(self.device, self._dtype)
+        scored = task.scored(first.points, first.dim)
+        # Dividing by the number of scored tokens makes the loss a mean over points and a sum over coordinates.
+        self._scored = (scored / scored.any(dim=1).sum()).to(self.device, self._dtype)
         self._mask = _mask(first).to(self.device) if first.mask != "complete" else None
         rows = torch.stack([self.layout.initial(cell.seed, cell.start) for cell in ordered])
         base = torch.tensor([[cell.learning_rate] for cell in ordered], dtype=torch.float64)
@@ -196,7 +198,7 @@ class Stack:
 
     def loss(self, weights: Mapping[str, Tensor], inputs: Tensor, targets: Tensor) -> Tensor:
         """(M,) squared distance, summed over coordinates, averaged over points and sequences."""
-        error = (self.encoder(weights, inputs, self._mask) - targets).square() * self._asked
+        error = (self.encoder(weights, inputs, self._mask) - targets).square() * self._scored
         return error.sum(dim=(2, 3)).mean(dim=1)
 
     def step_(self, position: Tensor, loss_function: Any, adam: Any) -> None:

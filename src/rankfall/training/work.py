@@ -1,4 +1,4 @@
-"""Ctrl-C and a scheduler's SIGTERM as a request: finish the chunk, save, end. A second Ctrl-C ends at once."""
+"""Work on one stack: claim it, go on from its checkpoint, train, save, write its runs, stop when told."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from torch import Tensor
 from rankfall.errors import RequestError
 from rankfall.provenance import hardware, provenance
 from rankfall.store.checkpoints import Checkpoints
+from rankfall.store.claims import Claims
 from rankfall.store.identity import identity, settings
 from rankfall.store.run import WEIGHTS
 from rankfall.store.store import Store
@@ -31,72 +32,8 @@ from rankfall.training.stack import Stack
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
-
-@contextlib.contextmanager
-def stop_on_signals(told: Callable[[], None] = lambda: None) -> Iterator[Callable[[], bool]]:
-    """Yield a function that says whether to stop. Outside the main thread, where no signal arrives, it never does."""
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: False
-        return
-    asked = threading.Event()
-
-    def answer(number: int, frame: FrameType | None) -> None:
-        if asked.is_set() and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        asked.set()
-        told()
-
-    before = {number: signal.signal(number, answer) for number in SIGNALS}
-    try:
-        yield asked.is_set
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 CURVES = ("loss", "fresh", "learning_rate")
-
-
-class Board:
-    """Logs of the cells of a stack; nothing at all when no folder is given."""
-
-    def __init__(self, folder: str | None, cells: Sequence[Cell], chunks_done: int) -> None:
-        self._writers: list[Any] = []
-        if folder is not None:
-            writer = _summary_writer()
-            # what an interrupted run logged beyond its checkpoint is hidden, since it is trained again
-            self._writers = [
-                writer(str(Path(folder) / _name(cell)), purge_step=chunks_done * CHUNK + 1) for cell in cells
-            ]
-
-    def __enter__(self) -> Board:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for writer in self._writers:
-            writer.close()
-
-    def log(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """One metric row per cell."""
-        for writer, row in zip(self._writers, rows, strict=False):
-            for curve in CURVES:
-                if row.get(curve) is not None:
-                    writer.add_scalar(curve, row[curve], row["step"])
-
-
-def _name(cell: Cell) -> str:
-    return f"L{cell.layers}-m{cell.multiplier}-r{cell.rank}-s{cell.seed}-{identity(cell)[:8]}"
-
-
-def _summary_writer() -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise RequestError(
-            required="TensorBoard for --tensorboard", got="no such package", remedy="pip install tensorboard"
-        ) from None
-    return SummaryWriter
-
+"""What TensorBoard shows of a cell."""
 
 CHECKPOINT_SHARE = 0.05
 """Most of the training time that saving may take; slow disks are written to less often."""
@@ -141,6 +78,26 @@ class Watch:
     """Told after every chunk: the stack, its chunks done, its newest metric rows."""
     note: Callable[[str], None] = lambda text: None
     """Told what a person should know."""
+
+
+def work_on(
+    group: Group, store: Store, claims: Claims, options: Options, watch: Watch, build: Build = Stack
+) -> Ending:
+    """Claim a stack and train it, or say that another process is at it."""
+    names = [identity(cell) for cell in group]
+    if not claims.take_all(names):
+        return Ending.BUSY
+    try:
+        checkpoints = Checkpoints(store.checkpoints_folder)
+        missing = tuple(store.missing(group, options.parts))
+        if not missing:
+            # finished by another process since the plan was made; a checkpoint here is what its death left behind
+            checkpoints.remove(stack_name(group))
+            return Ending.FINISHED
+        begun = checkpoints.find(stack_name(group)) is not None
+        return train(group if begun else missing, store, options, watch, build)
+    finally:
+        claims.release(names)
 
 
 def train(group: Group, store: Store, options: Options, watch: Watch, build: Build = Stack) -> Ending:
@@ -278,3 +235,69 @@ class _Work:
                     weights=self.stack.weights(index),
                     environment=environment,
                 )
+
+
+@contextlib.contextmanager
+def stop_on_signals(told: Callable[[], None] = lambda: None) -> Iterator[Callable[[], bool]]:
+    """Ctrl-C and a scheduler's SIGTERM as a request: yield a function that says whether to stop.
+
+    A second Ctrl-C ends at once. Outside the main thread, where no signal arrives, the answer is always no.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    stopping = threading.Event()
+
+    def answer(number: int, frame: FrameType | None) -> None:
+        if stopping.is_set() and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        stopping.set()
+        told()
+
+    before = {number: signal.signal(number, answer) for number in SIGNALS}
+    try:
+        yield stopping.is_set
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class Board:
+    """Logs of the cells of a stack; nothing at all when no folder is given."""
+
+    def __init__(self, folder: str | None, cells: Sequence[Cell], chunks_done: int) -> None:
+        self._writers: list[Any] = []
+        if folder is not None:
+            writer = _summary_writer()
+            # what an interrupted run logged beyond its checkpoint is hidden, since it is trained again
+            self._writers = [
+                writer(str(Path(folder) / _name(cell)), purge_step=chunks_done * CHUNK + 1) for cell in cells
+            ]
+
+    def __enter__(self) -> Board:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for writer in self._writers:
+            writer.close()
+
+    def log(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """One metric row per cell."""
+        for writer, row in zip(self._writers, rows, strict=False):
+            for curve in CURVES:
+                if row.get(curve) is not None:
+                    writer.add_scalar(curve, row[curve], row["step"])
+
+
+def _name(cell: Cell) -> str:
+    return f"L{cell.layers}-m{cell.multiplier}-r{cell.rank}-s{cell.seed}-{identity(cell)[:8]}"
+
+
+def _summary_writer() -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise RequestError(
+            required="TensorBoard for --tensorboard", got="no such package", remedy="pip install tensorboard"
+        ) from None
+    return SummaryWriter

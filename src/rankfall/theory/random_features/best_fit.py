@@ -1,4 +1,8 @@
-"""Conjugate gradients and Lanczos on a symmetric positive definite operator that is only ever multiplied by."""
+"""The best combination of many random heads (A-rf): preconditioned conjugate gradients on the vote kernel.
+
+Small sets are solved densely. For large ones the kernel is only ever multiplied by, in float32, and the solution is
+refined until the float64 residual is small.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +13,122 @@ import torch
 from torch import Tensor
 
 from rankfall.errors import require
+from rankfall.progress import Progress, silent
 from rankfall.theory.hardmax import target_overlap
 from rankfall.theory.harmonics import sign_spectrum
 from rankfall.theory.random_features.kernel import VoteKernel
 
 Operator = Callable[[Tensor], Tensor]
+
+DENSE_UP_TO = 1024
+"""A dense float64 solve is quicker than anything else up to here."""
+
+EXACT_UP_TO = 64
+"""Lanczos steps for dense kernels: with fewer heads than this the extreme eigenvalues are exact."""
+
+WIDEST = 32
+"""Up to here d^2 features pay: the d^2 x d^2 factor costs H d^4 once. Wider, H/d^2 is small, so is the condition."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The best combination of a set of heads.
+
+    `error`: exact E||output - f||^2 of `weights`, from a float64 residual. `excess`: how far above the best possible
+    error it may be, ||r||^2/lambda_min. `residual`: ||b - C a|| / ||b||. `condition`: largest over smallest
+    eigenvalue of the vote kernel G (Ritz values, so an estimate from below; exact up to 64 heads).
+    """
+
+    heads: int
+    weights: Tensor
+    error: float
+    excess: float
+    residual: float
+    condition: float
+    iterations: int
+    refinements: int
+
+
+def fit(
+    queries: Tensor,
+    keys: Tensor,
+    *,
+    tolerance: float = 1e-7,
+    cache_bytes: int | None = None,
+    progress: Progress = silent,
+) -> Fit:
+    """The best weights of these unit queries and keys (h, d), on whatever device they live."""
+    kernel = VoteKernel(queries, keys, cache_bytes)
+    return _fit(kernel, len(kernel), tolerance, progress)
+
+
+def error_curve(
+    queries: Tensor,
+    keys: Tensor,
+    counts: Sequence[int],
+    *,
+    tolerance: float = 1e-7,
+    cache_bytes: int | None = None,
+    progress: Progress = silent,
+) -> list[Fit]:
+    """The same for the first 1, 2, 4, ... of the heads: tiles are made once, so the curve costs little more than
+    its end.
+    """
+    kernel = VoteKernel(queries, keys, cache_bytes)
+    for count in counts:
+        require(
+            1 <= count <= len(kernel),
+            required=f"head counts between 1 and {len(kernel)}",
+            got=count,
+            remedy="draw more heads or ask for fewer",
+        )
+    return [_fit(kernel, count, tolerance, progress) for count in counts]
+
+
+def _fit(kernel: VoteKernel, heads: int, tolerance: float, progress: Progress) -> Fit:
+    queries, keys = kernel.queries[:heads], kernel.keys[:heads]
+    overlap = target_overlap((queries * keys).sum(-1), queries.shape[1])
+    if heads <= DENSE_UP_TO:
+        return _dense(kernel.dense(heads), overlap)
+    preconditioner = LowDegrees(queries, keys)
+
+    def system(x: Tensor, exact: bool = False) -> Tensor:
+        return 0.5 * (x.sum() + kernel.times(x, exact=exact))
+
+    def precondition(x: Tensor) -> Tensor:
+        return 2 * preconditioner.solve(x)
+
+    weights = torch.zeros_like(overlap)
+    rest = overlap.clone()
+    scale = float(torch.linalg.vector_norm(overlap))
+    iterations = refinements = 0
+    while True:
+        step = conjugate_gradients(system, precondition, rest, stop=0.3 * tolerance * scale, progress=progress)
+        weights = weights + step.solution
+        iterations += step.iterations
+        progress(f"{heads} heads: float64 residual", 1.0)
+        rest = overlap - system(weights, exact=True)
+        residual = float(torch.linalg.vector_norm(rest)) / scale
+        if residual <= tolerance or refinements == 3:
+            break
+        refinements += 1
+    low, high = extreme_eigenvalues(kernel.times, heads, queries.device)
+    error = float(1 - weights @ overlap - weights @ rest)
+    excess = (residual * scale) ** 2 / (0.5 * low)
+    return Fit(heads, weights, error, excess, residual, high / low, iterations, refinements)
+
+
+def _dense(votes: Tensor, overlap: Tensor) -> Fit:
+    smallest, largest = extreme_eigenvalues(lambda x: votes @ x, len(overlap), votes.device, EXACT_UP_TO)
+    full = 0.5 * (1 + votes)
+    full.diagonal().add_(1e-12)
+    weights = torch.cholesky_solve(overlap[:, None], torch.linalg.cholesky(full))[:, 0]
+    rest = overlap - full @ weights
+    residual = float(torch.linalg.vector_norm(rest) / torch.linalg.vector_norm(overlap))
+    low = max(smallest, 1e-12)
+    error = float(1 - weights @ overlap - weights @ rest)
+    excess = float(rest @ rest) / (0.5 * low)
+    return Fit(len(overlap), weights, error, excess, residual, largest / low, 0, 0)
 
 
 @dataclass(frozen=True)
@@ -31,7 +146,7 @@ def conjugate_gradients(
     *,
     stop: float,
     limit: int = 500,
-    progress: Callable[[str, float], None] | None = None,
+    progress: Progress = silent,
 ) -> Solved:
     """Solve operator(x) = right until the recursive residual is at most `stop`, starting from zero.
 
@@ -50,8 +165,7 @@ def conjugate_gradients(
         solution += length * direction
         residual -= length * image
         size = float(torch.linalg.vector_norm(residual))
-        if progress is not None:
-            progress(f"{len(right)} heads: step {iteration}, residual {size / first:.1e}", 0.0)
+        progress(f"{len(right)} heads: step {iteration}, residual {size / first:.1e}", 0.0)
         if size <= stop:
             return Solved(solution, iteration)
         corrected = precondition(residual)
@@ -88,12 +202,6 @@ def extreme_eigenvalues(operator: Operator, size: int, device: torch.device, ste
         inner[place, place + 1] = inner[place + 1, place] = value
     values = torch.linalg.eigvalsh(inner)
     return float(values[0]), float(values[-1])
-
-
-WIDEST = 32
-"""Up to here d^2 features pay: the d^2 x d^2 factor costs H d^4 once. Wider, H/d^2 is small and so is the
-condition.
-"""
 
 
 class LowDegrees:
@@ -139,117 +247,3 @@ class LowDegrees:
             dim = self._queries.shape[1]
             back = back + self._weight * ((self._keys @ inner[1:].view(dim, dim)) * self._queries).sum(-1)
         return (residual - back) / self._rest
-
-
-DENSE_UP_TO = 1024
-"""A dense float64 solve is quicker than anything else up to here."""
-
-EXACT_UP_TO = 64
-"""Lanczos steps for dense kernels: with fewer heads than this the extreme eigenvalues are exact."""
-
-Report = Callable[[str, float], None]
-
-
-def _silent(what: str, share: float) -> None:
-    """No progress shown."""
-
-
-@dataclass(frozen=True)
-class Fit:
-    """The best combination of a set of heads.
-
-    `error`: exact E||output - f||^2 of `weights`, from a float64 residual. `excess`: how far above the best possible
-    error it may be, ||r||^2/lambda_min. `residual`: ||b - C a|| / ||b||. `condition`: largest over smallest
-    eigenvalue of the vote kernel G (Ritz values, so an estimate from below; exact up to 64 heads).
-    """
-
-    heads: int
-    weights: Tensor
-    error: float
-    excess: float
-    residual: float
-    condition: float
-    iterations: int
-    refinements: int
-
-
-def fit(
-    queries: Tensor,
-    keys: Tensor,
-    *,
-    tolerance: float = 1e-7,
-    cache_bytes: int | None = None,
-    progress: Report = _silent,
-) -> Fit:
-    """The best weights of these unit queries and keys (h, d), on whatever device they live."""
-    kernel = VoteKernel(queries, keys, cache_bytes)
-    return _fit(kernel, len(kernel), tolerance, progress)
-
-
-def error_curve(
-    queries: Tensor,
-    keys: Tensor,
-    counts: Sequence[int],
-    *,
-    tolerance: float = 1e-7,
-    cache_bytes: int | None = None,
-    progress: Report = _silent,
-) -> list[Fit]:
-    """The same for the first 1, 2, 4, ... of the heads: tiles are made once, so the curve costs little more than
-    its end.
-    """
-    kernel = VoteKernel(queries, keys, cache_bytes)
-    for count in counts:
-        require(
-            1 <= count <= len(kernel),
-            required=f"head counts between 1 and {len(kernel)}",
-            got=count,
-            remedy="draw more heads or ask for fewer",
-        )
-    return [_fit(kernel, count, tolerance, progress) for count in counts]
-
-
-def _fit(kernel: VoteKernel, heads: int, tolerance: float, progress: Report) -> Fit:
-    queries, keys = kernel.queries[:heads], kernel.keys[:heads]
-    overlap = target_overlap((queries * keys).sum(-1), queries.shape[1])
-    if heads <= DENSE_UP_TO:
-        return _dense(kernel.dense(heads), overlap)
-    preconditioner = LowDegrees(queries, keys)
-
-    def system(x: Tensor, exact: bool = False) -> Tensor:
-        return 0.5 * (x.sum() + kernel.times(x, exact=exact))
-
-    def precondition(x: Tensor) -> Tensor:
-        return 2 * preconditioner.solve(x)
-
-    weights = torch.zeros_like(overlap)
-    rest = overlap.clone()
-    scale = float(torch.linalg.vector_norm(overlap))
-    iterations = refinements = 0
-    while True:
-        step = conjugate_gradients(system, precondition, rest, stop=0.3 * tolerance * scale, progress=progress)
-        weights = weights + step.solution
-        iterations += step.iterations
-        progress(f"{heads} heads: float64 residual", 1.0)
-        rest = overlap - system(weights, exact=True)
-        residual = float(torch.linalg.vector_norm(rest)) / scale
-        if residual <= tolerance or refinements == 3:
-            break
-        refinements += 1
-    low, high = extreme_eigenvalues(kernel.times, heads, queries.device)
-    error = float(1 - weights @ overlap - weights @ rest)
-    excess = (residual * scale) ** 2 / (0.5 * low)
-    return Fit(heads, weights, error, excess, residual, high / low, iterations, refinements)
-
-
-def _dense(votes: Tensor, overlap: Tensor) -> Fit:
-    smallest, largest = extreme_eigenvalues(lambda x: votes @ x, len(overlap), votes.device, EXACT_UP_TO)
-    full = 0.5 * (1 + votes)
-    full.diagonal().add_(1e-12)
-    weights = torch.cholesky_solve(overlap[:, None], torch.linalg.cholesky(full))[:, 0]
-    rest = overlap - full @ weights
-    residual = float(torch.linalg.vector_norm(rest) / torch.linalg.vector_norm(overlap))
-    low = max(smallest, 1e-12)
-    error = float(1 - weights @ overlap - weights @ rest)
-    excess = float(rest @ rest) / (0.5 * low)
-    return Fit(len(overlap), weights, error, excess, residual, largest / low, 0, 0)

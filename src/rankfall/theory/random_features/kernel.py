@@ -1,4 +1,7 @@
-"""How random rank-1 heads are drawn. The direction of the keys relative to the queries decides everything."""
+"""Random rank-1 heads, and the kernel of their votes in tiles: what many heads have in common, matrix-free.
+
+The direction of the keys relative to the queries decides everything.
+"""
 
 from __future__ import annotations
 
@@ -8,64 +11,53 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from rankfall.errors import require, require_count
+from rankfall.catalogue import DESIGNS
+from rankfall.errors import require_count
 from rankfall.system import available_memory
 from rankfall.theory.hardmax import require_unit
 from rankfall.theory.harmonics import require_dim
+from rankfall.theory.targets import uniform_sphere
+
+KeyDesign = Callable[[Tensor, torch.Generator], Tensor]
+"""The keys (h, d) that go with unit queries (h, d)."""
 
 TILT = 0.6
-
-
-def _unit(shape: tuple[int, int], generator: torch.Generator) -> Tensor:
-    points = torch.randn(shape, generator=generator, dtype=torch.float64)
-    return points / torch.linalg.vector_norm(points, dim=-1, keepdim=True)
-
-
-def _independent(queries: Tensor, generator: torch.Generator) -> Tensor:
-    return _unit((queries.shape[0], queries.shape[1]), generator)
-
-
-def _aligned(queries: Tensor, generator: torch.Generator) -> Tensor:
-    return queries.clone()
-
-
-def _signed(queries: Tensor, generator: torch.Generator) -> Tensor:
-    flips = torch.randint(0, 2, (queries.shape[0], 1), generator=generator)
-    return queries * (2.0 * flips - 1.0)
-
-
-def _tilted(queries: Tensor, generator: torch.Generator) -> Tensor:
-    noise = _unit((queries.shape[0], queries.shape[1]), generator)
-    aside = noise - (noise * queries).sum(-1, keepdim=True) * queries
-    aside = aside / torch.linalg.vector_norm(aside, dim=-1, keepdim=True)
-    return _signed(TILT * queries + math.sqrt(1 - TILT**2) * aside, generator)
-
-
-ALL_DESIGNS: dict[str, Callable[[Tensor, torch.Generator], Tensor]] = {
-    "independent": _independent,  # k uniform, independent of q
-    "aligned": _aligned,  # k = q
-    "signed": _signed,  # k = q or -q with equal chance
-    "tilted": _tilted,  # <q,k> = 0.6 or -0.6: our guess at what the published curve was drawn with
-}
+TILE = 1024
+GIB = 2**30
 
 
 def draw_heads(design: str, dim: int, heads: int, seed: int = 0) -> tuple[Tensor, Tensor]:
     """Unit queries and keys (h, d) in float64. The first heads of a larger draw are NOT those of a smaller one."""
     require_dim(dim)
     require_count("the number of heads H", heads)
-    require(
-        design in ALL_DESIGNS,
-        required=f"a design among {', '.join(ALL_DESIGNS)}",
-        got=design,
-        remedy="independent is the paper's setting",
-    )
+    keys = DESIGNS[design]
     generator = torch.Generator().manual_seed(seed)
-    queries = _unit((heads, dim), generator)
-    return queries, ALL_DESIGNS[design](queries, generator)
+    queries = uniform_sphere((heads, dim), generator)
+    return queries, keys(queries, generator)
 
 
-TILE = 1024
-GIB = 2**30
+def independent_keys(queries: Tensor, generator: torch.Generator) -> Tensor:
+    """k uniform, independent of q: the paper's setting."""
+    return uniform_sphere(queries.shape, generator)
+
+
+def aligned_keys(queries: Tensor, generator: torch.Generator) -> Tensor:
+    """k = q."""
+    return queries.clone()
+
+
+def signed_keys(queries: Tensor, generator: torch.Generator) -> Tensor:
+    """k = q or -q with equal chance."""
+    flips = torch.randint(0, 2, (queries.shape[0], 1), generator=generator)
+    return queries * (2.0 * flips - 1.0)
+
+
+def tilted_keys(queries: Tensor, generator: torch.Generator) -> Tensor:
+    """<q,k> = 0.6 or -0.6: our guess at what the published curve was drawn with."""
+    noise = uniform_sphere(queries.shape, generator)
+    aside = noise - (noise * queries).sum(-1, keepdim=True) * queries
+    aside = aside / torch.linalg.vector_norm(aside, dim=-1, keepdim=True)
+    return signed_keys(TILT * queries + math.sqrt(1 - TILT**2) * aside, generator)
 
 
 def default_cache_bytes(device: torch.device) -> int:

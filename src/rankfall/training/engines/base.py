@@ -16,6 +16,8 @@ class Engine(ABC):
     """Subclasses are final. Results reach the caller through the store, and through nothing else."""
 
     name: ClassVar[str]
+    requires: ClassVar[str | None] = None
+    """An optional package without which the engine refuses to start."""
 
     def __init__(self, options: Options) -> None:
         self.options = options

@@ -7,15 +7,14 @@ from collections import deque
 from collections.abc import Sequence
 from typing import ClassVar
 
-from rankfall.store.checkpoints import Checkpoints
 from rankfall.store.claims import Claims
 from rankfall.store.identity import identity
 from rankfall.store.store import Store
 from rankfall.training.engines.base import Engine
 from rankfall.training.options import Options, resolve_device
-from rankfall.training.plan import Group, Plan, halves, memory_budget, stack_name, tidy
+from rankfall.training.plan import Group, Plan, halves, memory_budget, tidy
 from rankfall.training.stack import Stack, stack_key
-from rankfall.training.work import Build, Ending, Watch, train
+from rankfall.training.work import Build, Ending, Watch, work_on
 
 POLL = 0.5
 """Seconds between two looks at cells that another process works on."""
@@ -66,26 +65,6 @@ class LocalEngine(Engine):
                     queue.extendleft(reversed(halves(group)))
             tidy(store, claims)
         return True
-
-
-def work_on(
-    group: Group, store: Store, claims: Claims, options: Options, watch: Watch, build: Build = Stack
-) -> Ending:
-    """Claim a stack and train it, or say that another process is at it."""
-    names = [identity(cell) for cell in group]
-    if not claims.take_all(names):
-        return Ending.BUSY
-    try:
-        checkpoints = Checkpoints(store.checkpoints_folder)
-        missing = tuple(store.missing(group, options.parts))
-        if not missing:
-            # finished by another process since the plan was made; a checkpoint here is what its death left behind
-            checkpoints.remove(stack_name(group))
-            return Ending.FINISHED
-        begun = checkpoints.find(stack_name(group)) is not None
-        return train(group if begun else missing, store, options, watch, build)
-    finally:
-        claims.release(names)
 
 
 def _next_of(elsewhere: list[Group], store: Store, claims: Claims, parts: Sequence[str], watch: Watch) -> list[Group]:

@@ -21,10 +21,9 @@ from rankfall.store.identity import settings
 from rankfall.store.store import Store
 from rankfall.training.cell import Cell
 from rankfall.training.engines.base import Engine
-from rankfall.training.engines.local import work_on
 from rankfall.training.options import Options
 from rankfall.training.plan import Group, Plan, halves, memory_budget, stack_name, tidy
-from rankfall.training.work import Ending, Watch
+from rankfall.training.work import Ending, Watch, work_on
 
 RETRIES = 10
 """Times that Ray starts the task of a killed worker again."""
@@ -40,6 +39,7 @@ class RayEngine(Engine):
     """Trains on a Ray cluster: the one at `options.address`, or one started here for the purpose."""
 
     name: ClassVar[str] = "ray"
+    requires: ClassVar[str | None] = "ray"
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)

@@ -88,12 +88,12 @@ def lanes_forward(
     values = _read(
         v + model * v_model + sequence * v_sequence + head * VALUE, v_token, value_biases, ok, CONTEXT, VALUE
     )
-    asked = q + model * q_model + sequence * q_sequence + head * RANK
+    query_base = q + model * q_model + sequence * q_sequence + head * RANK
     answer = out + ((model * batch + sequence) * TOKENS * heads + head) * VALUE
     for i in range(TOKENS):
         queries = ()
         for f in tl.static_range(RANK):
-            read = tl.load(asked + i * q_token + f, mask=ok, other=0.0).to(tl.float32)
+            read = tl.load(query_base + i * q_token + f, mask=ok, other=0.0).to(tl.float32)
             queries = queries + ((read + query_biases[f]) * scale,)
         weights, share = _weights(queries, keys, mask, i, CONTEXT, RANK, HAS_MASK)
         for f in tl.static_range(VALUE):
@@ -132,13 +132,13 @@ def lanes_backward(
     )
     key_grads = _zeros(CONTEXT * RANK, LANES)
     value_grads = _zeros(CONTEXT * VALUE, LANES)
-    asked = q + model * q_model + sequence * q_sequence + head * RANK
+    query_base = q + model * q_model + sequence * q_sequence + head * RANK
     given = grad + model * grad_model + sequence * grad_sequence + head * VALUE
     row = (model * batch + sequence) * TOKENS * heads + head
     for i in range(TOKENS):
         queries = ()
         for f in tl.static_range(RANK):
-            read = tl.load(asked + i * q_token + f, mask=ok, other=0.0).to(tl.float32)
+            read = tl.load(query_base + i * q_token + f, mask=ok, other=0.0).to(tl.float32)
             queries = queries + ((read + query_biases[f]) * scale,)
         grads = ()
         for f in tl.static_range(VALUE):

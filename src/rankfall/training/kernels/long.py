@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from rankfall.training.kernels.products import product
+from rankfall.training.kernels.tiles import product
 
 
 @triton.jit
@@ -81,8 +81,8 @@ def long_forward(
     query_bias = _bias(q_bias + column * RANK, RANK, RANK_PADDED, HAS_BIAS)
     key_bias = _bias(k_bias + column * RANK, RANK, RANK_PADDED, HAS_BIAS)
     value_bias = _bias(v_bias + column * VALUE, VALUE, VALUE_PADDED, HAS_BIAS)
-    asked = q + model * q_model + sequence * q_sequence + head * RANK
-    queries, queries_there = _block(asked, q_token, first, TOKENS, query_bias, SIZE, RANK, RANK_PADDED)
+    query_base = q + model * q_model + sequence * q_sequence + head * RANK
+    queries, queries_there = _block(query_base, q_token, first, TOKENS, query_bias, SIZE, RANK, RANK_PADDED)
     known = k + model * k_model + sequence * k_sequence + head * RANK
     held = v + model * v_model + sequence * v_sequence + head * VALUE
     largest = tl.full((SIZE, 1), float("-inf"), tl.float32)
@@ -123,8 +123,8 @@ def long_query_grads(
     query_bias = _bias(q_bias + column * RANK, RANK, RANK_PADDED, HAS_BIAS)
     key_bias = _bias(k_bias + column * RANK, RANK, RANK_PADDED, HAS_BIAS)
     value_bias = _bias(v_bias + column * VALUE, VALUE, VALUE_PADDED, HAS_BIAS)
-    asked = q + model * q_model + sequence * q_sequence + head * RANK
-    queries, queries_there = _block(asked, q_token, first, TOKENS, query_bias, SIZE, RANK, RANK_PADDED)
+    query_base = q + model * q_model + sequence * q_sequence + head * RANK
+    queries, queries_there = _block(query_base, q_token, first, TOKENS, query_bias, SIZE, RANK, RANK_PADDED)
     given = grad + model * grad_model + sequence * grad_sequence + head * VALUE
     nothing = tl.zeros_like(value_bias)
     grads, grads_there = _block(given, grad_token, first, TOKENS, nothing, SIZE, VALUE, VALUE_PADDED)
@@ -188,14 +188,14 @@ def long_key_grads(
     keys, keys_there = _block(known, k_token, seen, CONTEXT, key_bias, SIZE, RANK, RANK_PADDED)
     held = v + model * v_model + sequence * v_sequence + head * VALUE
     values, values_there = _block(held, v_token, seen, CONTEXT, value_bias, SIZE, VALUE, VALUE_PADDED)
-    asked = q + model * q_model + sequence * q_sequence + head * RANK
+    query_base = q + model * q_model + sequence * q_sequence + head * RANK
     given = grad + model * grad_model + sequence * grad_sequence + head * VALUE
     line = (model * batch + sequence) * heads
     statistics = rows + (line + head) * 2 * TOKENS
     key_grads = tl.zeros((SIZE, RANK_PADDED), tl.float32)
     value_grads = tl.zeros((SIZE, VALUE_PADDED), tl.float32)
     for first in range(0, TOKENS, SIZE):
-        queries, queries_there = _block(asked, q_token, first, TOKENS, query_bias, SIZE, RANK, RANK_PADDED)
+        queries, queries_there = _block(query_base, q_token, first, TOKENS, query_bias, SIZE, RANK, RANK_PADDED)
         grads, grads_there = _block(given, grad_token, first, TOKENS, nothing, SIZE, VALUE, VALUE_PADDED)
         t = (first + tl.arange(0, SIZE))[:, None]
         norm = tl.load(statistics + t, mask=t < TOKENS, other=0.0)
