@@ -31,8 +31,7 @@ from torch import Tensor, nn
 from benchmarks._harness import report, seconds
 from rankfall.models.depth.blocks import choose_stack
 from rankfall.models.depth.capture import Place, capture
-from rankfall.models.depth.measure import measure_depth
-from rankfall.models.depth.passes import passes
+from rankfall.models.depth.measure import measure_depth, passes
 from rankfall.models.texts import Batch, encode, from_ids, shipped_text
 from rankfall.provenance import provenance
 

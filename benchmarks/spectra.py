@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rankfall.linalg.device.recording import Recording
 
 from benchmarks._harness import report, seconds
 from rankfall.linalg import batched
-from rankfall.linalg.device.recording import Recording
 from rankfall.provenance import provenance
 
 
