@@ -34,8 +34,8 @@ Range = Callable[[int, int], tuple[float, float]]
 SHAPE_ONLY: frozenset[Invariance] = frozenset({"permutation", "rotation", "scale"})
 SIZE_TOO: frozenset[Invariance] = frozenset({"permutation", "rotation"})
 
-# Samples are measured in groups of this many numbers: temporaries stay near the caches, memory stays flat.
-NUMBERS_AT_ONCE = 1 << 22
+# Samples are measured in groups of so many numbers: memory stays flat, and is used again instead of asked for anew.
+NUMBERS_AT_ONCE = 1 << 20
 
 
 @final

@@ -25,8 +25,8 @@ class Profile:
     """Lazy facts of tokens (..., n, d), all in float64, each a tensor with one entry for each matrix.
 
     The tokens are held divided by their largest entry, `size`, so that no square over- or underflows: facts are those
-    of the tokens so scaled, and `Measure.of` puts the size back, together with what they were `divided_by` before.
-    `epsilon` is the rounding that the tokens came with, that of their dtype unless given. The last `structural_zeros`
+    of the tokens so scaled, and `Measure.of` puts the size back. Tokens that come with a `size` are scaled already.
+    `epsilon` is the rounding that they came with, that of their dtype unless given. The last `structural_zeros`
     singular values are zero by construction.
     """
 
@@ -34,15 +34,16 @@ class Profile:
         self,
         tokens: Float[Tensor, "... n d"],
         *,
-        divided_by: Float[Tensor, ...] | float = 1.0,
+        size: Float[Tensor, ...] | None = None,
         epsilon: float | None = None,
         structural_zeros: int = 0,
     ) -> None:
         wide = tokens.detach().double()
-        largest = wide.abs().amax(dim=(-2, -1))
-        scale = largest.where(largest > 0, 1.0)
-        self.tokens = wide / scale[..., None, None]
-        self.size: Float[Tensor, ...] = scale * divided_by
+        if size is None:
+            largest = torch.maximum(wide.amax(dim=(-2, -1)), -wide.amin(dim=(-2, -1)))
+            size = largest.where(largest > 0, 1.0)
+            wide = wide / size[..., None, None]
+        self.tokens, self.size = wide, size
         # Tokens that came as float32 carry float32 rounding: their numerical rank is judged by that.
         self.epsilon = torch.finfo(tokens.dtype).eps if epsilon is None else epsilon
         self.structural_zeros = structural_zeros
@@ -58,9 +59,14 @@ class Profile:
         return self.tokens.shape[-1]
 
     @cached_property
+    def lengths(self) -> Float[Tensor, "... n"]:
+        """Length of each token."""
+        return torch.linalg.vector_norm(self.tokens, dim=-1)
+
+    @cached_property
     def token_energies(self) -> Float[Tensor, "... n"]:
         """Squared length of each token."""
-        return self.tokens.square().sum(dim=-1)
+        return self.lengths.square()
 
     @cached_property
     def energy(self) -> Float[Tensor, ...]:
@@ -70,7 +76,7 @@ class Profile:
     @cached_property
     def inverse_lengths(self) -> Float[Tensor, "... n"]:
         """1 / |x_i|, and zero for a zero token."""
-        return self.token_energies.where(self.token_energies > 0, torch.inf).rsqrt()
+        return self.lengths.where(self.lengths > 0, torch.inf).reciprocal()
 
     @cached_property
     def centred(self) -> Float[Tensor, "... n d"]:
@@ -138,14 +144,15 @@ def views(tokens: Float[Tensor, "... n d"]) -> dict[str, Profile]:
     centred  without their mean token
     """
     raw = Profile(tokens)
-    unit = Profile(raw.tokens * raw.inverse_lengths[..., None], epsilon=raw.epsilon)
-    few = raw.count <= raw.width
-    if few:
-        # Products between unit tokens are those between the tokens, divided by lengths.
-        scale = raw.inverse_lengths / unit.size[..., None]
-        unit.gram = raw.gram * scale[..., None] * scale[..., None, :]
+    unit = Profile(raw.tokens * raw.inverse_lengths[..., None], size=torch.ones_like(raw.size), epsilon=raw.epsilon)
     # Centred tokens that are no more than their coordinates have one direction less than tokens.
-    centred = Profile(raw.centred, divided_by=raw.size, epsilon=raw.epsilon, structural_zeros=int(few))
+    few = raw.count <= raw.width
+    centred = Profile(raw.centred, size=raw.size, epsilon=raw.epsilon, structural_zeros=int(few))
+    # What the views have in common is computed once.
+    if few:
+        unit.gram = raw.gram * raw.inverse_lengths[..., None] * raw.inverse_lengths[..., None, :]
+    unit.absolute_cosine_sum = raw.absolute_cosine_sum
+    centred.spread = raw.spread
     return {"raw": raw, "unit": unit, "centred": centred}
 
 

@@ -34,24 +34,26 @@ class Sink:
 
 def find_sinks(tokens: Float[Tensor, "n d"], text: int, names: list[str]) -> list[Sink]:
     """The sinks among the tokens, in order of position."""
-    squares = tokens.double().square()
-    energies = squares.sum(dim=-1)
-    total = float(energies.sum())
+    lengths = torch.linalg.vector_norm(tokens, dim=-1, dtype=torch.float64)
+    energies = lengths.square()
+    total = energies.sum()
     if len(tokens) < FEWEST_TOKENS or not total > 0:
         return []
-    lengths = energies.sqrt()
     ratios = lengths / lengths.median().clamp_min(torch.finfo(torch.float64).tiny)
     shares = energies / total
     chosen = (ratios > NORM_RATIO) | ((shares > ENERGY_SHARE) & (shares * len(tokens) > FAIR_SHARES))
-    return [
-        Sink(
-            text=text,
-            position=position,
-            token=names[position] if position < len(names) else "",
-            norm_ratio=float(ratios[position]),
-            energy_share=float(shares[position]),
-            coordinate=int(squares[position].argmax()),
-            coordinate_share=float(squares[position].max() / energies[position]),
+    sinks = []
+    for position in chosen.nonzero()[:, 0].tolist():
+        row = tokens[position].double().square()
+        sinks.append(
+            Sink(
+                text=text,
+                position=position,
+                token=names[position] if position < len(names) else "",
+                norm_ratio=float(ratios[position]),
+                energy_share=float(shares[position]),
+                coordinate=int(row.argmax()),
+                coordinate_share=float(row.max() / row.sum()),
+            )
         )
-        for position in chosen.nonzero()[:, 0].tolist()
-    ]
+    return sinks
