@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,12 +13,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankfall.catalogue import MEASURES
+from rankfall.dynamics.simulate import simulate
+from rankfall.dynamics.weights import SharedWeights
 from rankfall.errors import RequestError
+from rankfall.masks import Complete
 from rankfall.measures import measures as module
 from rankfall.measures.measures import EFFECTIVE_RANK, RANK, Measure, measure
 from rankfall.measures.profile import Profile
+from rankfall.mechanism.heads import Heads
+from rankfall.models.depth.capture import Place
+from rankfall.models.depth.measure import measure_one
 
 F64 = torch.float64
+ROOT = Path(__file__).parents[2]
 sizes = st.tuples(st.integers(1, 9), st.integers(1, 9))
 
 
@@ -244,6 +253,51 @@ def test_low_precision_tokens_are_measured_in_float64(dtype: torch.dtype) -> Non
         assert value.dtype == F64
         if name != "rank":
             assert float(value) == pytest.approx(float(measure(tokens.double())[name]), rel=1e-12)
+
+
+def the_documented_measure() -> Measure:
+    """The code block of docs/extending.md, run where it says that it goes."""
+    (block,) = re.findall(
+        r"```python\n(\w+ = Measure\(.*?)```", (ROOT / "docs" / "extending.md").read_text(), re.DOTALL
+    )
+    names = dict(vars(module))
+    exec(block, names)
+    return names["NUCLEAR_RANK"]
+
+
+def test_a_measure_of_any_documented_fact_works_on_every_route(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (ROOT / "docs" / "extending.md").read_text()
+    lines = [line for line in text.split("| fact |")[1].splitlines()[2:] if line.startswith("| `")]
+    # A simulation measures its tokens at another size, and puts that back by the degree.
+    facts = [fact for line in lines for fact in re.findall(r"`(\w+)`", line.split("|")[1]) if fact != "size"]
+    assert {"singular_values", "gram", "absolute_cosine_sum"} <= set(facts)
+
+    def everything(profile: Profile) -> torch.Tensor:
+        batch, total = profile.size.shape, torch.zeros_like(profile.size)
+        for fact in facts:
+            found = torch.as_tensor(getattr(profile, fact), dtype=F64)
+            total = total + (found.reshape(*batch, -1).sum(dim=-1) if found.ndim else found)
+        return total
+
+    total = Measure("everything", "sum of all facts", everything, float, module.size_range, frozenset())
+    nuclear = the_documented_measure()
+    for one in (total, nuclear):
+        monkeypatch.setattr(module, one.name.upper(), one, raising=False)
+        monkeypatch.setitem(MEASURES._places, one.name, f"rankfall.measures.measures:{one.name.upper()}")
+        monkeypatch.setitem(MEASURES._spellings, one.name, one.name)
+    tokens = tokens_of(0, 12, 5)
+    expected = {one.name: float(one(tokens)) for one in (total, nuclear)}
+    assert expected["nuclear_rank"] == pytest.approx(nuclear.reference(tokens.numpy()))
+    assert float(measure(tokens)["everything"]) == expected["everything"]
+    audited = measure_one(Place(0), 0, tokens, []).values
+    heads = Heads.random(heads=1, width=5, rank=5, dtype=F64)
+    run = simulate(tokens[None], SharedWeights(heads), Complete(), 40, measures=tuple(expected))
+    for name, value in expected.items():
+        assert audited["raw"][name] == pytest.approx(value, rel=1e-12)
+        assert float(run.columns[name][0, 0]) == pytest.approx(value, rel=1e-9)
+        assert math.isfinite(audited["unit"][name] + audited["centred"][name] + float(run.columns[name][-1, 0]))
+    # Far down, tokens are equal to the last digit.
+    assert float(run.columns["nuclear_rank"][-1, 0]) == pytest.approx(1)
 
 
 def test_arrays_and_whole_numbers_are_measured_too() -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +22,7 @@ from torch import Tensor
 
 from rankfall.system import blas_threads
 
-Matrix = npt.NDArray[np.float64]
+Matrix = npt.NDArray[Any]
 
 # Below this many multiplications a thread costs more than it saves.
 WORTH_A_THREAD = 1 << 24
