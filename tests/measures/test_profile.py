@@ -124,6 +124,9 @@ def test_the_svd_is_asked_only_about_matrices_whose_squares_do_not_tell(monkeypa
     singular[4] = singular[2]
     values = Profile(torch.stack([healthy, singular, healthy])).singular_values
     assert asked == [(1, 6, 9)]
+    centred = views(healthy)["centred"].singular_values
+    assert len(asked) == 1, "that centred tokens have one direction less is known without asking"
+    assert float(centred[-1]) == 0.0
     assert torch.allclose(values[0], torch.linalg.svdvals(healthy) / healthy.abs().max(), rtol=1e-9)
     assert float(values[1, -1]) == 0.0, "a token that is there twice leaves a direction out, exactly"
 
