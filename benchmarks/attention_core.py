@@ -6,7 +6,7 @@ import torch
 
 from benchmarks._harness import report, seconds
 from rankfall.masks import Window
-from rankfall.measures.catalogue import measure
+from rankfall.measures.measures import measure
 from rankfall.mechanism.attend import attend
 
 WIDTH, RANK = 16, 32

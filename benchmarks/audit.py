@@ -11,8 +11,7 @@ Plain and measured passes alternate within one run, so that their ratio survives
 time of all threads together: on few cores the ratio of wall times cannot be better than that of processor times for
 long. Measured at every block boundary: all measures of the raw, unit and centred view; the last column adds the
 same again without the sinks, which SmolLM2 has in most of its layers and which an audit does by default. `at_once`
-is how many of the texts run through the model together, plain or measured. On a GPU, the vendor's solver would take
-`device_eigenvalues_seconds` for the eigenvalues alone of one text (two Gram matrices at each boundary).
+is how many of the texts run through the model together, plain or measured. On two cores `added` is to be at most 1.
 """
 
 from __future__ import annotations
@@ -28,11 +27,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmarks._harness import report, seconds
-from rankfall.models.depth.blocks import choose_stack
+from benchmarks._harness import report
 from rankfall.models.depth.capture import Place, capture
-from rankfall.models.depth.measure import measure_depth
-from rankfall.models.depth.passes import passes
+from rankfall.models.depth.measure import measure_depth, passes
 from rankfall.models.texts import Batch, encode, from_ids, shipped_text
 from rankfall.provenance import provenance
 
@@ -56,7 +53,6 @@ def main(arguments: list[str] | None = None) -> None:
         rows.append(_peak(network, _batch(tokenizer, 2048)))
     else:
         rows[0] |= _checked(network, _batch(tokenizer, options.tokens[0]))
-        rows[0] |= {"device_eigenvalues_seconds": _device_eigenvalues(network, options)}
     table = [{key: row.get(key) for key in rows[0] | rows[-1]} for row in rows]
     report("audit", table)
     if options.out is not None:
@@ -169,13 +165,6 @@ def _checked(network: nn.Module, batch: Batch) -> dict[str, Any]:
         if values[-1] > 1e-11 * values[0]:
             worst = max(worst, abs(row.values["raw"]["min_singular_value"] / float(values[-1]) - 1))
     return {"worst_relative_error": worst}
-
-
-def _device_eigenvalues(network: nn.Module, options: Any) -> float:
-    tokens, layers = options.tokens[0], len(choose_stack(network).blocks)
-    x = torch.randn(2 * (layers + 2), tokens, SHAPE["hidden_size"], device=options.device, dtype=torch.float64)
-    gram = x @ x.mT
-    return seconds(lambda: torch.linalg.eigvalsh(gram), repeats=2, device=options.device)
 
 
 def _status(key: str) -> int:

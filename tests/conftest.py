@@ -17,8 +17,6 @@ with warnings.catch_warnings():
     from jaxtyping import install_import_hook
 
 CHECKED_ROOMS = ("linalg", "masks", "norms.py", "mechanism", "measures")
-# Triton's interpreter reads the source of kernels again, and does not find what a wrapper has put around them.
-KERNELS = ("householder", "sturm")
 
 
 def checked_modules() -> list[str]:
@@ -27,11 +25,7 @@ def checked_modules() -> list[str]:
     assert not missing, f"nothing would be checked in {missing}"
     folders = (package / room for room in CHECKED_ROOMS)
     files = [path for room in folders for path in (room.rglob("*.py") if room.is_dir() else [room])]
-    return [
-        ".".join(["rankfall", *path.relative_to(package).with_suffix("").parts])
-        for path in files
-        if path.stem not in KERNELS
-    ]
+    return [".".join(["rankfall", *path.relative_to(package).with_suffix("").parts]) for path in files]
 
 
 install_import_hook(checked_modules(), "beartype.beartype")

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rankfall.equilibria.base import Family
     from rankfall.figures.base import Reproduction
     from rankfall.masks.base import Mask
+    from rankfall.measures.measures import Measure
     from rankfall.models.heads.weights import WeightLayout
     from rankfall.models.load.named import NamedModel
     from rankfall.norms import Norm
@@ -53,6 +54,24 @@ NORMS: Registry[type[Norm]] = Registry(
         "rms[:EPSILON]": "rankfall.norms:RMSNorm",
     },
     example="unit",
+)
+
+MEASURES: Registry[Measure] = Registry(
+    "measure",
+    {
+        "mu": "rankfall.measures.measures:MU",
+        "relative_mu": "rankfall.measures.measures:RELATIVE_MU",
+        "rank": "rankfall.measures.measures:RANK",
+        "effective_rank": "rankfall.measures.measures:EFFECTIVE_RANK",
+        "stable_rank": "rankfall.measures.measures:STABLE_RANK",
+        "participation_ratio": "rankfall.measures.measures:PARTICIPATION_RATIO",
+        "mean_abs_cosine": "rankfall.measures.measures:MEAN_ABS_COSINE",
+        "min_singular_value": "rankfall.measures.measures:MIN_SINGULAR_VALUE",
+        "max_singular_value": "rankfall.measures.measures:MAX_SINGULAR_VALUE",
+        "rank_one_residual": "rankfall.measures.measures:RANK_ONE_RESIDUAL",
+        "largest_token_share": "rankfall.measures.measures:LARGEST_TOKEN_SHARE",
+    },
+    example="effective_rank",
 )
 
 TASKS: Registry[type[Task]] = Registry(

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from threadpoolctl import ThreadpoolController
 
 CGROUP = Path("/sys/fs/cgroup")
 
@@ -32,10 +37,16 @@ def _container_memory() -> int | None:
 @contextlib.contextmanager
 def blas_threads(count: int) -> Iterator[None]:
     """So many BLAS threads of NumPy and SciPy inside, as many as before outside."""
-    from threadpoolctl import threadpool_limits
-
-    with threadpool_limits(limits=count, user_api="blas"):
+    with _blas().limit(limits=count, user_api="blas"):
         yield
+
+
+@functools.cache
+def _blas() -> ThreadpoolController:
+    """The libraries that were loaded when first asked: looking for them takes milliseconds."""
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
 
 
 def cache_folder() -> Path:

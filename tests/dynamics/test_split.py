@@ -15,7 +15,7 @@ from rankfall.dynamics.split_attention import split_step
 from rankfall.dynamics.step import Rule, random_tokens, step
 from rankfall.dynamics.weights import DrawnWeights, Recipe
 from rankfall.masks import parse_mask
-from rankfall.measures.catalogue import measure
+from rankfall.measures.measures import measure
 from rankfall.norms import parse_norm
 
 

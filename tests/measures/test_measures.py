@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import math
+import re
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rankfall.catalogue import MEASURES
+from rankfall.dynamics.simulate import simulate
+from rankfall.dynamics.weights import SharedWeights
 from rankfall.errors import RequestError
-from rankfall.linalg.spectra import gram_eigenvalues, singular_values, smaller_gram
-from rankfall.measures.base import Measure
-from rankfall.measures.catalogue import ALL_MEASURES, find, measure
+from rankfall.masks import Complete
+from rankfall.measures import measures as module
+from rankfall.measures.measures import EFFECTIVE_RANK, RANK, Measure, measure
+from rankfall.measures.profile import Profile
+from rankfall.mechanism.heads import Heads
+from rankfall.models.depth.capture import Place
+from rankfall.models.depth.measure import measure_one
 
 F64 = torch.float64
-NAMES = [one.name for one in ALL_MEASURES]
+ROOT = Path(__file__).parents[2]
 sizes = st.tuples(st.integers(1, 9), st.integers(1, 9))
 
 
@@ -31,39 +41,106 @@ CHANGES = {
     "permutation": lambda x, seed: x[torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))],
     "rotation": lambda x, seed: x @ orthogonal(seed, x.shape[-1]),
     "scale": lambda x, seed: x * 37.5,
-    "translation": lambda x, seed: x + tokens_of(seed, x.shape[-1]),
+    # One vector added to all, the one that takes the first token to zero.
+    "translation": lambda x, seed: x - x[:1],
 }
 
 
-@pytest.mark.parametrize("one", ALL_MEASURES, ids=NAMES)
+def low_rank(dtype: torch.dtype = F64) -> torch.Tensor:
+    return tokens_of(1, 30, 3).to(dtype) @ tokens_of(2, 3, 40).to(dtype)
+
+
+MATRICES = {
+    "one number": torch.tensor([[-2.5]], dtype=F64),
+    "one token": tokens_of(0, 1, 6),
+    "one coordinate": tokens_of(1, 6, 1),
+    "square": tokens_of(2, 7, 7),
+    "fewer tokens than coordinates": tokens_of(3, 6, 11) + 2.0,
+    "more tokens than coordinates": tokens_of(4, 13, 5) - 1.0,
+    "low rank": low_rank(),
+    "low rank in float32": low_rank(torch.float32),
+    "low rank in float32, turned": low_rank(torch.float32).mT.contiguous(),
+    "an outlier": tokens_of(5, 9, 8) * torch.tensor([500.0, *[1.0] * 8], dtype=F64)[:, None],
+    "a zero token": tokens_of(6, 5, 8) * torch.tensor([1.0, 1, 0, 1, 1], dtype=F64)[:, None],
+    "a token twice": tokens_of(7, 6, 9)[[0, 1, 2, 3, 4, 4]],
+    "nearly equal": 1e-5 * tokens_of(8, 6, 9) + tokens_of(9, 9),
+    "nearly one direction": tokens_of(10, 6, 1) * tokens_of(11, 9) + 1e-9 * tokens_of(12, 6, 9),
+    "zero": torch.zeros(4, 3, dtype=F64),
+    "whole numbers": torch.arange(12).reshape(3, 4),
+}
+
+
+@pytest.mark.parametrize("kind", MATRICES)
+@pytest.mark.parametrize("one", MEASURES, ids=MEASURES.names)
+def test_a_measure_is_what_its_reference_says(one: Measure, kind: str) -> None:
+    tokens = MATRICES[kind]
+    plain = tokens.numpy() if tokens.is_floating_point() else tokens.double().numpy()
+    exact = plain if one.name == "rank" else plain.astype(np.float64)
+    expected = one.reference(exact)
+    # Rounding is relative to the largest singular value; where that decides nothing, to the number itself.
+    rounding = 1e-14 * max(1.0, float(np.linalg.norm(plain)))
+    assert float(one(tokens)) == pytest.approx(expected, rel=1e-6, abs=rounding)
+    assert one(tokens.numpy()) == float(one(tokens))
+    if tokens.dtype == F64:
+        for factor in (1e-250, 1e-30, 1e30, 1e250):
+            scale = factor**one.degree
+            assert float(one(tokens * factor)) == pytest.approx(expected * scale, rel=1e-6, abs=rounding * scale)
+
+
+@pytest.mark.parametrize("one", MEASURES, ids=MEASURES.names)
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(seed=st.integers(0, 1000), size=sizes)
 def test_declared_range_and_invariances(one: Measure, seed: int, size: tuple[int, int]) -> None:
     tokens = tokens_of(seed, *size)
-    value = float(measure(tokens, [one.name])[one.name])
+    value = float(one(tokens))
+    assert value == pytest.approx(one.reference(tokens.numpy()), rel=1e-6, abs=1e-12)
     least, greatest = one.range(*size)
     assert least - 1e-12 <= value <= greatest * (1 + 1e-12)
     for invariance in one.invariances:
-        changed = float(measure(CHANGES[invariance](tokens, seed), [one.name])[one.name])
+        changed = float(one(CHANGES[invariance](tokens, seed)))
         assert changed == pytest.approx(value, rel=1e-8, abs=1e-8), invariance
-    scaled = float(measure(tokens * 4, [one.name])[one.name])
+    scaled = float(one(tokens * 4))
     assert scaled == pytest.approx(value * 4**one.degree, rel=1e-9, abs=1e-12)
 
 
-@pytest.mark.parametrize("one", ALL_MEASURES, ids=NAMES)
+@pytest.mark.parametrize("one", MEASURES, ids=MEASURES.names)
 def test_undeclared_invariances_are_really_absent(one: Measure) -> None:
     tokens = tokens_of(0, 5, 7)
     for invariance in CHANGES.keys() - one.invariances:
-        if (one.name, invariance) == ("rank", "translation"):
-            continue  # the rank of generic tokens survives a shift; that of special ones does not (next test)
-        changed = float(measure(CHANGES[invariance](tokens, 1), [one.name])[one.name])
-        assert changed != pytest.approx(float(measure(tokens, [one.name])[one.name]), rel=1e-6)
+        assert float(one(CHANGES[invariance](tokens, 1))) != pytest.approx(float(one(tokens)), rel=1e-6), invariance
 
 
-def test_rank_is_not_translation_invariant() -> None:
-    tokens = torch.ones(3, 4, dtype=F64)
-    assert float(measure(tokens)["rank"]) == 1
-    assert float(measure(tokens - 1)["rank"]) == 0
+@pytest.mark.parametrize("one", MEASURES, ids=MEASURES.names)
+def test_a_range_that_is_declared_is_no_wider_than_needed(one: Measure) -> None:
+    """Orthonormal tokens, equal tokens and the zero matrix: between them each finite end is reached."""
+    equal = torch.ones(5, 5, dtype=F64)
+    found = [float(one(tokens)) for tokens in (orthogonal(0, 5), equal, 0 * equal, CHANGES["translation"](equal, 0))]
+    found.append(float(one(torch.tensor([[1.0, 0], [-1, 0]], dtype=F64))))
+    found.append(float(one(torch.ones(1, 5, dtype=F64))))
+    least, greatest = one.range(5, 5)
+    assert min(found) == pytest.approx(least, abs=1e-7)
+    if greatest < math.inf:
+        assert max(found) == pytest.approx(greatest, rel=1e-9)
+
+
+def test_every_measure_is_listed_under_its_name() -> None:
+    defined = {id(value) for value in vars(module).values() if isinstance(value, Measure)}
+    assert {id(one) for one in MEASURES} == defined
+    assert [one.name for one in MEASURES] == list(MEASURES.names)
+    assert list(measure(tokens_of(0, 3, 2))) == list(MEASURES.names)
+
+
+@pytest.mark.parametrize("shape", [(50, 3), (3, 50)])
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+def test_the_tolerance_of_the_rank_is_the_longer_side_times_epsilon(
+    shape: tuple[int, int], dtype: torch.dtype
+) -> None:
+    """Exact singular values on either side of 50 epsilon, far above 3 epsilon and above epsilon itself."""
+    epsilon = torch.finfo(dtype).eps
+    tokens = torch.zeros(*shape, dtype=dtype)
+    tokens[0, 0], tokens[1, 1], tokens[2, 2] = 1.0, 60 * epsilon, 40 * epsilon
+    assert float(RANK(tokens)) == 2
+    assert float(RANK(tokens * 2**20)) == 2
 
 
 def test_orthonormal_rows() -> None:
@@ -124,21 +201,12 @@ def test_two_clusters() -> None:
     assert {name: float(value) for name, value in measure(tokens).items()} == pytest.approx(expected, abs=1e-12)
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
-@given(seed=st.integers(0, 1000), size=sizes)
-def test_gram_and_svd_agree(seed: int, size: tuple[int, int]) -> None:
-    tokens = tokens_of(seed, *size)
-    by_gram = gram_eigenvalues(smaller_gram(tokens)).flip(-1)
-    by_svd = singular_values(tokens).square()
-    assert torch.allclose(by_gram, by_svd, rtol=1e-10, atol=1e-13 * float(by_svd[0]))
-
-
 def test_small_singular_values_take_the_svd() -> None:
     """At 1e-11 of the largest a Gram matrix reports noise; the measure must not."""
     left, right = orthogonal(1, 6), orthogonal(2, 8)
     true = torch.tensor([1.0, 1e-2, 1e-4, 1e-6, 1e-9, 1e-11], dtype=F64)
     tokens = left @ torch.diag(true) @ right[:6]
-    by_gram = gram_eigenvalues(smaller_gram(tokens))[0].sqrt()
+    by_gram = Profile(tokens).eigenvalues[0].sqrt()
     assert abs(float(by_gram) / 1e-11 - 1) > 0.5
     values = measure(tokens)
     assert float(values["min_singular_value"]) == pytest.approx(1e-11, rel=1e-3)
@@ -165,7 +233,7 @@ def test_batch_equals_one_by_one() -> None:
 @pytest.mark.parametrize("factor", [1e-200, 1e-30, 1e30, 1e200])
 def test_any_size_of_tokens(factor: float) -> None:
     tokens = tokens_of(4, 5, 6)
-    for one in ALL_MEASURES:
+    for one in MEASURES:
         expected = float(measure(tokens, [one.name])[one.name]) * factor**one.degree
         assert float(measure(tokens * factor, [one.name])[one.name]) == pytest.approx(expected, rel=1e-9)
 
@@ -187,6 +255,69 @@ def test_low_precision_tokens_are_measured_in_float64(dtype: torch.dtype) -> Non
             assert float(value) == pytest.approx(float(measure(tokens.double())[name]), rel=1e-12)
 
 
+def the_documented_measure() -> Measure:
+    """The code block of docs/extending.md, run where it says that it goes."""
+    (block,) = re.findall(
+        r"```python\n(\w+ = Measure\(.*?)```", (ROOT / "docs" / "extending.md").read_text(), re.DOTALL
+    )
+    names = dict(vars(module))
+    exec(block, names)
+    return names["NUCLEAR_RANK"]
+
+
+def test_a_measure_of_any_documented_fact_works_on_every_route(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (ROOT / "docs" / "extending.md").read_text()
+    lines = [line for line in text.split("| fact |")[1].splitlines()[2:] if line.startswith("| `")]
+    # A simulation measures its tokens at another size, and puts that back by the degree.
+    facts = [fact for line in lines for fact in re.findall(r"`(\w+)`", line.split("|")[1]) if fact != "size"]
+    assert {"singular_values", "gram", "absolute_cosine_sum"} <= set(facts)
+
+    def everything(profile: Profile) -> torch.Tensor:
+        batch, total = profile.size.shape, torch.zeros_like(profile.size)
+        for fact in facts:
+            found = torch.as_tensor(getattr(profile, fact), dtype=F64)
+            total = total + (found.reshape(*batch, -1).sum(dim=-1) if found.ndim else found)
+        return total
+
+    total = Measure("everything", "sum of all facts", everything, float, module.size_range, frozenset())
+    nuclear = the_documented_measure()
+    for one in (total, nuclear):
+        monkeypatch.setattr(module, one.name.upper(), one, raising=False)
+        monkeypatch.setitem(MEASURES._places, one.name, f"rankfall.measures.measures:{one.name.upper()}")
+        monkeypatch.setitem(MEASURES._spellings, one.name, one.name)
+    tokens = tokens_of(0, 12, 5)
+    expected = {one.name: float(one(tokens)) for one in (total, nuclear)}
+    assert expected["nuclear_rank"] == pytest.approx(nuclear.reference(tokens.numpy()))
+    assert float(measure(tokens)["everything"]) == expected["everything"]
+    audited = measure_one(Place(0), 0, tokens, []).values
+    heads = Heads.random(heads=1, width=5, rank=5, dtype=F64)
+    run = simulate(tokens[None], SharedWeights(heads), Complete(), 40, measures=tuple(expected))
+    for name, value in expected.items():
+        assert audited["raw"][name] == pytest.approx(value, rel=1e-12)
+        assert float(run.columns[name][0, 0]) == pytest.approx(value, rel=1e-9)
+        assert math.isfinite(audited["unit"][name] + audited["centred"][name] + float(run.columns[name][-1, 0]))
+    # Far down, tokens are equal to the last digit.
+    assert float(run.columns["nuclear_rank"][-1, 0]) == pytest.approx(1)
+
+
+def test_arrays_and_whole_numbers_are_measured_too() -> None:
+    array = tokens_of(6, 2, 4, 3).numpy()
+    found = measure(array)
+    assert isinstance(found["rank"], np.ndarray)
+    assert found["mu"].tolist() == measure(torch.from_numpy(array))["mu"].tolist()
+    assert isinstance(EFFECTIVE_RANK(array[0]), float)
+    assert EFFECTIVE_RANK(np.eye(3, dtype=np.int64)) == pytest.approx(3)
+    assert float(RANK(torch.eye(3, dtype=torch.bool))) == 3
+    assert float(RANK(array[0].astype(np.float32))) == 3
+    flipped = EFFECTIVE_RANK(array[:, ::-1])
+    assert flipped.tolist() == pytest.approx(EFFECTIVE_RANK(array).tolist())
+
+
+def test_a_measure_says_what_it_is() -> None:
+    assert repr(EFFECTIVE_RANK).startswith("<measure effective_rank: exponential of the entropy")
+    assert EFFECTIVE_RANK.__doc__.startswith("Exponential of the entropy")
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -196,7 +327,12 @@ def test_low_precision_tokens_are_measured_in_float64(dtype: torch.dtype) -> Non
         (lambda: measure(torch.ones(3, 0)), "one coordinate"),
         (lambda: measure(torch.ones(3)), r"shape \(..., n, d\)"),
         (lambda: measure(torch.ones(2, 3), ["rnk"]), "a measure among mu, relative_mu"),
-        (lambda: find("x"), "for example effective_rank"),
+        (lambda: MEASURES["x"], "for example effective_rank"),
+        (lambda: measure(np.ones(3)), r"shape \(..., n, d\)"),
+        (lambda: EFFECTIVE_RANK(np.array([["a", "b"]])), "real numbers; got dtype <U1"),
+        (lambda: EFFECTIVE_RANK(np.ones((2, 2), dtype=complex)), "real numbers"),
+        (lambda: EFFECTIVE_RANK(torch.ones(2, 2, dtype=torch.complex64)), "floating-point"),
+        (lambda: EFFECTIVE_RANK(np.array([[1.0, math.nan]])), "finite tokens"),
     ],
 )
 def test_refusals(make, message: str) -> None:

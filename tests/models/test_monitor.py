@@ -12,7 +12,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from rankfall.measures.catalogue import measure
+from rankfall.measures.measures import measure
 from rankfall.models.monitor.blocks import chosen_blocks
 from rankfall.models.monitor.callbacks import lightning_callback
 from rankfall.models.monitor.monitor import Alarms, RankMonitor, RankWarning, as_log

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from rankfall.models.depth.bootstrap import bootstrap
 from rankfall.models.depth.capture import Place
 from rankfall.models.depth.measure import measure_one
-from rankfall.models.depth.rows import gather
+from rankfall.models.depth.rows import CONFIDENCE, RESAMPLES, bootstrap, gather
 from rankfall.models.depth.sinks import find_sinks
 from rankfall.models.verdict import spans
 
@@ -68,6 +67,16 @@ def test_the_bootstrap_covers_the_mean_about_as_often_as_it_says() -> None:
     covered = ((low <= 0) & (high >= 0)).double().mean()
     # A percentile interval from 20 values covers a little less than 95 %; 300 trials have a spread of 1.3 %.
     assert 0.88 <= covered <= 0.98
+
+
+def test_intervals_are_those_of_each_quantity_alone() -> None:
+    values = torch.randn(6, 4, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    low, high = bootstrap(values, seed=5)
+    drawn = np.random.default_rng(5).integers(0, 6, size=(RESAMPLES, 6))
+    for index in range(4):
+        means = values[:, index].numpy()[drawn].mean(axis=1)
+        ends = np.percentile(means, [50 * (1 - CONFIDENCE), 100 - 50 * (1 - CONFIDENCE)])
+        assert [float(low[index]), float(high[index])] == pytest.approx(ends.tolist(), rel=1e-12)
 
 
 def test_layers_are_written_as_people_do() -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rankfall.errors import RequestError
 from rankfall.masks import Causal, Complete, InStar, Mask, MaskSchedule, RandomSparse, Ring, Window
-from rankfall.measures.catalogue import measure
+from rankfall.measures.measures import measure
 from rankfall.mechanism.attend import softmax_weights
 from rankfall.mechanism.heads import Heads, attention
 from rankfall.theory.norm_collapse import gnomonic, hemisphere, norm_collapse_theorem, wendel_probability

@@ -11,6 +11,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from rankfall.catalogue import MEASURES
 from rankfall.dynamics.mixing import NEGLIGIBLE_LOG, Layer, MaskPlan, Masks, flat_stretch, scores_negligible
 from rankfall.dynamics.ordinary import OrdinaryFloor, OrdinaryRoute
 from rankfall.dynamics.split import Split, joined, split
@@ -18,7 +19,8 @@ from rankfall.dynamics.split_attention import split_step
 from rankfall.dynamics.step import PURE_ATTENTION, Rule
 from rankfall.dynamics.weights import Weights
 from rankfall.errors import RequestError, require, require_count
-from rankfall.measures.catalogue import find, measure
+from rankfall.measures.measures import measure
+from rankfall.measures.profile import profile_of_equals
 from rankfall.mechanism.checks import check_finite
 from rankfall.mechanism.heads import Heads
 from rankfall.norms import NoNorm
@@ -60,7 +62,7 @@ class Recorder:
         self.rows, self.batch = rows, batch
         self.names = tuple(name for name in names if name not in ("mu", "relative_mu"))
         for name in self.names:
-            find(name)
+            MEASURES[name]  # refuse an unknown name now, not when layers have run
         self.keep_tokens = keep_tokens
         self.layers: list[int] = []
         self.kept: list[Tensor] = []
@@ -100,32 +102,18 @@ class Recorder:
         if self.names:
             tokens, size = states.scaled_tokens(), states.log_size.exp()
             # Tokens that agree to the last digit need no decomposition: one of them tells everything.
-            measured, apart = _of_equal_tokens(tokens, self.names), states.log_ratio >= FLOAT64_SHARE
+            equal, apart = profile_of_equals(tokens), states.log_ratio >= FLOAT64_SHARE
+            measured = {name: MEASURES[name].of(equal) for name in self.names}
             if bool(apart.any()):
                 for name, values in measure(tokens[apart], self.names).items():
                     measured[name][apart] = values
-            found |= {name: measured[name] * size ** find(name).degree for name in self.names}
+            found |= {name: measured[name] * size ** MEASURES[name].degree for name in self.names}
             found["residual_effective_rank"] = measure(states.centred(), ["effective_rank"])["effective_rank"]
         end = self._filled + states.batch // self.batch
         for name, values in found.items():
             table = self._columns.setdefault(name, torch.empty(self.rows, self.batch, dtype=torch.float64))
             table[self._filled : end] = values.reshape(-1, self.batch)
         self._filled = end
-
-
-def _of_equal_tokens(tokens: Tensor, names: tuple[str, ...]) -> dict[str, Tensor]:
-    """The measures of n equal tokens: rank one, with the singular value sqrt(n) |m|."""
-    n, d = tokens.shape[-2:]
-    row = tokens[..., 0, :]
-    one = torch.ones_like(row[..., 0])
-    strongest = n**0.5 * torch.linalg.vector_norm(row, dim=-1)
-    known = {
-        "max_singular_value": strongest,
-        "min_singular_value": strongest if min(n, d) == 1 else 0 * one,
-        "rank_one_residual": 0 * one,
-        "largest_token_share": one / n,
-    }
-    return {name: known.get(name, one).clone() for name in names}
 
 
 # A stretch's states are all held at once: at most so many, and of so many numbers that they stay near the processor.

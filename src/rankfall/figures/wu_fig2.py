@@ -16,7 +16,7 @@ from rankfall.dynamics.step import FeedForward, Rule, full_block, random_tokens,
 from rankfall.dynamics.weights import DrawnWeights, Recipe, generator_for
 from rankfall.figures.base import Claim, Outcome, Reproduction, Scale
 from rankfall.masks import parse_mask
-from rankfall.measures.catalogue import measure
+from rankfall.measures.measures import measure
 from rankfall.mechanism.heads import Heads
 from rankfall.norms import LayerNorm, NoNorm
 from rankfall.progress import Progress, silent

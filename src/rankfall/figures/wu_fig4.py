@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rankfall.figures.base import Claim, Outcome, Reproduction, Scale
 from rankfall.figures.pretrained import Subject, subjects
-from rankfall.measures.catalogue import measure
+from rankfall.measures.measures import measure
 from rankfall.models.depth.capture import Place, capture
 from rankfall.progress import Progress, silent
 

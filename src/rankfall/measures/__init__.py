@@ -1,1 +1,1 @@
-"""Measures of token rank: one file each, all from one decomposition per batch."""
+"""Measures of token rank: what they are, and the one profile that all of them read."""

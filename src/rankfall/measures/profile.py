@@ -1,39 +1,52 @@
-"""What the measures share about a batch of token matrices, each fact computed at most once."""
+"""What the measures share about token matrices, each fact computed at most once, and the three views of them."""
 
 from __future__ import annotations
 
 from functools import cached_property
+from typing import final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from rankfall.linalg.spectra import TRUSTED_EIGENVALUE_SHARE, gram_eigenvalues, singular_values, smaller_gram
+from rankfall.linalg.spectra import gram_eigenvalues, singular_values, smaller_gram
 
+# An eigenvalue of a float64 Gram matrix is off by a few 1e-16 of the largest: above this share of the largest, its
+# square root is right to 1e-6 or better; below it, the SVD decides.
+TRUSTED_SHARE = 1e-9
 # The pairwise cosines of this many tokens are held at once.
-COSINE_ROWS = 1024
-# An eigenvalue from a float64 Gram matrix is off by some 1e-15 of the largest; this leaves a wide margin.
-GRAM_ROUNDING = 1e-12
-# Above this share of the largest, a sum of a thousand eigenvalues that are each off by 1e-15 is right to 1e-7.
-TRUSTED_SUM_SHARE = 1e-5
+COSINE_ROWS = 256
+
+VIEWS = ("raw", "unit", "centred")
 
 
+@final
 class Profile:
-    """Lazy facts of tokens (b, n, d), all in float64; one decomposition serves all measures that need a spectrum.
+    """Lazy facts of tokens (..., n, d), all in float64, each a tensor with one entry for each matrix.
 
-    The tokens are held divided by their largest entry (`size`), so that no square over- or underflows. The first
-    `structural_zeros` eigenvalues are zero by construction, not by measurement.
+    The tokens are held divided by their largest entry, `size`, so that no square over- or underflows: facts are those
+    of the tokens so scaled, and `Measure.of` puts the size back. Tokens that come with a `size` are scaled already.
+    `epsilon` is the rounding that they came with, that of their dtype unless given. The last `structural_zeros`
+    singular values are zero by construction.
     """
 
-    structural_zeros = 0
-
-    def __init__(self, tokens: Float[Tensor, "b n d"]) -> None:
-        wide = tokens.double()
-        largest = wide.abs().amax(dim=(-2, -1))
-        self.size = largest.where(largest > 0, 1.0)
-        self.tokens = wide / self.size[:, None, None]
+    def __init__(
+        self,
+        tokens: Float[Tensor, "... n d"],
+        *,
+        size: Float[Tensor, ...] | None = None,
+        epsilon: float | None = None,
+        structural_zeros: int = 0,
+    ) -> None:
+        wide = tokens.detach().double()
+        if size is None:
+            largest = torch.maximum(wide.amax(dim=(-2, -1)), -wide.amin(dim=(-2, -1)))
+            size = largest.where(largest > 0, 1.0)
+            wide = wide / size[..., None, None]
+        self.tokens, self.size = wide, size
         # Tokens that came as float32 carry float32 rounding: their numerical rank is judged by that.
-        self.epsilon = torch.finfo(tokens.dtype).eps
+        self.epsilon = torch.finfo(tokens.dtype).eps if epsilon is None else epsilon
+        self.structural_zeros = structural_zeros
 
     @property
     def count(self) -> int:
@@ -45,108 +58,110 @@ class Profile:
         """Coordinates, d."""
         return self.tokens.shape[-1]
 
-    @property
-    def longer_side(self) -> int | Tensor:
-        """max(n, d)."""
-        return max(self.count, self.width)
+    @cached_property
+    def lengths(self) -> Float[Tensor, "... n"]:
+        """Length of each token."""
+        return torch.linalg.vector_norm(self.tokens, dim=-1)
 
     @cached_property
-    def token_energies(self) -> Float[Tensor, "b n"]:
+    def token_energies(self) -> Float[Tensor, "... n"]:
         """Squared length of each token."""
-        return self.tokens.square().sum(dim=-1)
+        return self.lengths.square()
 
     @cached_property
-    def energy(self) -> Float[Tensor, b]:
+    def energy(self) -> Float[Tensor, ...]:
         """Squared Frobenius norm."""
         return self.token_energies.sum(dim=-1)
 
     @cached_property
-    def spread(self) -> Float[Tensor, b]:
-        """Frobenius norm after the mean token is taken off, centred in float64 so that nothing cancels."""
-        centred = self.tokens - self.tokens.mean(dim=-2, keepdim=True)
-        return torch.linalg.vector_norm(centred, dim=(-2, -1))
+    def inverse_lengths(self) -> Float[Tensor, "... n"]:
+        """1 / |x_i|, and zero for a zero token."""
+        return self.lengths.where(self.lengths > 0, torch.inf).reciprocal()
 
     @cached_property
-    def gram(self) -> Float[Tensor, "b s s"]:
-        """The smaller Gram matrix."""
+    def centred(self) -> Float[Tensor, "... n d"]:
+        """The tokens without their mean, taken off in float64 so that nothing cancels."""
+        return self.tokens - self.tokens.mean(dim=-2, keepdim=True)
+
+    @cached_property
+    def spread(self) -> Float[Tensor, ...]:
+        """Frobenius norm of the centred tokens."""
+        return torch.linalg.vector_norm(self.centred, dim=(-2, -1))
+
+    @cached_property
+    def gram(self) -> Float[Tensor, "... s s"]:
+        """The smaller Gram matrix: between tokens where n <= d, else between coordinates."""
         return smaller_gram(self.tokens)
 
     @cached_property
-    def eigenvalues(self) -> Float[Tensor, "b s"]:
+    def eigenvalues(self) -> Float[Tensor, "... s"]:
         """Squared singular values, smallest first, right relative to the largest: enough for sums over them."""
-        return gram_eigenvalues(self.gram)
-
-    @cached_property
-    def eigenvalue_sum(self) -> Float[Tensor, b]:
-        """The energy, as the spectrum has it."""
-        return self.eigenvalues.sum(dim=-1)
-
-    @cached_property
-    def largest_eigenvalue(self) -> Float[Tensor, b]:
-        """s_1^2."""
-        return self.eigenvalues[..., -1]
-
-    @cached_property
-    def entropy(self) -> Float[Tensor, b]:
-        """-sum p log p of the shares p = s^2 / sum s^2; 0 where all are zero."""
-        return torch.special.entr(self._shares).sum(dim=-1)
-
-    @cached_property
-    def concentration(self) -> Float[Tensor, b]:
-        """sum p^2 of the shares; 0 where all are zero."""
-        return self._shares.square().sum(dim=-1)
-
-    @cached_property
-    def _shares(self) -> Float[Tensor, "b s"]:
-        total = self.eigenvalue_sum[..., None]
-        return self.eigenvalues / total.where(total > 0, 1.0)
-
-    @cached_property
-    def singular_values(self) -> Float[Tensor, "b s"]:
-        """Singular values, largest first: by the Gram matrix where that is exact enough, else by the SVD."""
-        eigenvalues = self.eigenvalues
-        values = eigenvalues.flip(-1).sqrt()
-        doubtful = eigenvalues[..., 0] <= TRUSTED_EIGENVALUE_SHARE * eigenvalues[..., -1]
-        if bool(doubtful.any()):
-            values[doubtful] = singular_values(self.tokens[doubtful])
+        values = gram_eigenvalues(self.gram)
+        values[..., : self.structural_zeros] = 0.0
         return values
 
     @cached_property
-    def smallest_singular_value(self) -> Float[Tensor, b]:
-        """The least of the min(n, d) singular values."""
-        return self.singular_values[..., -1]
-
-    def count_above(self, share: float | Tensor) -> Float[Tensor, b]:
-        """How many singular values exceed this share of the largest; the SVD is asked only where it is close."""
-        squares = self.eigenvalues[..., self.structural_zeros :]
-        if squares.shape[-1] == 0:
-            return squares.sum(dim=-1)
-        largest = squares[..., -1:]
-        distance = squares - share**2 * largest
-        if bool((distance.abs() > GRAM_ROUNDING * largest).all()):
-            return (distance > 0).sum(dim=-1).to(squares.dtype)
-        values = self.singular_values
-        return (values > share * values[..., :1]).sum(dim=-1).to(values.dtype)
+    def shares(self) -> Float[Tensor, "... s"]:
+        """Squared singular values over their sum, smallest first; all zero where the tokens are."""
+        total = self.eigenvalues.sum(dim=-1, keepdim=True)
+        return self.eigenvalues / total.where(total > 0, 1.0)
 
     @cached_property
-    def energy_but_first(self) -> Float[Tensor, b]:
-        """s_2^2 + s_3^2 + ...; needs the SVD when that is next to nothing."""
-        rest = self.eigenvalue_sum - self.largest_eigenvalue
-        if bool((rest > TRUSTED_SUM_SHARE * self.largest_eigenvalue).all()):
-            return rest
-        return self.singular_values[..., 1:].square().sum(dim=-1)
+    def singular_values(self) -> Float[Tensor, "... s"]:
+        """Singular values, largest first, each right to 1e-6: by the Gram matrix where it can tell, or by the SVD."""
+        squares = self.eigenvalues
+        values = squares.flip(-1).sqrt()
+        smallest = min(self.structural_zeros, squares.shape[-1] - 1)
+        doubtful = squares[..., smallest] <= TRUSTED_SHARE * squares[..., -1]
+        if bool(doubtful.any()):
+            exact = singular_values(self.tokens[doubtful])
+            # The SVD is off by so much: what is smaller may as well be zero.
+            rounding = max(self.count, self.width) * torch.finfo(torch.float64).eps
+            exact = exact.where(exact > rounding * exact[..., :1], 0.0)
+            exact[..., exact.shape[-1] - self.structural_zeros :] = 0.0
+            values[doubtful] = exact
+        return values
 
     @cached_property
-    def absolute_cosine_sum(self) -> Float[Tensor, b]:
+    def absolute_cosine_sum(self) -> Float[Tensor, ...]:
         """Sum of |cosine| over ordered pairs of distinct tokens; a zero token has cosine zero with all others."""
-        energies = self.token_energies
-        lengths = energies.where(energies > 0, 1.0).sqrt()
+        inverse = self.inverse_lengths
         if self.count <= self.width:
             # The Gram matrix of the tokens is there already.
-            total = torch.einsum("bij,bi,bj->b", self.gram.abs(), 1 / lengths, 1 / lengths)
+            total = (inverse[..., None, :] @ self.gram.abs() @ inverse[..., None])[..., 0, 0]
         else:
-            unit = self.tokens / lengths[..., None]
-            total = self.tokens.new_zeros(self.tokens.shape[0])
-            for start in range(0, self.count, COSINE_ROWS):
-                total += (unit[:, start : start + COSINE_ROWS] @ unit.mT).abs().sum(dim=(-2, -1))
-        return total - (energies / lengths.square()).sum(dim=-1)
+            directions = self.tokens * inverse[..., None]
+            blocks = directions.split(COSINE_ROWS, dim=-2)
+            total = torch.stack([(some @ directions.mT).abs().sum(dim=(-2, -1)) for some in blocks]).sum(dim=0)
+        return (total - (inverse > 0).sum(dim=-1)).clamp_min(0)
+
+
+def views(tokens: Float[Tensor, "... n d"]) -> dict[str, Profile]:
+    """Profiles of three views of the same tokens.
+
+    raw      as they are
+    unit     each token divided by its length (a zero token stays zero)
+    centred  without their mean token
+    """
+    raw = Profile(tokens)
+    unit = Profile(raw.tokens * raw.inverse_lengths[..., None], size=torch.ones_like(raw.size), epsilon=raw.epsilon)
+    # Centred tokens that are no more than their coordinates have one direction less than tokens.
+    few = raw.count <= raw.width
+    centred = Profile(raw.centred, size=raw.size, epsilon=raw.epsilon, structural_zeros=int(few))
+    # What the views have in common is computed once.
+    if few:
+        unit.gram = raw.gram * raw.inverse_lengths[..., None] * raw.inverse_lengths[..., None, :]
+    unit.absolute_cosine_sum = raw.absolute_cosine_sum
+    centred.spread = raw.spread
+    return {"raw": raw, "unit": unit, "centred": centred}
+
+
+def profile_of_equals(tokens: Float[Tensor, "... n d"]) -> Profile:
+    """The profile of tokens that agree with the first of them to the last digit, without a decomposition."""
+    profile = Profile(tokens[..., :1, :].expand_as(tokens))
+    n, d = profile.count, profile.width
+    strongest = profile.energy[..., None]
+    profile.eigenvalues = torch.cat([strongest.new_zeros(*strongest.shape[:-1], min(n, d) - 1), strongest], dim=-1)
+    profile.singular_values = profile.eigenvalues.flip(-1).sqrt()
+    profile.absolute_cosine_sum = (profile.energy > 0).double() * (n * (n - 1))
+    return profile

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
+from rankfall.catalogue import MEASURES
 from rankfall.errors import RequestError
-from rankfall.measures.catalogue import ALL_MEASURES
-from rankfall.measures.views.three import VIEWS
+from rankfall.measures.profile import VIEWS
 from rankfall.models.depth.rows import DepthRow
 
 OPERATORS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
@@ -64,16 +64,15 @@ class Condition:
 def parse_condition(text: str) -> Condition:
     """Read a condition; nothing in it is ever evaluated as code."""
     found = PATTERN.fullmatch(text) if len(text) <= LONGEST else None
-    measures = [one.name for one in ALL_MEASURES]
     if (
         found is None
         or (found["view"] or "unit") not in VIEWS
-        or found["measure"] not in measures
+        or found["measure"] not in MEASURES
         or (found["before"] and found["after"])
     ):
         raise RequestError(
             required="a condition [VIEW.]MEASURE [at any|last|LAYER] <|<=|>|>= NUMBER,"
-            f" VIEW one of {', '.join(VIEWS)}, MEASURE one of {', '.join(measures)}",
+            f" VIEW one of {', '.join(VIEWS)}, MEASURE one of {', '.join(MEASURES.names)}",
             got=repr(text[:80]),
             remedy='for example "effective_rank < 4" or "raw.relative_mu at last < 0.1"',
         )

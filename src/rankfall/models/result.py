@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, final
 
-from rankfall.measures.views.three import VIEWS
+from rankfall.measures.profile import VIEWS
 from rankfall.models.controls import Control
 from rankfall.models.depth.rows import DepthRow
 from rankfall.models.heads.ranks import HeadRecord

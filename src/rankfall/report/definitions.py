@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rankfall.measures.catalogue import ALL_MEASURES
+from rankfall.catalogue import MEASURES
 
 COLUMNS: dict[str, str] = {
     "layer": "how many blocks the tokens have passed; 0 is the embeddings",
@@ -43,7 +43,7 @@ COLUMNS: dict[str, str] = {
     "second eigenvalue": "the factor that linear theory predicts for the end: second eigenvalue of uniform attention",
     "theorem's bound": "the factor that B-thm1 proves, where its hypotheses hold",
 }
-DEFINITIONS: dict[str, str] = {one.name: one.definition for one in ALL_MEASURES} | COLUMNS
+DEFINITIONS: dict[str, str] = {one.name: one.definition for one in MEASURES} | COLUMNS
 
 
 TRAINED = {

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rankfall.errors import RequestError
 from rankfall.masks import Mask
-from rankfall.measures.catalogue import measure
+from rankfall.measures.measures import measure
 from rankfall.models.ablation.blocks import Block, recognise
 from rankfall.models.ablation.step import Step, changed
 from rankfall.models.depth.capture import Place, capture

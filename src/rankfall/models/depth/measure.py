@@ -1,29 +1,26 @@
-"""All measures at every boundary of one batched run, in rows."""
+"""All measures of all views at every boundary of a model's run, in rows.
+
+Tokens are measured while the model runs, at most `NUMBERS_AT_ONCE` of them together, so that memory does not grow
+with depth; matrices of one shape are measured in one call.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 
-from rankfall.linalg.scratch import Scratch
-from rankfall.linalg.threads import single_threaded_blas
-from rankfall.measures.catalogue import ALL_MEASURES
-from rankfall.measures.views.three import Views, views_with_and_without
-from rankfall.measures.views.together import together
-from rankfall.models.depth.blocks import choose_stack
+from rankfall.catalogue import MEASURES
+from rankfall.errors import require_count
+from rankfall.measures.measures import NUMBERS_AT_ONCE, as_tokens
+from rankfall.measures.profile import views
 from rankfall.models.depth.capture import Place, capture
-from rankfall.models.depth.companies import ahead
-from rankfall.models.depth.on_device import DeviceRoute
-from rankfall.models.depth.passes import passes
 from rankfall.models.depth.rows import DepthRow, Measured, Values, gather
 from rankfall.models.depth.sinks import find_sinks
-from rankfall.models.depth.workers import Workers
 
 Real = Sequence[Tensor | None]
 """For each text which positions are real tokens, (n,) boolean; None where all are."""
@@ -51,55 +48,116 @@ def measure_depth(
     there are some. At most `at_once` texts run through the model together (default: all in one run). `step` is called
     with 1 for every text measured at a place.
     """
-    memory = threading.local()
-
-    def measured(place: Place, text: int, tokens: Tensor) -> Measured:
-        if not hasattr(memory, "scratch"):
-            memory.scratch = Scratch()
-        return measure_one(place, text, tokens, names[text], without_sinks, memory.scratch)
-
-    done = (lambda: None) if step is None else (lambda: step(1))
-    chosen = choose_stack(model, stack)
-    # The embeddings, every block's output, and that of the last once more behind the final norm.
-    places = len(chosen.blocks) + 2 if layers is None else len(layers)
-    device = DeviceRoute(names, real, without_sinks=without_sinks, places=places, done=done)
-    workers: Workers[Measured] = Workers(done)
-    with single_threaded_blas(), workers, contextlib.closing(device):
-
-        def on_tokens(first: int, place: Place, tokens: Tensor) -> None:
-            if layers is not None and place.layer not in layers:
-                return
-            if DeviceRoute.suits(tokens):
-                device.take(place, tokens, first)
-                return
-            for text, given in enumerate(tokens, start=first):
-                kept = given if real[text] is None else given[real[text]]
-                workers.submit(kept, partial(measured, place, text))
-
-        where = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-        with ahead(where):
-            for first, some in passes(inputs, len(names), at_once):
-                capture(model, some, partial(on_tokens, first), inside=inside, stack=chosen)
-        return gather([*workers.results(), *device.results()], seed, where)
+    taken = DepthMeasurement(real, names, layers, without_sinks, step)
+    for first, some in passes(inputs, len(names), at_once):
+        capture(model, some, partial(taken.take, first=first), inside=inside, stack=stack)
+    return taken.rows(seed)
 
 
-def measure_one(
-    place: Place,
-    text: int,
-    tokens: Tensor,
-    names: list[str],
-    without_sinks: bool = True,
-    scratch: Scratch | None = None,
-) -> Measured:
-    """All measures of one text at one place; `scratch` is working memory of this thread."""
-    scratch = Scratch() if scratch is None else scratch
-    sinks = find_sinks(tokens, text, names, scratch)
-    apart = [sink.position for sink in sinks] if without_sinks else []
-    with_all, without = views_with_and_without(tokens, apart, scratch)
-    return Measured(place, text, _read(with_all), None if without is None else _read(without), tuple(sinks))
+def passes(inputs: Mapping[str, Any], texts: int, at_once: int | None) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """The number of the first text and the inputs of each run of at most `at_once` texts (default: all together).
+
+    What has one entry for each text is cut; everything else goes into every run.
+    """
+    if at_once is None or at_once >= texts:
+        yield 0, inputs
+        return
+    require_count("texts at once", at_once)
+    for first in range(0, texts, at_once):
+        yield (
+            first,
+            {
+                name: value[first : first + at_once]
+                if isinstance(value, Tensor) and value.shape[:1] == (texts,)
+                else value
+                for name, value in inputs.items()
+            },
+        )
 
 
-def _read(views: Views) -> Values:
-    batch = together(views.values())
-    columns = {one.name: one.of(batch).tolist() for one in ALL_MEASURES}
-    return {view: {name: column[row] for name, column in columns.items()} for row, view in enumerate(views)}
+@final
+@dataclass(frozen=True, eq=False)
+class _Taken:
+    """One text's tokens (n, d) at one place, padding left out."""
+
+    place: Place
+    text: int
+    tokens: Tensor
+
+
+@final
+class DepthMeasurement:
+    """Takes tokens as a model hands them over; the arguments are those of `measure_depth`."""
+
+    def __init__(
+        self,
+        real: Real,
+        names: Sequence[list[str]],
+        layers: Collection[int] | None = None,
+        without_sinks: bool = True,
+        step: Step | None = None,
+    ) -> None:
+        self._real, self._names, self._layers = real, names, layers
+        self._without_sinks, self._step = without_sinks, step
+        self._waiting: list[_Taken] = []
+        self._found: list[Measured] = []
+
+    def take(self, place: Place, tokens: Tensor, first: int = 0) -> None:
+        """Copy the tokens (b, n, d) of the texts from `first` on; measure what waits when there is enough."""
+        if self._layers is not None and place.layer not in self._layers:
+            return
+        for text, given in enumerate(tokens.detach(), start=first):
+            real = self._real[text]
+            self._waiting.append(_Taken(place, text, given.clone() if real is None else given[real]))
+        if sum(one.tokens.numel() for one in self._waiting) >= NUMBERS_AT_ONCE:
+            self._measure()
+
+    def rows(self, seed: int = 0) -> list[DepthRow]:
+        """One row for each place; `seed` draws the intervals over texts."""
+        self._measure()
+        return gather(self._found, seed)
+
+    def _measure(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        self._found += _measured(waiting, self._names, self._without_sinks)
+        if self._step is not None:
+            for _ in waiting:
+                self._step(1)
+
+
+def measure_one(place: Place, text: int, tokens: Tensor, names: list[str], without_sinks: bool = True) -> Measured:
+    """All measures of one text (n, d) at one place."""
+    return _measured([_Taken(place, text, tokens)], {text: names}, without_sinks)[0]
+
+
+def _measured(
+    taken: Sequence[_Taken], names: Sequence[list[str]] | Mapping[int, list[str]], without_sinks: bool
+) -> list[Measured]:
+    sinks = [tuple(find_sinks(one.tokens, one.text, names[one.text])) for one in taken]
+    repeated = [at for at, some in enumerate(sinks) if some and without_sinks]
+    rest = [_without(taken[at].tokens, [sink.position for sink in sinks[at]]) for at in repeated]
+    values = _values([*(one.tokens for one in taken), *rest])
+    without = dict(zip(repeated, values[len(taken) :], strict=True))
+    return [Measured(one.place, one.text, values[at], without.get(at), sinks[at]) for at, one in enumerate(taken)]
+
+
+def _without(tokens: Tensor, positions: Sequence[int]) -> Tensor:
+    kept = torch.ones(len(tokens), dtype=torch.bool)
+    kept[list(positions)] = False
+    return tokens[kept.to(tokens.device)]
+
+
+def _values(matrices: Sequence[Tensor]) -> list[Values]:
+    """Of each matrix (n, d); those of one kind are measured together."""
+    alike: dict[Any, list[int]] = {}
+    for at, one in enumerate(matrices):
+        alike.setdefault((one.shape, one.dtype, one.device), []).append(at)
+    found: dict[int, Values] = {}
+    for places in alike.values():
+        columns = {
+            view: {one.name: one.of(profile).tolist() for one in MEASURES}
+            for view, profile in views(as_tokens(torch.stack([matrices[at] for at in places]))).items()
+        }
+        for row, at in enumerate(places):
+            found[at] = {view: {name: some[row] for name, some in table.items()} for view, table in columns.items()}
+    return [found[at] for at in range(len(matrices))]

@@ -8,9 +8,10 @@ from typing import Any, TypeVar, final
 
 import numpy as np
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
-from rankfall.measures.views.three import VIEWS
-from rankfall.models.depth.bootstrap import bootstrap
+from rankfall.measures.profile import VIEWS
 from rankfall.models.depth.capture import Part, Place
 from rankfall.models.depth.sinks import Sink
 
@@ -19,7 +20,8 @@ Values = Mapping[str, Mapping[str, float]]
 
 Intervals = Mapping[str, Mapping[str, tuple[float, float]]]
 
-HOST = torch.device("cpu")
+RESAMPLES = 2000
+CONFIDENCE = 0.95
 
 T = TypeVar("T")
 
@@ -60,26 +62,24 @@ class DepthRow:
         return record
 
 
-def gather(measured: Sequence[Measured], seed: int = 0, device: torch.device = HOST) -> list[DepthRow]:
-    """One row per place, in the order of depth. Intervals over texts are drawn on `device`, all of them at once."""
+def gather(measured: Sequence[Measured], seed: int = 0) -> list[DepthRow]:
+    """One row per place, in the order of depth."""
     order = {"attention_output": 0, "after_attention": 1, "mlp_output": 2, "before_final_norm": 3, "boundary": 4}
     places = sorted({one.place for one in measured}, key=lambda place: (place.layer, order[place.part]))
     by_place: dict[Place, list[Measured]] = {place: [] for place in places}
     for one in measured:
         by_place[one.place].append(one)
-    groups = [sorted(group, key=lambda one: one.text) for group in by_place.values()]
-    intervals = _intervals([[one.values for one in group] for group in groups], seed, device)
-    return [_row(*one) for one in zip(places, groups, intervals, strict=True)]
+    return [_row(place, sorted(group, key=lambda one: one.text), seed) for place, group in by_place.items()]
 
 
-def _row(place: Place, group: list[Measured], interval: Intervals | None) -> DepthRow:
+def _row(place: Place, group: list[Measured], seed: int) -> DepthRow:
     any_sink = any(one.without is not None for one in group)
     return DepthRow(
         layer=place.layer,
         part=place.part,
         values=_means([one.values for one in group]),
         texts=len(group),
-        interval=interval,
+        interval=_interval([one.values for one in group], seed),
         without_sinks=_means([one.without or one.values for one in group]) if any_sink else None,
         sinks=tuple(sink for one in group for sink in one.sinks),
         per_text=tuple(group),
@@ -93,16 +93,21 @@ def _means(tables: Sequence[Values]) -> Values:
     return _named(np.array([_flat(table) for table in tables]).mean(axis=0).tolist(), tables[0])
 
 
-def _intervals(groups: Sequence[Sequence[Values]], seed: int, device: torch.device) -> list[Intervals | None]:
-    """Of each group of texts; None for a single text. Groups of one size are drawn together."""
-    found: list[Intervals | None] = [None] * len(groups)
-    for texts in {len(group) for group in groups} - {1}:
-        alike = [index for index, group in enumerate(groups) if len(group) == texts]
-        values = torch.tensor([[_flat(table) for table in groups[index]] for index in alike], dtype=torch.float64)
-        ends = bootstrap(values.transpose(0, 1).flatten(1).to(device), seed).unflatten(1, (len(alike), -1)).cpu()
-        for index, low, high in zip(alike, *ends.tolist(), strict=True):
-            found[index] = _named(list(zip(low, high, strict=True)), groups[index][0])
-    return found
+def _interval(tables: Sequence[Values], seed: int) -> Intervals | None:
+    if len(tables) == 1:
+        return None
+    ends = bootstrap(torch.tensor([_flat(table) for table in tables], dtype=torch.float64), seed)
+    return _named([(low, high) for low, high in ends.T.tolist()], tables[0])
+
+
+def bootstrap(values: Float[Tensor, "t k"], seed: int = 0) -> Float[Tensor, "2 k"]:
+    """Lower and upper end for the mean over t texts of each of k quantities, by percentiles, all drawn alike."""
+    texts = values.shape[0]
+    drawn = np.random.default_rng(seed).integers(0, texts, size=(RESAMPLES, texts))
+    times = (drawn[:, :, None] == np.arange(texts)).sum(axis=1) / texts
+    means = torch.from_numpy(times).to(values) @ values
+    tail = (1 - CONFIDENCE) / 2
+    return means.quantile(torch.tensor([tail, 1 - tail], dtype=means.dtype), dim=0)
 
 
 def _flat(table: Values) -> list[float]:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from rankfall.errors import RequestError, require, require_count
-from rankfall.measures.catalogue import measure
+from rankfall.measures.measures import measure
 from rankfall.models.monitor.blocks import chosen_blocks
 from rankfall.models.thresholds import THRESHOLDS
 from rankfall.norms import UnitNorm

@@ -1,1 +1,0 @@
-"""Linear algebra on GPUs, many small problems at once."""

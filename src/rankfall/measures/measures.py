@@ -1,0 +1,266 @@
+"""Measures: one number per token matrix, each with its definition, its range and what leaves it unchanged.
+
+    MU(tokens), EFFECTIVE_RANK(tokens), ...    one measure of tokens (..., n, d), tensor or array
+    measure(tokens)                            all of them by name
+
+Every measure is a function of a `Profile`, and carries a `reference`: the same number of one matrix as one would
+first write it down in NumPy, by the SVD. Tests compare the two and check all else that is declared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Literal, final, overload
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from rankfall.catalogue import MEASURES
+from rankfall.errors import require
+from rankfall.measures.profile import Profile
+from rankfall.mechanism.checks import check_finite, check_tokens
+
+Array = npt.NDArray[Any]
+
+Invariance = Literal["permutation", "rotation", "scale", "translation"]
+"""Reordering tokens; an orthogonal map of every token; one factor for all; one vector added to all."""
+
+Range = Callable[[int, int], tuple[float, float]]
+"""Least and greatest value for n tokens of width d."""
+
+SHAPE_ONLY: frozenset[Invariance] = frozenset({"permutation", "rotation", "scale"})
+SIZE_TOO: frozenset[Invariance] = frozenset({"permutation", "rotation"})
+
+# Samples are measured in groups of so many numbers: memory stays flat, and is used again instead of asked for anew.
+NUMBERS_AT_ONCE = 1 << 20
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class Measure:
+    """A named function of tokens. `degree` is the power with which it grows when all tokens are scaled."""
+
+    name: str
+    definition: str
+    function: Callable[[Profile], Tensor]
+    reference: Callable[[Array], float]
+    range: Range
+    invariances: frozenset[Invariance]
+    degree: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(
+            self, "__doc__", f"{self.definition[0].upper()}{self.definition[1:]}, of tokens (..., n, d)."
+        )
+
+    def __repr__(self) -> str:
+        return f"<measure {self.name}: {self.definition}>"
+
+    def of(self, profile: Profile) -> Tensor:
+        """The measure of the tokens at their true size."""
+        return self.function(profile) * profile.size**self.degree
+
+    @overload
+    def __call__(self, tokens: Tensor) -> Tensor: ...
+    @overload
+    def __call__(self, tokens: Array) -> Any: ...
+    def __call__(self, tokens: Any) -> Any:
+        """In float64, one number for each matrix of (..., n, d) tokens: a tensor of a tensor, else NumPy's."""
+        return _measured(tokens, [self])[self.name]
+
+
+@overload
+def measure(tokens: Tensor, names: Iterable[str] | None = None) -> dict[str, Tensor]: ...
+@overload
+def measure(tokens: Array, names: Iterable[str] | None = None) -> dict[str, Any]: ...
+def measure(tokens: Any, names: Iterable[str] | None = None) -> dict[str, Any]:
+    """The named measures (default: all) of (..., n, d) tokens, each in float64 and of the batch axes' shape."""
+    return _measured(tokens, list(MEASURES) if names is None else [MEASURES[name] for name in names])
+
+
+def _measured(given: Any, chosen: list[Measure]) -> dict[str, Any]:
+    tokens = as_tokens(given)
+    samples = tokens.reshape(-1, *tokens.shape[-2:])
+    columns: dict[str, list[Tensor]] = {one.name: [] for one in chosen}
+    for some in samples.split(max(1, NUMBERS_AT_ONCE // (tokens.shape[-2] * tokens.shape[-1]))):
+        profile = Profile(some)
+        for one in chosen:
+            columns[one.name].append(one.of(profile))
+    found = {name: torch.cat(parts).reshape(tokens.shape[:-2]) for name, parts in columns.items()}
+    return found if isinstance(given, Tensor) else {name: value.numpy()[()] for name, value in found.items()}
+
+
+def as_tokens(given: Any) -> Tensor:
+    """Finite floating-point tokens (..., n, d), from a tensor or from what NumPy takes for an array of numbers."""
+    if not isinstance(given, Tensor):
+        array = np.asarray(given)
+        require(
+            array.dtype.kind in "fiub",
+            required="tokens that are real numbers",
+            got=f"dtype {array.dtype}",
+            remedy="give a tensor or an array of shape (..., n, d)",
+        )
+        given = torch.tensor(array if array.dtype in (np.float16, np.float32) else array.astype(np.float64))
+    whole = not given.is_floating_point() and not given.is_complex()
+    tokens: Tensor = given.detach().double() if whole else given.detach()
+    check_tokens(tokens)
+    check_finite(tokens)
+    return tokens
+
+
+def rank_range(n: int, d: int) -> tuple[float, float]:
+    """Ranks of any kind: 0 for the zero matrix, else from 1 to min(n, d)."""
+    return 0.0, float(min(n, d))
+
+
+def share_range(n: int, d: int) -> tuple[float, float]:
+    """Shares lie between 0 and 1."""
+    return 0.0, 1.0
+
+
+def size_range(n: int, d: int) -> tuple[float, float]:
+    """Lengths are not negative."""
+    return 0.0, float("inf")
+
+
+def ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
+    """A ratio whose denominator is zero only when the tokens are, and which is zero then."""
+    return numerator / denominator.where(denominator > 0, 1.0)
+
+
+MU = Measure(
+    name="mu",
+    definition="Frobenius norm of the tokens after their mean token is taken off: 0 when all are equal",
+    function=lambda profile: profile.spread,
+    reference=lambda x: float(np.linalg.norm(x - x.mean(axis=0))),
+    range=size_range,
+    invariances=frozenset({"permutation", "rotation", "translation"}),
+    degree=1,
+)
+
+RELATIVE_MU = Measure(
+    name="relative_mu",
+    definition="mu over the Frobenius norm: 0 when all tokens are equal, 1 when their mean is zero",
+    function=lambda profile: ratio(profile.spread, profile.energy.sqrt()),
+    reference=lambda x: _over(np.linalg.norm(x - x.mean(axis=0)), np.linalg.norm(x)),
+    range=share_range,
+    invariances=SHAPE_ONLY,
+)
+
+
+def numerical_rank(profile: Profile) -> Tensor:
+    """How many singular values exceed max(n, d) * epsilon times the largest."""
+    tolerance = max(profile.count, profile.width) * profile.epsilon
+    values = profile.singular_values
+    return (values > tolerance * values[..., :1]).sum(dim=-1).double()
+
+
+RANK = Measure(
+    name="rank",
+    definition="singular values above max(n, d) * epsilon of the tokens' dtype, relative to the largest",
+    function=numerical_rank,
+    reference=lambda x: int(np.linalg.matrix_rank(x.astype(np.float64), rtol=max(x.shape) * np.finfo(x.dtype).eps)),
+    range=rank_range,
+    invariances=SHAPE_ONLY,
+)
+
+EFFECTIVE_RANK = Measure(
+    name="effective_rank",
+    definition="exponential of the entropy of the normalised squared singular values",
+    function=lambda profile: torch.special.entr(profile.shares).sum(dim=-1).exp() * (profile.energy > 0),
+    reference=lambda x: float(np.exp(-sum(p * np.log(p) for p in _shares(x) if p > 0))) if x.any() else 0.0,
+    range=rank_range,
+    invariances=SHAPE_ONLY,
+)
+
+STABLE_RANK = Measure(
+    name="stable_rank",
+    definition="squared Frobenius norm over the squared largest singular value",
+    function=lambda profile: ratio(profile.eigenvalues.sum(dim=-1), profile.eigenvalues[..., -1]),
+    reference=lambda x: _over(np.linalg.norm(x) ** 2, np.linalg.norm(x, 2) ** 2),
+    range=rank_range,
+    invariances=SHAPE_ONLY,
+)
+
+PARTICIPATION_RATIO = Measure(
+    name="participation_ratio",
+    definition="squared sum of the squared singular values over the sum of their squares",
+    function=lambda profile: ratio((profile.energy > 0).double(), profile.shares.square().sum(dim=-1)),
+    reference=lambda x: _over(1.0, (_shares(x) ** 2).sum()),
+    range=rank_range,
+    invariances=SHAPE_ONLY,
+)
+
+
+def mean_absolute_cosine(profile: Profile) -> Tensor:
+    """Mean of |<x_i, x_j>| / (|x_i| |x_j|) over i != j; 1 for a single token, 0 with a zero token."""
+    pairs = profile.count * (profile.count - 1)
+    total = profile.absolute_cosine_sum
+    return (total / pairs).clamp_max(1.0) if pairs else torch.ones_like(total)
+
+
+def _plain_cosine(x: Array) -> float:
+    cosines = [abs(_over(a @ b, np.linalg.norm(a) * np.linalg.norm(b))) for i, a in enumerate(x) for b in x[:i]]
+    return float(np.mean(cosines)) if cosines else 1.0
+
+
+MEAN_ABS_COSINE = Measure(
+    name="mean_abs_cosine",
+    definition="mean absolute cosine over pairs of distinct tokens",
+    function=mean_absolute_cosine,
+    reference=_plain_cosine,
+    range=share_range,
+    invariances=SHAPE_ONLY,
+)
+
+MIN_SINGULAR_VALUE = Measure(
+    name="min_singular_value",
+    definition="smallest of the min(n, d) singular values",
+    function=lambda profile: profile.singular_values[..., -1],
+    reference=lambda x: float(np.linalg.svd(x, compute_uv=False)[-1]),
+    range=size_range,
+    invariances=SIZE_TOO,
+    degree=1,
+)
+
+MAX_SINGULAR_VALUE = Measure(
+    name="max_singular_value",
+    definition="largest singular value",
+    function=lambda profile: profile.eigenvalues[..., -1].sqrt(),
+    reference=lambda x: float(np.linalg.norm(x, 2)),
+    range=size_range,
+    invariances=SIZE_TOO,
+    degree=1,
+)
+
+RANK_ONE_RESIDUAL = Measure(
+    name="rank_one_residual",
+    definition="Frobenius distance to the nearest matrix of rank one",
+    function=lambda profile: torch.linalg.vector_norm(profile.singular_values[..., 1:], dim=-1),
+    reference=lambda x: float(np.linalg.norm(np.linalg.svd(x, compute_uv=False)[1:])),
+    range=size_range,
+    invariances=SIZE_TOO,
+    degree=1,
+)
+
+LARGEST_TOKEN_SHARE = Measure(
+    name="largest_token_share",
+    definition="squared length of the longest token over the sum of all squared lengths",
+    function=lambda profile: ratio(profile.token_energies.amax(dim=-1), profile.energy),
+    reference=lambda x: _over(max(row @ row for row in x), (x**2).sum()),
+    range=share_range,
+    invariances=SHAPE_ONLY,
+)
+
+
+def _shares(x: Array) -> Array:
+    squares: Array = np.linalg.svd(x, compute_uv=False) ** 2
+    return squares / (squares.sum() or 1.0)
+
+
+def _over(numerator: Any, denominator: Any) -> float:
+    """The quotient, and zero where nothing is divided by."""
+    return float(numerator / denominator) if denominator else 0.0

@@ -1,1 +1,0 @@
-"""Three views of the same tokens, measured together: raw, unit and centred."""

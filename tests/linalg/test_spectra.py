@@ -1,0 +1,58 @@
+"""Spectra by the Gram matrix and by the SVD agree, and threads change nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from threadpoolctl import threadpool_info
+
+from rankfall.linalg import spectra
+from rankfall.linalg.spectra import gram_eigenvalues, singular_values, smaller_gram
+
+
+def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 1000), n=st.integers(1, 9), d=st.integers(1, 9))
+def test_gram_and_svd_agree(seed: int, n: int, d: int) -> None:
+    tokens = drawn(n, d, seed=seed)
+    by_gram = gram_eigenvalues(smaller_gram(tokens)).flip(-1)
+    by_svd = singular_values(tokens).square()
+    assert torch.allclose(by_gram, by_svd, rtol=1e-10, atol=1e-13 * float(by_svd[0]))
+
+
+@pytest.mark.parametrize(("n", "d"), [(1, 4), (5, 3), (20, 33)])
+@pytest.mark.parametrize("batch", [(), (1,), (3,), (2, 2)])
+@pytest.mark.usefixtures("two_threads")
+def test_threads_change_nothing(n: int, d: int, batch: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = drawn(*batch, n, d)
+    gram = smaller_gram(tokens)
+    before, threads = gram.clone(), [one["num_threads"] for one in threadpool_info()]
+    expected = gram_eigenvalues(gram), singular_values(tokens)
+    monkeypatch.setattr(spectra, "WORTH_A_THREAD", 0)
+    found = gram_eigenvalues(gram), singular_values(tokens)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.shape == (*batch, min(n, d))
+        assert torch.allclose(ours, theirs, rtol=1e-12, atol=1e-12)
+    assert torch.equal(gram, before), "the input is left alone"
+    assert [one["num_threads"] for one in threadpool_info()] == threads, "BLAS has its threads back"
+
+
+def test_tokens_of_any_precision_are_decomposed_in_float64() -> None:
+    tokens = drawn(3, 4).to(torch.bfloat16)
+    assert torch.equal(singular_values(tokens), singular_values(tokens.double()))
+    assert smaller_gram(tokens).dtype == torch.float64

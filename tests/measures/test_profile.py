@@ -1,0 +1,163 @@
+"""Facts of a profile, the three views, and when the SVD is asked."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from rankfall.catalogue import MEASURES
+from rankfall.measures import profile as module
+from rankfall.measures.measures import MIN_SINGULAR_VALUE, RANK, RANK_ONE_RESIDUAL, measure
+from rankfall.measures.profile import VIEWS, Profile, profile_of_equals, views
+
+SHAPES = [(1, 5), (2, 5), (5, 5), (6, 5), (7, 5), (40, 60), (61, 40)]
+RELATIVE, ABSOLUTE = 1e-7, 1e-11
+FACTS = [name for name, value in vars(Profile).items() if not name.startswith("_") and not callable(value)]
+
+
+def made(kind: str, n: int, d: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, d, generator=generator, dtype=torch.float64)
+    mean = torch.randn(d, generator=generator, dtype=torch.float64)
+    if kind == "sink":
+        x[0] *= 200
+    elif kind == "shifted":
+        x += 5 * mean
+    elif kind == "nearly equal":
+        x = 1e-5 * x + mean
+    elif kind == "huge":
+        x *= 1e200
+    elif kind == "with a zero":
+        x[-1] = 0
+    return x
+
+
+def alone(x: Tensor) -> dict[str, Tensor]:
+    lengths = x.norm(dim=-1, keepdim=True)
+    return {"raw": x, "unit": x / lengths.where(lengths > 0, 1.0), "centred": x - x.mean(dim=-2, keepdim=True)}
+
+
+def assert_equal_to_each_alone(x: Tensor) -> None:
+    found = views(x)
+    assert tuple(found) == VIEWS
+    for view, tokens in alone(x).items():
+        expected = measure(tokens)
+        for one in MEASURES:
+            if view == "centred" and one.name in ("min_singular_value", "rank") and x.shape[-2] <= x.shape[-1]:
+                continue  # zero by construction: a test of its own
+            ours, theirs = one.of(found[view]), expected[one.name]
+            assert torch.allclose(ours, theirs, rtol=RELATIVE, atol=ABSOLUTE), f"{view} {one.name}"
+
+
+@pytest.mark.parametrize("kind", ["plain", "sink", "shifted", "nearly equal", "with a zero"])
+@pytest.mark.parametrize(("n", "d"), SHAPES)
+def test_views_agree_with_each_alone(kind: str, n: int, d: int) -> None:
+    assert_equal_to_each_alone(made(kind, n, d))
+    assert_equal_to_each_alone(torch.stack([made(kind, n, d, seed) for seed in range(3)]))
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(n=st.integers(1, 12), d=st.integers(1, 12), seed=st.integers(0, 10**6))
+def test_views_agree_on_random_sizes(n: int, d: int, seed: int) -> None:
+    assert_equal_to_each_alone(made("shifted", n, d, seed))
+
+
+def test_sizes_beyond_the_square_root_of_what_floats_hold() -> None:
+    found, expected = views(made("huge", 9, 12)), views(made("plain", 9, 12))
+    for view in VIEWS:
+        for one in MEASURES:
+            degree = 0 if view == "unit" else one.degree
+            ours, theirs = float(one.of(found[view])), float(one.of(expected[view])) * 1e200**degree
+            assert ours == pytest.approx(theirs, rel=1e-12)
+
+
+def test_centred_tokens_lose_exactly_one_direction() -> None:
+    found = views(made("shifted", 6, 9))["centred"]
+    assert float(RANK.of(found)) == 5
+    assert float(MIN_SINGULAR_VALUE.of(found)) == 0
+    many = views(made("shifted", 10, 9))["centred"]
+    assert float(RANK.of(many)) == 9
+    assert float(MIN_SINGULAR_VALUE.of(many)) > 0.01
+    single = views(made("shifted", 1, 9))["centred"]
+    assert float(RANK.of(single)) == 0
+
+
+def test_every_view_is_judged_by_the_rounding_that_the_tokens_came_with() -> None:
+    x = made("plain", 8, 16).float()
+    x[1] = x[0] * (1 + 1e-7)
+    found = views(x)
+    assert float(RANK.of(found["raw"])) == float(RANK.of(found["unit"])) == 7
+    assert float(RANK.of(found["centred"])) == 6
+
+
+@pytest.mark.parametrize("share", [1e-3, 3e-5, 1e-5, 1e-7, 1e-12])
+def test_the_smallest_singular_value_where_squares_have_lost_it(share: float) -> None:
+    x = made("plain", 30, 40)
+    u, s, v = torch.linalg.svd(x, full_matrices=False)
+    s[-1] = share * s[0]
+    x = (u * s) @ v
+    found = views(x)["raw"]
+    # An SVD in float64 is off by 1e-16 of the largest itself.
+    assert float(MIN_SINGULAR_VALUE.of(found)) == pytest.approx(float(s[-1]), rel=1e-6 + 1e-15 / share)
+    assert float(RANK.of(found)) == 30
+    assert float(RANK.of(views(x.float())["raw"])) == (30 if share > 40 * 1.2e-7 else 29)
+
+
+def test_nearly_one_direction_is_measured_by_the_svd() -> None:
+    x = made("plain", 6, 9)[:1].expand(6, 9) + 1e-9 * made("plain", 6, 9, seed=1)
+    rest = torch.linalg.svdvals(x)[1:].square().sum().sqrt()
+    assert float(RANK_ONE_RESIDUAL.of(views(x)["raw"])) == pytest.approx(float(rest), rel=1e-6)
+
+
+def test_the_svd_is_asked_only_about_matrices_whose_squares_do_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, ...]] = []
+
+    def watched(matrix: Tensor) -> Tensor:
+        asked.append(tuple(matrix.shape))
+        return torch.linalg.svdvals(matrix)
+
+    monkeypatch.setattr(module, "singular_values", watched)
+    healthy, singular = made("plain", 6, 9), made("plain", 6, 9, seed=1)
+    singular[4] = singular[2]
+    values = Profile(torch.stack([healthy, singular, healthy])).singular_values
+    assert asked == [(1, 6, 9)]
+    centred = views(healthy)["centred"].singular_values
+    assert len(asked) == 1, "that centred tokens have one direction less is known without asking"
+    assert float(centred[-1]) == 0.0
+    assert torch.allclose(values[0], torch.linalg.svdvals(healthy) / healthy.abs().max(), rtol=1e-9)
+    assert float(values[1, -1]) == 0.0, "a token that is there twice leaves a direction out, exactly"
+
+
+@pytest.mark.parametrize("batch", [(), (3,), (2, 2)])
+@pytest.mark.parametrize(("n", "d"), [(1, 4), (4, 6), (9, 5)])
+def test_every_fact_has_an_entry_for_each_matrix(batch: tuple[int, ...], n: int, d: int) -> None:
+    x = torch.stack([made("shifted", n, d, seed) for seed in range(4)])[: max(1, torch.Size(batch).numel())]
+    x = x.reshape(*batch, n, d)
+    for profile in (*views(x).values(), profile_of_equals(x)):
+        for name in FACTS:
+            fact = getattr(profile, name)
+            if isinstance(fact, Tensor):
+                assert fact.shape[: len(batch)] == batch, name
+                assert fact.dtype == torch.float64, name
+
+
+@pytest.mark.parametrize(("n", "d"), [(1, 4), (4, 1), (4, 6), (9, 5)])
+def test_equal_tokens_need_no_decomposition(n: int, d: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.stack([made("plain", 1, d, seed).expand(n, d) for seed in (0, 1)])
+    x[1] = 0 * x[1] if n > 1 else x[1]
+    expected = {one.name: one.of(Profile(x)) for one in MEASURES}
+    monkeypatch.setattr(module, "gram_eigenvalues", None)
+    monkeypatch.setattr(module, "singular_values", None)
+    found = profile_of_equals(x)
+    for one in MEASURES:
+        assert torch.allclose(one.of(found), expected[one.name], rtol=1e-12, atol=1e-7), one.name
+
+
+def test_many_tokens_have_the_same_cosines_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = made("shifted", 23, 4)
+    whole = Profile(x).absolute_cosine_sum
+    monkeypatch.setattr(module, "COSINE_ROWS", 5)
+    assert torch.allclose(Profile(x).absolute_cosine_sum, whole, rtol=1e-13)

@@ -1,0 +1,142 @@
+"""Measuring by depth: padding and sinks left out, several texts, tokens in groups that bound what waits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from rankfall.catalogue import MEASURES
+from rankfall.errors import RequestError
+from rankfall.measures.measures import measure
+from rankfall.models.depth import measure as module
+from rankfall.models.depth.capture import Place
+from rankfall.models.depth.measure import DepthMeasurement, measure_depth, measure_one, passes
+from rankfall.models.depth.rows import Values
+
+N, D = 24, 32
+
+
+def tokens_at(layer: int, texts: int, n: int = N, d: int = D) -> Tensor:
+    x = torch.randn(texts, n, d, generator=torch.Generator().manual_seed(layer))
+    if layer % 3 == 1:
+        x[:, 2] *= 40  # a sink
+    if layer % 3 == 2:
+        x[:, 7] = x[:, 5]
+    return x
+
+
+def assert_equal(ours: Values | None, theirs: Values | None, where: str) -> None:
+    assert (ours is None) == (theirs is None), where
+    for view in theirs or {}:
+        for name, value in theirs[view].items():
+            assert ours[view][name] == pytest.approx(value, rel=1e-9, abs=1e-12), f"{where} {view} {name}"
+
+
+@pytest.mark.parametrize("without_sinks", [False, True])
+@pytest.mark.parametrize("at_once", [1, 3 * N * D, 1 << 22])
+def test_texts_measured_in_groups_are_those_measured_alone(
+    without_sinks: bool, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "NUMBERS_AT_ONCE", at_once)
+    texts, places = 2, 7
+    real = [None, torch.arange(N) % 5 != 0]
+    names = [[f"{text}-{token}" for token in range(N)] for text in range(texts)]
+    steps: list[int] = []
+    taken = DepthMeasurement(real, names, without_sinks=without_sinks, step=steps.append)
+    for layer in range(places):
+        given = tokens_at(layer, texts)
+        given[1, 0] = math.nan  # padding may hold anything
+        taken.take(Place(layer), given)
+        given.zero_()  # a model may write over what it gave
+    rows = taken.rows()
+    assert steps == [1] * (places * texts)
+    assert [row.layer for row in rows] == list(range(places))
+    for row in rows:
+        for text, found in enumerate(row.per_text):
+            given = tokens_at(row.layer, texts)[text]
+            kept = given if real[text] is None else given[real[text]]
+            expected = measure_one(Place(row.layer), text, kept, names[text], without_sinks)
+            assert_equal(found.values, expected.values, f"{row.layer} {text}")
+            assert_equal(found.without, expected.without, f"{row.layer} {text} without sinks")
+            assert found.sinks == expected.sinks
+            assert (found.without is not None) == (without_sinks and row.layer % 3 == 1)
+            raw = measure(kept)
+            assert found.values["raw"] == pytest.approx({name: float(value) for name, value in raw.items()}, rel=1e-9)
+    assert any(row.sinks for row in rows)
+
+
+def test_no_more_waits_than_is_measured_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "NUMBERS_AT_ONCE", 3 * N * D)
+    sizes: list[int] = []
+
+    def watched(matrices: Sequence[Tensor]) -> list[Values]:
+        sizes.append(len(matrices))
+        return [{}] * len(matrices)
+
+    monkeypatch.setattr(module, "_values", watched)
+    taken = DepthMeasurement([None], [[]])
+    for layer in range(8):
+        taken.take(Place(layer), tokens_at(0, 1))
+    assert sizes == [3, 3]
+    taken.rows()
+    assert sizes == [3, 3, 2]
+
+
+def test_layers_that_were_not_asked_for_are_not_measured() -> None:
+    taken = DepthMeasurement([None], [[]], layers={1, 3})
+    for layer in range(5):
+        taken.take(Place(layer), tokens_at(layer, 1))
+    assert [row.layer for row in taken.rows()] == [1, 3]
+
+
+def test_every_listed_measure_is_in_every_view() -> None:
+    found = measure_one(Place(0), 0, tokens_at(1, 1)[0], [])
+    assert found.without is not None
+    for values in (found.values, found.without):
+        for view in ("raw", "unit", "centred"):
+            assert list(values[view]) == list(MEASURES.names)
+
+
+def test_tokens_that_are_no_numbers_are_refused() -> None:
+    x = tokens_at(0, 1)
+    x[0, 3, 3] = math.nan
+    taken = DepthMeasurement([None], [[]])
+    taken.take(Place(0), x)
+    with pytest.raises(RequestError, match="finite"):
+        taken.rows()
+
+
+class Twice(torch.nn.Module):
+    """Two blocks that mix tokens, one after the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = torch.nn.ModuleList([torch.nn.Linear(D, D) for _ in range(2)])
+
+    def forward(self, given: Tensor, factor: float = 1.0) -> Tensor:
+        for layer in self.layers:
+            given = given + factor * torch.tanh(layer(given))
+        return given
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 5])
+def test_texts_may_run_through_the_model_a_few_at_a_time(at_once: int) -> None:
+    model, x = Twice(), tokens_at(1, 5)
+    given = {"real": [None] * 5, "names": [[""] * N] * 5}
+    together = measure_depth(model, {"given": x, "factor": 0.5}, **given)
+    some = measure_depth(model, {"given": x, "factor": 0.5}, **given, at_once=at_once)
+    assert [row.texts for row in some] == [5] * len(together)
+    for ours, theirs in zip(some, together, strict=True):
+        assert [one.text for one in ours.per_text] == list(range(5))
+        for view, measures in theirs.values.items():
+            assert ours.values[view] == pytest.approx(measures, rel=1e-6, abs=1e-7)
+
+
+def test_nothing_at_once_is_refused() -> None:
+    with pytest.raises(RequestError, match="texts at once"):
+        list(passes({"given": tokens_at(0, 3)}, 3, 0))
