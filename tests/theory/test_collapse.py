@@ -17,6 +17,7 @@ from rankfall.dynamics.weights import DrawnWeights, Recipe
 from rankfall.masks import parse_mask, parse_schedule
 from rankfall.mechanism.attend import attention_weights
 from rankfall.mechanism.heads import Heads, project
+from rankfall.norms import parse_norm
 from rankfall.theory.collapse import ContractionBound, collapse_theorem, least_weight, score_strength
 from rankfall.theory.ergodicity import certify, dobrushin, spectral_coefficient
 from rankfall.theory.uniform_attention import other_eigenvalues, ring_second_eigenvalue, tail_rate, uniform_attention
@@ -100,7 +101,7 @@ def test_each_hypothesis_can_fail(change, match) -> None:
         [heads],
         parse_schedule(change.get("mask", "causal")),
         random_tokens([0], 6, 4)[0],
-        norm=change.get("norm", "none"),
+        norm=parse_norm(change.get("norm", "none")),
         residual=change.get("residual", 0.0),
     )
     assert not theorem.applies

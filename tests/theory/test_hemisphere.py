@@ -17,6 +17,7 @@ from rankfall.masks import Causal, Complete, InStar, Mask, MaskSchedule, RandomS
 from rankfall.measures.catalogue import measure
 from rankfall.mechanism.attend import softmax_weights
 from rankfall.mechanism.heads import Heads, attention
+from rankfall.norms import LayerNorm
 from rankfall.theory.norm_collapse import gnomonic, hemisphere, norm_collapse_theorem, wendel_probability
 
 
@@ -163,7 +164,7 @@ def test_reports_each_hypothesis_and_refuses_a_number_when_one_fails() -> None:
         "one for all heads": norm_collapse_theorem([twice], Causal(), tokens),
         "the mask has a root": norm_collapse_theorem([layer], InStar(), tokens),
         "one open hemisphere": norm_collapse_theorem([layer], Causal(), balanced),
-        "every layer scales tokens to one length": norm_collapse_theorem([layer], Causal(), tokens, norm="layer"),
+        "every layer scales tokens to one length": norm_collapse_theorem([layer], Causal(), tokens, norm=LayerNorm()),
         "tokens start at that length": norm_collapse_theorem([layer], Causal(), 2 * tokens),
         "no residual connection": norm_collapse_theorem([layer], Causal(), tokens, residual=1.0),
         "above a floor": norm_collapse_theorem([layer], Causal(), tokens, floor=0.0),

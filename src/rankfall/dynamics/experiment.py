@@ -62,6 +62,7 @@ class Report:
     floors: list[dict[str, Any]]
     certificate: dict[str, Any] | None
     bound_log_mu: Tensor | None
+    exact: bool
     kept: Tensor | None = field(repr=False, default=None)
 
 
@@ -101,11 +102,11 @@ def _report(experiment: Experiment, done: Simulation, own: Tensor, place: int) -
     one = DrawnWeights(experiment.recipe, experiment.seeds[:1], [experiment.temperature])
     first = own[:1].cpu()
     depth = experiment.layers if experiment.recipe.per_layer else 1
-    theorem = _theorem(experiment.rule)(
+    theorem = _theorem(experiment)(
         [one.at(layer) for layer in range(max(1, depth))],
         mask,
         first[0],
-        norm=experiment.rule.norm.name,
+        norm=experiment.rule.norm,
         residual=experiment.rule.residual,
     )
     proved = None
@@ -132,14 +133,16 @@ def _report(experiment: Experiment, done: Simulation, own: Tensor, place: int) -
         floors=[asdict(done.floors[sample]) for sample in samples] if done.floors is not None else [],
         certificate=asdict(proved) if proved is not None else None,
         bound_log_mu=theorem.log_mu(torch.tensor(done.layers)) if theorem.applies else None,
+        exact=done.exact,
         kept=done.kept[:, list(samples)] if done.kept is not None else None,
     )
 
 
-def _theorem(rule: Rule) -> Callable[..., CollapseTheorem | NormCollapseTheorem]:
+def _theorem(experiment: Experiment) -> Callable[..., CollapseTheorem | NormCollapseTheorem]:
     """B-thm2 where a norm after the layer scales every token to one length, B-thm1 (and its refusal) elsewhere."""
-    scaled = rule.norm.name in ("unit", "rms") and rule.placement == "post"
-    return norm_collapse_theorem if scaled else collapse_theorem
+    norm, post = experiment.rule.norm, experiment.rule.placement == "post"
+    scaled = norm.length(experiment.recipe.width) is not None and not norm.centres
+    return norm_collapse_theorem if scaled and post else collapse_theorem
 
 
 def _tail(experiment: Experiment, mask: MaskSchedule, weights: DrawnWeights) -> tuple[float | None, str | None]:
@@ -148,10 +151,10 @@ def _tail(experiment: Experiment, mask: MaskSchedule, weights: DrawnWeights) -> 
     orthogonal = recipe.value in ("identity", "orthogonal") and recipe.heads == 1
     identity = recipe.value == "identity"
     if (orthogonal or identity) and rule.residual == 0:
-        if rule.norm.name in ("none", "unit", "rms") and rule.placement == "post":
+        if rule.norm.exact(recipe.width) and not rule.norm.centres and rule.placement == "post":
             return tail_rate(mask, experiment.tokens), None
         return None, "only known for no norm, unit norm and RMS norm after the layer"
-    if rule.norm.name != "none":
+    if not rule.norm.identity:
         return None, "only known with orthogonal values and no residual once there is a norm"
     if recipe.per_layer or mask.period > 1:
         return None, "only known for the same weights and mask in every layer unless values are orthogonal"

@@ -21,7 +21,6 @@ from rankfall.errors import RequestError, require, require_count
 from rankfall.measures.catalogue import find, measure
 from rankfall.mechanism.checks import check_finite
 from rankfall.mechanism.heads import Heads
-from rankfall.norms import NoNorm
 
 # Token numbers per thread below which a second thread does not pay.
 NUMBERS_PER_THREAD = 65_536
@@ -139,7 +138,7 @@ class Walk:
 
     def __init__(self, weights: Weights, plan: MaskPlan, rule: Rule, layers: int) -> None:
         self.weights, self.plan, self.rule, self.layers = weights, plan, rule, layers
-        self.bare = isinstance(rule.norm, NoNorm) and rule.residual == 0
+        self.bare = rule.norm.identity and rule.residual == 0
         self._next_try = 0
 
     def onward(self, layer: int, state: Split, single: bool = False) -> Split:
@@ -187,13 +186,17 @@ LAYERS_BETWEEN_CHECKS = 16
 @final
 @dataclass(frozen=True)
 class Simulation:
-    """What happened. `columns` hold (recorded layers, b) tensors; `kept` the tokens (recorded layers, b, n, d)."""
+    """What happened. `columns` hold (recorded layers, b) tensors; `kept` the tokens (recorded layers, b, n, d).
+
+    Not `exact` under a norm that is no scaling: tokens then agree to rounding once they agree to sixteen digits.
+    """
 
     layers: tuple[int, ...]
     columns: dict[str, Tensor]
     final: Split
     floors: list[OrdinaryFloor] | None
     kept: Tensor | None
+    exact: bool
 
     @property
     def log_mu(self) -> Tensor:
@@ -264,6 +267,7 @@ def simulate(
         final=state,
         floors=beside.floors() if beside is not None else None,
         kept=torch.cat(recorder.kept) if keep_tokens else None,
+        exact=rule.norm.exact(tokens.shape[-1]),
     )
 
 
@@ -291,7 +295,7 @@ def _check_start(tokens: Tensor, heads: Heads, rule: Rule) -> None:
         got=f"weights from dimension {heads.width} to {heads.out_width}",
         remedy="give a square value matrix, or an output map back to the tokens' dimension",
     )
-    if not isinstance(rule.norm, NoNorm):
+    if rule.norm.scaling(tokens.shape[-1]) is not None:
         length = torch.linalg.vector_norm(tokens, dim=-1)
         if bool((length == 0).any()):
             sample, token = (int(place) for place in (length == 0).nonzero()[0])

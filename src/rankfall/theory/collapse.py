@@ -13,6 +13,7 @@ from torch import Tensor
 from rankfall.errors import require
 from rankfall.masks import Mask, MaskFacts, MaskSchedule
 from rankfall.mechanism.heads import Heads, bilinear_forms, value_forms
+from rankfall.norms import NO_NORM, Norm
 
 
 def score_strength(heads: Heads) -> float:
@@ -136,7 +137,7 @@ def collapse_theorem(
     masks: Mask | MaskSchedule,
     tokens: Tensor,
     *,
-    norm: str = "none",
+    norm: Norm = NO_NORM,
     residual: float = 0.0,
 ) -> CollapseTheorem:
     """Check B-thm1 for (n, d) tokens under the distinct `layers` of weights (one, when all layers share it).
@@ -154,7 +155,9 @@ def collapse_theorem(
         _rooted(facts, schedule),
         Hypothesis("every token attends to itself", True, "masks are built with self-loops"),
         Hypothesis(
-            "no norm between layers", norm == "none", f"norm: {norm}" + ("" if norm == "none" else "; see B-thm2")
+            "no norm between layers",
+            norm.identity,
+            f"norm: {norm.name}" + ("" if norm.identity else "; see B-thm2"),
         ),
         Hypothesis("no residual connection", residual == 0, f"residual weight {residual:g}"),
         _one_value_map(layers),

@@ -17,6 +17,7 @@ from torch import Tensor
 from rankfall.errors import require, require_count
 from rankfall.masks import Mask, MaskFacts, MaskSchedule
 from rankfall.mechanism.heads import Heads, value_forms
+from rankfall.norms import UNIT_NORM, Norm
 from rankfall.theory.collapse import ContractionBound, Hypothesis, least_weight, score_strength
 
 # A hull this near to the origin is taken to hold it: the solver leaves about 1e-15, and rounding as much again.
@@ -149,7 +150,7 @@ def norm_collapse_theorem(
     masks: Mask | MaskSchedule,
     tokens: Float[Tensor, "n d"],
     *,
-    norm: str = "unit",
+    norm: Norm = UNIT_NORM,
     residual: float = 0.0,
     floor: float | None = None,
 ) -> NormCollapseTheorem:
@@ -159,8 +160,9 @@ def norm_collapse_theorem(
     """
     schedule = masks if isinstance(masks, MaskSchedule) else MaskSchedule((masks,))
     count, width = tokens.shape[-2:]
-    # RMS norm is unit norm times sqrt(d): scores grow with the square of the length, mu with the length itself.
-    length = float(width) ** 0.5 if norm == "rms" else 1.0
+    # Scores grow with the square of the length that the norm leaves, mu with the length itself.
+    left = None if norm.centres else norm.length(width)
+    length = 1.0 if left is None else left
     lengths = torch.linalg.vector_norm(tokens.double(), dim=-1)
     facts = schedule.facts(count)
     found = hemisphere(tokens)
@@ -174,7 +176,7 @@ def norm_collapse_theorem(
             facts.quasi_strongly_connected,
             f"{len(facts.roots)} roots, radius {facts.radius}",
         ),
-        Hypothesis("every layer scales tokens to one length", norm in ("unit", "rms"), f"norm: {norm}"),
+        Hypothesis("every layer scales tokens to one length", left is not None, f"norm: {norm.name}"),
         Hypothesis(
             "tokens start at that length",
             bool(((lengths / length - 1).abs() < START_WITHIN).all()),

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from rankfall.norms import parse_norm
 from rankfall.training.cell import ALL_RECIPES, Cell, Recipe
 
 ALIGNMENT = 4
@@ -134,14 +135,9 @@ def _aligned(size: int) -> int:
 
 
 def _norm_slots(cell: Cell, name: str) -> list[tuple[str, tuple[int, ...], Start]]:
-    """The published norm has one learned scalar; layer norm a gain and a bias per coordinate, RMS norm a gain."""
-    if cell.norm == "none":
-        return []
-    shape = (1,) if cell.norm == "unit" else (cell.width,)
-    slots: list[tuple[str, tuple[int, ...], Start]] = [(f"{name}_gain", shape, _constant(1.0))]
-    if cell.norm == "layer":
-        slots.append((f"{name}_bias", shape, _constant(0.0)))
-    return slots
+    """What the norm says that it learns: gains start at one, biases at zero."""
+    sizes = parse_norm(cell.norm).gains(cell.width)
+    return [(f"{name}_{part}", (size,), _constant(float(part == "gain"))) for part, size in sizes.items()]
 
 
 def _uniform(bound: float) -> Start:
