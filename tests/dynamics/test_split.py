@@ -13,7 +13,7 @@ from rankfall.dynamics.mixing import MaskPlan
 from rankfall.dynamics.split import add, split
 from rankfall.dynamics.split_attention import split_step
 from rankfall.dynamics.step import Rule, random_tokens, step
-from rankfall.dynamics.weights import DrawnWeights, Recipe
+from rankfall.dynamics.weights import DrawnWeights, WeightRecipe
 from rankfall.masks import parse_mask
 from rankfall.measures.catalogue import measure
 from rankfall.norms import parse_norm
@@ -58,7 +58,7 @@ def test_sum_keeps_the_smaller_residual() -> None:
 )
 def test_same_map_as_the_plain_step(mask, norm, placement, residual, heads, query_key, value, seed) -> None:
     rule = Rule(parse_norm(norm), placement, residual)
-    weights = DrawnWeights(Recipe(6, query_key, value, heads), [seed], [0.7])
+    weights = DrawnWeights(WeightRecipe(6, query_key, value, heads), [seed], [0.7])
     plain, plan = random_tokens([seed], 7, 6), MaskPlan(parse_mask(mask), 1, 7)
     state = split(plain, plan.reference())
     for layer in range(3):

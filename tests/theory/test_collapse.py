@@ -11,9 +11,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankfall.dynamics.simulate import simulate
 from rankfall.dynamics.step import random_tokens
-from rankfall.dynamics.weights import DrawnWeights, Recipe
+from rankfall.dynamics.trajectory import run_layers
+from rankfall.dynamics.weights import DrawnWeights, WeightRecipe
 from rankfall.masks import parse_mask, parse_schedule
 from rankfall.mechanism.attend import attention_weights
 from rankfall.mechanism.heads import Heads, project
@@ -36,7 +36,7 @@ ROOTED = (
 
 
 def weights_of(seed: int, dim: int = 4) -> Heads:
-    drawn = DrawnWeights(Recipe(dim), [seed]).at(0)
+    drawn = DrawnWeights(WeightRecipe(dim), [seed]).at(0)
     return Heads(drawn.query[0], drawn.key[0], drawn.value[0])
 
 
@@ -59,7 +59,7 @@ def test_bound_is_never_beaten(name) -> None:
     theorem = collapse_theorem([heads], masks, tokens[0])
     assert theorem.applies
     assert theorem.reason is None
-    done = simulate(tokens, DrawnWeights(Recipe(4), [1]), masks, 60, measures=(), ordinary=False)
+    done = run_layers(tokens, DrawnWeights(WeightRecipe(4), [1]), masks, 60, measures=(), ordinary=False)
     bound = theorem.bound.log_mu(torch.tensor(done.layers), tokens[0])
     assert bool((done.log_mu[:, 0] <= bound + 1e-12).all())
     assert theorem.bound.rate < 1
@@ -93,7 +93,7 @@ def test_each_hypothesis_can_fail(change, match) -> None:
     if "value" in change:
         heads = replace(heads, value=change["value"] * heads.value)
     if "heads" in change:
-        drawn = DrawnWeights(Recipe(4, heads=2), [0]).at(0)
+        drawn = DrawnWeights(WeightRecipe(4, heads=2), [0]).at(0)
         heads = Heads(drawn.query[0], drawn.key[0], drawn.value[0])
     if "query_bias" in change:
         heads = replace(heads, query_bias=torch.ones(1, 4, dtype=torch.float64))
@@ -152,10 +152,10 @@ def test_tail_with_residual_and_general_values() -> None:
     from rankfall.dynamics.rate import measured_rate
     from rankfall.dynamics.step import Rule
 
-    weights = DrawnWeights(Recipe(3, "zero", "gaussian"), [4])
+    weights = DrawnWeights(WeightRecipe(3, "zero", "gaussian"), [4])
     values = np.linalg.eigvals(weights.at(0).value[0, 0].numpy())
     predicted = tail_rate(parse_mask("window:2"), 8, values, residual=0.3)
-    done = simulate(
+    done = run_layers(
         random_tokens([4], 8, 3),
         weights,
         parse_mask("window:2"),

@@ -11,11 +11,12 @@ from torch import Tensor
 
 from rankfall.dynamics.ordinary import certificate
 from rankfall.dynamics.rate import MeasuredRate, measured_rate
-from rankfall.dynamics.simulate import DEFAULT_MEASURES, Simulation, simulate
 from rankfall.dynamics.step import PURE_ATTENTION, Rule, counterexample_tokens, random_tokens
-from rankfall.dynamics.weights import DrawnWeights, Recipe
+from rankfall.dynamics.trajectory import DEFAULT_MEASURES, Trajectory, run_layers
+from rankfall.dynamics.weights import DrawnWeights, WeightRecipe
 from rankfall.errors import require_count
 from rankfall.masks import MaskSchedule
+from rankfall.progress import Progress, silent
 from rankfall.theory.collapse import CollapseTheorem, collapse_theorem
 from rankfall.theory.norm_collapse import NormCollapseTheorem, norm_collapse_theorem
 from rankfall.theory.uniform_attention import tail_rate
@@ -34,7 +35,7 @@ class Experiment:
     """
 
     masks: tuple[MaskSchedule, ...]
-    recipe: Recipe
+    recipe: WeightRecipe
     tokens: int
     layers: int
     rule: Rule = PURE_ATTENTION
@@ -49,7 +50,7 @@ class Experiment:
 
 @final
 @dataclass(frozen=True)
-class Report:
+class MaskResult:
     """What one mask did: its simulation's samples (one per seed), the theorem, the tail, the measured rates."""
 
     mask: MaskSchedule
@@ -66,7 +67,7 @@ class Report:
     kept: Tensor | None = field(repr=False, default=None)
 
 
-def run(experiment: Experiment, progress: Callable[[int], None] | None = None) -> list[Report]:
+def run(experiment: Experiment, progress: Progress = silent) -> list[MaskResult]:
     """Simulate all masks and seeds as one batch, then set the theory beside each mask."""
     require_count("the number of tokens", experiment.tokens)
     start = counterexample_tokens if experiment.recipe.value == "counterexample" else random_tokens
@@ -81,7 +82,7 @@ def run(experiment: Experiment, progress: Callable[[int], None] | None = None) -
         experiment.device,
     )
     masks = [mask for mask in experiment.masks for _ in range(seeds)]
-    done = simulate(
+    done = run_layers(
         own.repeat(copies, 1, 1),
         weights,
         masks if copies > 1 else masks[0],
@@ -93,10 +94,10 @@ def run(experiment: Experiment, progress: Callable[[int], None] | None = None) -
         ordinary=experiment.checks,
         progress=progress,
     )
-    return [_report(experiment, done, own, place) for place in range(copies)]
+    return [_result(experiment, done, own, place) for place in range(copies)]
 
 
-def _report(experiment: Experiment, done: Simulation, own: Tensor, place: int) -> Report:
+def _result(experiment: Experiment, done: Trajectory, own: Tensor, place: int) -> MaskResult:
     mask, seeds = experiment.masks[place], len(experiment.seeds)
     samples = range(place * seeds, (place + 1) * seeds)
     one = DrawnWeights(experiment.recipe, experiment.seeds[:1], [experiment.temperature])
@@ -122,7 +123,7 @@ def _report(experiment: Experiment, done: Simulation, own: Tensor, place: int) -
         proved = certificate(first, one, mask, min(experiment.layers, CERTIFIED_LAYERS), experiment.rule)
     tail, reason = _tail(experiment, mask, one)
     log_mu = done.log_mu
-    return Report(
+    return MaskResult(
         mask=mask,
         seeds=experiment.seeds,
         records=_over_seeds(done, list(samples)),
@@ -163,7 +164,7 @@ def _tail(experiment: Experiment, mask: MaskSchedule, weights: DrawnWeights) -> 
     return tail_rate(mask, experiment.tokens, torch.linalg.eigvals(value).numpy(), rule.residual), None
 
 
-def _over_seeds(done: Simulation, samples: list[int]) -> list[dict[str, Any]]:
+def _over_seeds(done: Trajectory, samples: list[int]) -> list[dict[str, Any]]:
     """One sample's records as they are; over several, medians, with the extremes of log10 mu beside."""
     if len(samples) == 1:
         return done.records(samples[0])
