@@ -180,10 +180,11 @@ def collapse_theorem(
     diameter = float(torch.cdist(tokens, tokens).max())
     assert facts.radius is not None
     bound = ContractionBound(
-        least_weight(degree, strength, reach, diameter), facts.radius * schedule.period, n, min(1.0, value_norm)
+        least_weight(degree, strength, reach, diameter),
+        facts.radius * schedule.period,
+        n,
+        value_norm if uniform else min(1.0, value_norm),
     )
-    if uniform:
-        bound = ContractionBound(1 / degree, facts.radius * schedule.period, n, value_norm)
     return CollapseTheorem(hypotheses, bound, facts, tokens)
 
 

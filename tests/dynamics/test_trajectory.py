@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from rankfall.catalogue import MASKS
 from rankfall.dynamics.rate import measured_rate
 from rankfall.dynamics.step import Rule, counterexample_tokens, random_tokens
 from rankfall.dynamics.trajectory import run_layers
@@ -18,13 +19,11 @@ from rankfall.mechanism.heads import Heads
 from rankfall.norms import UnitNorm
 from rankfall.theory.uniform_attention import tail_rate
 
-MASKS = ("complete", "causal", "window:2", "causal-window:2", "star", "prefix:3", "ring:1", "random:0.5:2")
-
 
 def test_batch_is_the_same_as_one_by_one() -> None:
     """Masks, seeds and temperatures in one program change nothing for any sample."""
-    seeds, temperatures = list(range(len(MASKS))), [0.5 + 0.25 * k for k in range(len(MASKS))]
-    masks = [parse_mask(name) for name in MASKS]
+    masks = [kind.examples()[-1] for kind in MASKS]
+    seeds, temperatures = list(range(len(masks))), [0.5 + 0.25 * k for k in range(len(masks))]
     recipe = WeightRecipe(4, heads=2, per_layer=True)
     together = run_layers(random_tokens(seeds, 9, 4), DrawnWeights(recipe, seeds, temperatures), masks, 30)
     for place, mask in enumerate(masks):
