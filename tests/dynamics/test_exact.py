@@ -14,7 +14,7 @@ from rankfall.dynamics.split import split
 from rankfall.dynamics.split_attention import split_step
 from rankfall.dynamics.step import Rule
 from rankfall.dynamics.trajectory import run_layers
-from rankfall.dynamics.weights import SharedWeights
+from rankfall.dynamics.weights import GivenWeights
 from rankfall.masks import MaskSchedule, parse_mask, parse_schedule
 from rankfall.mechanism.heads import Heads
 from rankfall.norms import PLACEMENTS, LayerNorm, NoNorm, RMSNorm, UnitNorm
@@ -86,7 +86,7 @@ def test_every_norm(exact, drawn, norm, placement, residual) -> None:
     tokens, heads = drawn(2)
     rule, masks = Rule(norm, placement, residual), parse_schedule("causal")
     expected = exact(tokens, heads, masks, rule, 30, 120)
-    done = run_layers(tokens[None], SharedWeights(heads), masks, 30, rule, measures=())
+    done = run_layers(tokens[None], GivenWeights((heads,)), masks, 30, rule, measures=())
     assert done.exact == norm.exact(tokens.shape[-1])
     if done.exact:
         told, tolerance = len(expected), TOLERANCE

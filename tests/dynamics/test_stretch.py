@@ -13,7 +13,7 @@ from rankfall.dynamics.split import Split, split
 from rankfall.dynamics.split_attention import split_step
 from rankfall.dynamics.step import Rule, random_tokens
 from rankfall.dynamics.trajectory import Stepper, run_layers
-from rankfall.dynamics.weights import DrawnWeights, GivenWeights, SharedWeights, WeightRecipe
+from rankfall.dynamics.weights import DrawnWeights, GivenWeights, WeightRecipe
 from rankfall.masks import parse_mask, parse_schedule
 from rankfall.mechanism.heads import Heads
 
@@ -62,7 +62,7 @@ def test_stretch_is_the_same_as_layer_by_layer(mask, heads, batch) -> None:
 def test_simulation_with_stretches_agrees_with_arbitrary_precision(exact, drawn, mask, layers, digits) -> None:
     tokens, heads = drawn(1)
     expected = torch.tensor(exact(tokens, heads, parse_schedule(mask), Rule(), layers, digits), dtype=torch.float64)
-    done = run_layers(tokens[None], SharedWeights(heads), parse_mask(mask), layers, measures=(), ordinary=False)
+    done = run_layers(tokens[None], GivenWeights((heads,)), parse_mask(mask), layers, measures=(), ordinary=False)
     finite = expected > -2.302 * (digits - 20)
     assert float(expected[finite].min()) < -60
     torch.testing.assert_close(done.log_mu[finite, 0], expected[finite], rtol=TOLERANCE, atol=5e-11)
@@ -105,7 +105,7 @@ def test_growing_tokens_end_a_stretch_before_scores_return() -> None:
     plan = MaskPlan(parse_mask("causal"), 1, 3)
     start = split(torch.tensor([[[1.0, 1.0], [2.0, 0.0], [0.0, 0.0]]], dtype=torch.float64), plan.reference())
     state = replace(start, log_ratio=start.log_ratio - 50)
-    weights = SharedWeights(uniform(30.0))
+    weights = GivenWeights((uniform(30.0),))
     states = Stepper(weights, plan, Rule(), 60).advance(0, state)
     assert 1 < states.batch < 20
     loud = 2 * states.log_size + states.log_ratio
@@ -122,7 +122,7 @@ def test_vanishing_values_do_not_underflow_within_a_stretch(value) -> None:
     start = torch.tensor([[[1.0, 1.0], [1.0, 2.0], [3.0, 0.0]]], dtype=torch.float64)
     settled_state = split(start, torch.tensor([[1.0, 0.0, 0.0]], dtype=torch.float64))
     state = replace(settled_state, log_ratio=settled_state.log_ratio - 100)
-    stepper = stepper_of(SharedWeights(heads), parse_mask("causal"), 3, 1, 10)
+    stepper = stepper_of(GivenWeights((heads,)), parse_mask("causal"), 3, 1, 10)
     one_by_one, layer = state, 0
     while layer < 10:
         states = stepper.advance(layer, state)

@@ -12,7 +12,7 @@ from rankfall.catalogue import MASKS
 from rankfall.dynamics.rate import measured_rate
 from rankfall.dynamics.step import Rule, counterexample_tokens, random_tokens
 from rankfall.dynamics.trajectory import run_layers
-from rankfall.dynamics.weights import DrawnWeights, GivenWeights, SharedWeights, WeightRecipe
+from rankfall.dynamics.weights import DrawnWeights, GivenWeights, WeightRecipe
 from rankfall.errors import RequestError
 from rankfall.masks import parse_mask, parse_schedule
 from rankfall.mechanism.heads import Heads
@@ -143,7 +143,7 @@ def test_uniform_complete_attention_makes_tokens_equal_at_once() -> None:
 def test_contracting_values_stay_exact() -> None:
     """mu at 10^-1200 and tokens at 10^-600: sizes are logarithms too."""
     heads = DrawnWeights(WeightRecipe(3), [0]).at(0)
-    small = SharedWeights(replace(heads, value=0.5 * heads.value))
+    small = GivenWeights((replace(heads, value=0.5 * heads.value),))
     options = {"measures": (), "thin": 500, "ordinary": False}
     done = run_layers(random_tokens([0], 5, 3), small, parse_mask("causal"), 2000, **options)
     assert float(done.columns["log10_mu"][-1]) < -1200
@@ -171,21 +171,21 @@ def test_refusals() -> None:
     tokens, causal = random_tokens([0], 4, 3), parse_mask("causal")
     rectangular = replace(eye(3), value=torch.ones(1, 3, 2, dtype=torch.float64))
     with pytest.raises(RequestError, match="a square value map"):
-        run_layers(tokens, SharedWeights(rectangular), causal, 2)
+        run_layers(tokens, GivenWeights((rectangular,)), causal, 2)
     zero = tokens.clone()
     zero[0, 2] = 0
     with pytest.raises(RequestError, match=r"no zero token under the unit norm.*token 2"):
-        run_layers(zero, SharedWeights(eye(3)), causal, 2, Rule(UnitNorm()))
+        run_layers(zero, GivenWeights((eye(3),)), causal, 2, Rule(UnitNorm()))
     broken = tokens.clone()
     broken[0, 1, 1] = math.nan
     with pytest.raises(RequestError, match="finite tokens"):
-        run_layers(broken, SharedWeights(eye(3)), causal, 2)
+        run_layers(broken, GivenWeights((eye(3),)), causal, 2)
     with pytest.raises(RequestError, match="finite value weights"):
-        run_layers(tokens, SharedWeights(eye(3, math.inf)), causal, 2)
+        run_layers(tokens, GivenWeights((eye(3, math.inf),)), causal, 2)
     with pytest.raises(RequestError, match="stay representable"):
-        run_layers(tokens, SharedWeights(eye(3, 1e30)), causal, 40, ordinary=False)
+        run_layers(tokens, GivenWeights((eye(3, 1e30),)), causal, 40, ordinary=False)
     with pytest.raises(RequestError, match="a batch of token matrices"):
-        run_layers(tokens[0], SharedWeights(eye(3)), causal, 2)
+        run_layers(tokens[0], GivenWeights((eye(3),)), causal, 2)
     with pytest.raises(RequestError, match="a placement among"):
         Rule(UnitNorm(), "middle")  # type: ignore[arg-type]
     with pytest.raises(RequestError, match="a finite residual"):

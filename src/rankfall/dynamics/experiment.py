@@ -18,11 +18,13 @@ from rankfall.errors import require_count
 from rankfall.masks import MaskSchedule
 from rankfall.progress import Progress, silent
 from rankfall.theory.collapse import CollapseTheorem, collapse_theorem
-from rankfall.theory.norm_collapse import NormCollapseTheorem, norm_collapse_theorem
+from rankfall.theory.norm_collapse import norm_collapse_theorem
 from rankfall.theory.uniform_attention import tail_rate
 
 # Products of attention matrices cost n^3 a layer; a few hundred layers show their rate.
 CERTIFIED_TOKENS, CERTIFIED_LAYERS = 256, 200
+# Differences of a smaller share of the tokens are rounding in plain float64.
+LOG10_ROUNDING = -13.0
 
 
 @final
@@ -56,7 +58,7 @@ class MaskResult:
     mask: MaskSchedule
     seeds: tuple[int, ...]
     records: list[dict[str, Any]]
-    theorem: CollapseTheorem | NormCollapseTheorem
+    theorem: CollapseTheorem
     tail_rate: float | None
     tail_reason: str | None
     rates: list[MeasuredRate | None]
@@ -112,17 +114,10 @@ def _result(experiment: Experiment, done: Trajectory, own: Tensor, place: int) -
     )
     proved = None
     # Under a norm the product of attention matrices is not what moves the tokens.
-    pure = isinstance(theorem, CollapseTheorem)
-    if (
-        experiment.checks
-        and pure
-        and theorem.applies
-        and experiment.tokens <= CERTIFIED_TOKENS
-        and experiment.layers > 0
-    ):
+    small = experiment.tokens <= CERTIFIED_TOKENS and experiment.layers > 0
+    if experiment.checks and small and theorem.applies and experiment.rule.norm.identity:
         proved = certificate(first, one, mask, min(experiment.layers, CERTIFIED_LAYERS), experiment.rule)
     tail, reason = _tail(experiment, mask, one)
-    log_mu = done.log_mu
     return MaskResult(
         mask=mask,
         seeds=experiment.seeds,
@@ -130,7 +125,7 @@ def _result(experiment: Experiment, done: Trajectory, own: Tensor, place: int) -
         theorem=theorem,
         tail_rate=tail,
         tail_reason=reason,
-        rates=[measured_rate(done.layers, log_mu[:, sample].tolist()) for sample in samples],
+        rates=[_rate(done, sample) for sample in samples],
         floors=[asdict(done.floors[sample]) for sample in samples] if done.floors is not None else [],
         certificate=asdict(proved) if proved is not None else None,
         bound_log_mu=theorem.log_mu(torch.tensor(done.layers)) if theorem.applies else None,
@@ -139,7 +134,14 @@ def _result(experiment: Experiment, done: Trajectory, own: Tensor, place: int) -
     )
 
 
-def _theorem(experiment: Experiment) -> Callable[..., CollapseTheorem | NormCollapseTheorem]:
+def _rate(done: Trajectory, sample: int) -> MeasuredRate | None:
+    """Measured over all layers, or, without exact arithmetic, over those before rounding is all that is left."""
+    relative = done.columns["log10_relative_mu"][:, sample]
+    told = len(relative) if done.exact else int((relative > LOG10_ROUNDING).long().cumprod(dim=0).sum())
+    return measured_rate(done.layers[:told], done.log_mu[:told, sample].tolist())
+
+
+def _theorem(experiment: Experiment) -> Callable[..., CollapseTheorem]:
     """B-thm2 where a norm after the layer scales every token to one length, B-thm1 (and its refusal) elsewhere."""
     norm, post = experiment.rule.norm, experiment.rule.placement == "post"
     scaled = norm.length(experiment.recipe.width) is not None and not norm.centres

@@ -80,19 +80,8 @@ class Weights(Protocol):
 
 @final
 @dataclass(frozen=True)
-class SharedWeights:
-    """The same given weights in every layer."""
-
-    heads: Heads
-
-    def at(self, layer: int) -> Heads:
-        return self.heads
-
-
-@final
-@dataclass(frozen=True)
 class GivenWeights:
-    """Given weights layer by layer, repeated from the start when there are more layers."""
+    """Given weights layer by layer, repeated from the start when there are more layers: one for all of them, say."""
 
     layers: tuple[Heads, ...]
 

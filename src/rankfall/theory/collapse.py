@@ -10,7 +10,7 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
-from rankfall.errors import require
+from rankfall.errors import RequestError
 from rankfall.masks import Mask, MaskFacts, MaskSchedule
 from rankfall.mechanism.heads import Heads, bilinear_forms, value_forms
 from rankfall.norms import NO_NORM, Norm
@@ -98,15 +98,14 @@ class Hypothesis:
     evidence: str
 
 
-@final
 @dataclass(frozen=True)
 class CollapseTheorem:
     """B-thm1 on the given input. `bound` is None, and `reason` says why, when a hypothesis fails."""
 
     statement: ClassVar[str] = "B-thm1"
     hypotheses: tuple[Hypothesis, ...]
-    bound: ContractionBound | None
     facts: MaskFacts
+    bound: ContractionBound | None
     start: Tensor
 
     @property
@@ -116,13 +115,10 @@ class CollapseTheorem:
 
     def log_mu(self, layers: Tensor) -> Tensor:
         """The bound on log mu after so many layers."""
-        require(
-            self.bound is not None,
-            required="the hypotheses of B-thm1",
-            got=self.reason,
-            remedy="the bound does not apply",
-        )
-        assert self.bound is not None
+        if self.bound is None:
+            raise RequestError(
+                required=f"the hypotheses of {self.statement}", got=self.reason, remedy="the bound does not apply"
+            )
         return self.bound.log_mu(layers, self.start)
 
     @property
@@ -174,7 +170,7 @@ def collapse_theorem(
         ),
     )
     if not all(one.holds for one in hypotheses):
-        return CollapseTheorem(hypotheses, None, facts, tokens)
+        return CollapseTheorem(hypotheses, facts, None, tokens)
     degree = max(int(schedule.at(layer).dense(n).sum(dim=-1).max()) for layer in range(schedule.period))
     reach = float(torch.linalg.vector_norm(tokens, dim=-1).max())
     diameter = float(torch.cdist(tokens, tokens).max())
@@ -185,7 +181,7 @@ def collapse_theorem(
         n,
         value_norm if uniform else min(1.0, value_norm),
     )
-    return CollapseTheorem(hypotheses, bound, facts, tokens)
+    return CollapseTheorem(hypotheses, facts, bound, tokens)
 
 
 def _rooted(facts: MaskFacts, schedule: MaskSchedule) -> Hypothesis:
