@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import mpmath
 import pytest
 import torch
 
 from rankfall.catalogue import MASKS, NORMS
+from rankfall.dynamics.experiment import Experiment, run
 from rankfall.dynamics.mixing import MaskPlan
 from rankfall.dynamics.split import split
 from rankfall.dynamics.split_attention import split_step
 from rankfall.dynamics.step import Rule
 from rankfall.dynamics.trajectory import run_layers
-from rankfall.dynamics.weights import GivenWeights
+from rankfall.dynamics.weights import GivenWeights, WeightRecipe
 from rankfall.masks import MaskSchedule, parse_mask, parse_schedule
 from rankfall.mechanism.heads import Heads
-from rankfall.norms import PLACEMENTS, LayerNorm, NoNorm, RMSNorm, UnitNorm
+from rankfall.norms import PLACEMENTS, LayerNorm, NoNorm, Norm, RMSNorm, UnitNorm
 
 # log mu, absolute: digits are lost one by one over hundreds of layers, never all at once.
 TOLERANCE = 5e-11
@@ -79,7 +81,21 @@ def test_every_mask(exact, drawn, mask, norm) -> None:
     assert worst < TOLERANCE
 
 
-@pytest.mark.parametrize("norm", NORM_EXAMPLES, ids=str)
+@dataclass(frozen=True)
+class Squashed(Norm):
+    """A norm that is no scaling: x / (1 + |x|)."""
+
+    name: ClassVar[str] = "squashed"
+    meaning: ClassVar[str] = "tokens inside the unit ball"
+
+    def normalise(self, tokens):
+        return tokens / (1 + torch.linalg.vector_norm(tokens, dim=-1, keepdim=True))
+
+    def reference(self, row):
+        return [x / (1 + sum(y * y for y in row) ** 0.5) for x in row]
+
+
+@pytest.mark.parametrize("norm", [*NORM_EXAMPLES, Squashed()], ids=str)
 @pytest.mark.parametrize("placement", PLACEMENTS)
 @pytest.mark.parametrize("residual", [0.0, 0.5])
 def test_every_norm(exact, drawn, norm, placement, residual) -> None:
@@ -96,6 +112,20 @@ def test_every_norm(exact, drawn, norm, placement, residual) -> None:
         tolerance = ROUNDED_TOLERANCE
     assert told > 3
     assert done.log_mu[:told, 0].tolist() == pytest.approx(expected[:told], abs=tolerance)
+
+
+def test_a_norm_without_exact_arithmetic_says_so_and_gives_no_rate_of_rounding() -> None:
+    masks, recipe = (parse_schedule("causal"),), WeightRecipe(4, value="identity")
+    told = {}
+    for norm in (UnitNorm(), Squashed()):
+        (told[norm],) = run(Experiment(masks, recipe, tokens=6, layers=200, rule=Rule(norm)))
+    assert told[UnitNorm()].exact
+    assert told[UnitNorm()].rates[0].last_layer == 200
+    rounded = told[Squashed()]
+    assert not rounded.exact
+    assert rounded.rates[0].last_layer < 100
+    assert not rounded.theorem.applies
+    assert rounded.tail_rate is None
 
 
 @pytest.mark.parametrize("mask", ["complete", "causal"])
