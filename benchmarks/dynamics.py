@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from benchmarks._harness import alternately, seconds
-from rankfall.dynamics.simulate import simulate
 from rankfall.dynamics.step import random_tokens
-from rankfall.dynamics.weights import DrawnWeights, Recipe
+from rankfall.dynamics.trajectory import run_layers
+from rankfall.dynamics.weights import DrawnWeights, WeightRecipe
 from rankfall.masks import Mask, parse_mask
 from rankfall.mechanism.heads import Heads
 from rankfall.provenance import provenance
@@ -50,9 +50,9 @@ def compare(name: str, tokens: int, batch: int, layers: int, device: str) -> dic
     """Both routes on the same input in one run, and how far their mu agree while the dense one still can."""
     mask = parse_mask(name)
     start = random_tokens(range(batch), tokens, DIM).to(device)
-    weights = DrawnWeights(Recipe(DIM), range(batch), device=device)
+    weights = DrawnWeights(WeightRecipe(DIM), range(batch), device=device)
     heads = weights.at(0)
-    ours = simulate(start, weights, mask, layers, measures=(), ordinary=False).columns["mu"][1:]
+    ours = run_layers(start, weights, mask, layers, measures=(), ordinary=False).columns["mu"][1:]
     theirs = dense_loop(start, heads, mask, layers).cpu()
     visible = theirs > 1e-10
     difference = float(((ours - theirs).abs() / theirs)[visible].max())
@@ -85,7 +85,7 @@ def scaling(device: str, quick: bool) -> list[dict[str, Any]]:
     rows = []
     for varied, tokens, batch, layers in cells:
         start = random_tokens(range(batch), tokens, DIM).to(device)
-        weights = DrawnWeights(Recipe(DIM), range(batch), device=device)
+        weights = DrawnWeights(WeightRecipe(DIM), range(batch), device=device)
         run = partial(simulate, start, weights, mask, layers, measures=(), thin=layers, ordinary=False)
         taken = seconds(run, device=device, repeats=2)
         rows.append(
@@ -114,7 +114,7 @@ def memory_share(device: str) -> dict[str, Any] | None:
     mask = parse_mask("window:16")
     rows: dict[str, Any] = {"tokens": tokens, "batch": batch, "layers": layers, "peak_bytes_per_second": peak}
     for query_key in ("zero", "random"):
-        weights = DrawnWeights(Recipe(DIM, query_key), range(batch), device=device)
+        weights = DrawnWeights(WeightRecipe(DIM, query_key), range(batch), device=device)
         run = partial(simulate, start, weights, mask, layers, measures=(), thin=layers, ordinary=False)
         taken = seconds(run, device=device, repeats=3)
         least = 2 * 8 * batch * tokens * DIM * layers

@@ -14,7 +14,7 @@ def _():
 
     from rankfall.dynamics.experiment import Experiment, run
     from rankfall.dynamics.step import Rule
-    from rankfall.dynamics.weights import Recipe
+    from rankfall.dynamics.weights import WeightRecipe
     from rankfall.masks import parse_schedule
     from rankfall.norms import parse_norm
     from rankfall.planning.candidates import Sharing, candidates, reference_shape
@@ -24,7 +24,7 @@ def _():
     return (
         Experiment,
         HeadClass,
-        Recipe,
+        WeightRecipe,
         Rule,
         Sharing,
         candidates,
@@ -91,7 +91,7 @@ def _(mo):
 
 
 @app.cell
-def _(Experiment, Recipe, Rule, mo, parse_norm, parse_schedule, run):
+def _(Experiment, WeightRecipe, Rule, mo, parse_norm, parse_schedule, run):
     treatments = {
         "attention alone": Rule(),
         "unit norm": Rule(parse_norm("unit")),
@@ -102,7 +102,9 @@ def _(Experiment, Recipe, Rule, mo, parse_norm, parse_schedule, run):
     masks = tuple(parse_schedule(text) for text in spellings)
     survivors = []
     for _name, _rule in treatments.items():
-        _reports = run(Experiment(masks, Recipe(width=32), tokens=64, layers=48, rule=_rule, thin=48, checks=False))
+        _reports = run(
+            Experiment(masks, WeightRecipe(width=32), tokens=64, layers=48, rule=_rule, thin=48, checks=False)
+        )
         _ranks = {str(one.mask): round(one.records[-1]["effective_rank"], 2) for one in _reports}
         survivors.append({"between layers": _name, **_ranks})
     for _row in survivors:

@@ -17,7 +17,7 @@ def _():
     import torch
 
     from rankfall.dynamics.experiment import Experiment, run
-    from rankfall.dynamics.weights import Recipe
+    from rankfall.dynamics.weights import WeightRecipe
     from rankfall.masks import Mask, MaskSchedule, parse_mask
     from rankfall.theory.head_bounds import HeadClass, mse_floor
     from rankfall.theory.random_features.best_fit import fit
@@ -30,7 +30,7 @@ def _():
         HeadClass,
         Mask,
         MaskSchedule,
-        Recipe,
+        WeightRecipe,
         dataclass,
         draw_heads,
         fit,
@@ -73,12 +73,12 @@ def _(ClassVar, Mask, dataclass, torch):
 
 
 @app.cell
-def _(Experiment, MaskSchedule, PowersOfTwo, Recipe, parse_mask, run):
+def _(Experiment, MaskSchedule, PowersOfTwo, WeightRecipe, parse_mask, run):
     masks = [PowersOfTwo(), parse_mask("causal"), parse_mask("window:4")]
     reports = run(
         Experiment(
             masks=tuple(MaskSchedule((mask,)) for mask in masks),
-            recipe=Recipe(width=16),
+            recipe=WeightRecipe(width=16),
             tokens=32,
             layers=300,
             thin=10,

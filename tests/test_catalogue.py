@@ -12,7 +12,7 @@ import pytest
 import rankfall
 from rankfall import catalogue
 from rankfall.constructions.base import Construction
-from rankfall.equilibria.base import Family
+from rankfall.equilibria.families import EquilibriumFamily
 from rankfall.errors import RequestError
 from rankfall.figures.base import Reproduction
 from rankfall.masks import Explicit, Mask, Window
@@ -26,7 +26,7 @@ BASES = {
     "NORMS": Norm,
     "TASKS": Task,
     "CONSTRUCTIONS": Construction,
-    "FAMILIES": Family,
+    "FAMILIES": EquilibriumFamily,
     "ENGINES": Engine,
 }
 # A mask given as a matrix has no spelling.

@@ -1,4 +1,4 @@
-"""Norms: their defining property, their invariances, zero tokens, placement."""
+"""Norms: their defining property, what they declare, zero tokens, training, placement."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ from hypothesis import strategies as st
 
 from rankfall.catalogue import NORMS
 from rankfall.errors import RequestError
-from rankfall.norms import LayerNorm, NoNorm, RMSNorm, UnitNorm, parse_norm, place
+from rankfall.norms import LayerNorm, NoNorm, Norm, RMSNorm, UnitNorm, parse_norm, place
+from rankfall.training.cell import Cell
+from rankfall.training.encoder import encoder_for
+from rankfall.training.parameters import layout
 
 F64 = torch.float64
+EXAMPLES = [norm for kind in NORMS for norm in kind.examples()]
 
 
 def tokens_of(seed: int, *shape: int) -> torch.Tensor:
@@ -46,18 +50,57 @@ def test_gain_and_bias() -> None:
     )
 
 
-@pytest.mark.parametrize("kind", NORMS, ids=lambda kind: kind.name)
-def test_zero_token_stays_zero_with_a_finite_gradient(kind) -> None:
+@pytest.mark.parametrize("norm", EXAMPLES, ids=str)
+def test_plain_reference_says_the_same(norm: Norm) -> None:
+    tokens = tokens_of(5, 4, 6)
+    expected = torch.tensor([norm.reference(row) for row in tokens.tolist()], dtype=F64)
+    assert torch.allclose(norm(tokens), expected, atol=1e-14)
+
+
+@pytest.mark.parametrize("norm", EXAMPLES, ids=str)
+@pytest.mark.parametrize("width", [2, 6])
+def test_length_centring_and_scaling_are_as_declared(norm: Norm, width: int) -> None:
+    tokens = tokens_of(6, 50, width)
+    out, length, scaling = norm(tokens), norm.length(width), norm.scaling(width)
+    lengths = out.norm(dim=-1)
+    assert norm.identity == torch.equal(out, tokens)
+    assert norm.centres == torch.allclose(out.mean(dim=-1), torch.zeros(50, dtype=F64), atol=1e-12)
+    assert (length is not None) == torch.allclose(lengths, lengths[:1])
+    if length is not None:
+        assert torch.allclose(lengths, torch.full_like(lengths, length))
+    if scaling is not None:
+        inner = tokens - tokens.mean(dim=-1, keepdim=True) if norm.centres else tokens
+        root = (inner.square().sum(dim=-1, keepdim=True) + scaling.epsilon).sqrt()
+        assert torch.allclose(out, scaling.length * inner / root, atol=1e-13)
+
+
+@pytest.mark.parametrize("norm", EXAMPLES, ids=str)
+def test_zero_token_stays_zero_with_a_finite_gradient(norm: Norm) -> None:
     tokens = torch.zeros(2, 5, dtype=F64, requires_grad=True)
-    out = kind()(tokens)
+    out = norm(tokens)
     assert torch.equal(out, torch.zeros(2, 5, dtype=F64))
     out.sum().backward()
     assert torch.isfinite(tokens.grad).all()
 
 
-@pytest.mark.parametrize("kind", NORMS, ids=lambda kind: kind.name)
-def test_gradients(kind) -> None:
-    assert torch.autograd.gradcheck(kind(), (tokens_of(3, 3, 4).requires_grad_(),))
+@pytest.mark.parametrize("norm", EXAMPLES, ids=str)
+def test_gradients(norm: Norm) -> None:
+    assert torch.autograd.gradcheck(norm, (tokens_of(3, 3, 4).requires_grad_(),))
+
+
+@pytest.mark.parametrize("norm", EXAMPLES, ids=str)
+def test_training_learns_what_the_norm_declares(norm: Norm) -> None:
+    """The norm's gain and bias are in the layout, start at one and zero, and are used."""
+    cell = Cell(dim=8, points=3, rank=8, multiplier=1, feed_forward=8, norm=str(norm), batch=2)
+    weights = layout(cell)
+    own = {slot.name: slot.shape for slot in weights.slots if "0.attention_norm" in slot.name}
+    assert own == {f"0.attention_norm_{part}": (size,) for part, size in norm.gains(8).items()}
+    views = weights.views(weights.initial(0)[None])
+    out = encoder_for([cell])(views, tokens_of(7, 1, 2, 3, 8), None)
+    assert torch.isfinite(out).all()
+    for name in own:
+        views[name].add_(0.5)
+    assert torch.equal(encoder_for([cell])(views, tokens_of(7, 1, 2, 3, 8), None), out) == (not own)
 
 
 def test_placement() -> None:
@@ -67,7 +110,13 @@ def test_placement() -> None:
     assert torch.equal(place(norm, layer, tokens, "pre", 0.5), 0.5 * tokens + layer(norm(tokens)))
 
 
-def test_names() -> None:
-    assert [parse_norm(kind.name) for kind in NORMS] == [kind() for kind in NORMS]
-    with pytest.raises(RequestError, match=r"a norm among none, unit, layer\[:EPSILON\], rms\[:EPSILON\]; got batch"):
+@pytest.mark.parametrize("norm", EXAMPLES, ids=str)
+def test_argument_reads_back(norm: Norm) -> None:
+    assert parse_norm(str(norm)) == norm
+
+
+def test_an_unknown_name_is_refused() -> None:
+    assert str(LayerNorm()) == "layer"
+    assert str(LayerNorm(1e-5)) == "layer:1e-05"
+    with pytest.raises(RequestError, match=r"a norm among none, unit, layer\[:EPSILON\].*; got batch"):
         parse_norm("batch")

@@ -13,7 +13,7 @@ from rankfall.registry import Registry
 
 if TYPE_CHECKING:
     from rankfall.constructions.base import Construction
-    from rankfall.equilibria.base import Family
+    from rankfall.equilibria.families import EquilibriumFamily
     from rankfall.figures.base import Reproduction
     from rankfall.masks.base import Mask
     from rankfall.measures.measures import Measure
@@ -100,14 +100,14 @@ CONSTRUCTIONS: Registry[type[Construction]] = Registry(
     example="full-rank-head",
 )
 
-FAMILIES: Registry[type[Family]] = Registry(
+FAMILIES: Registry[type[EquilibriumFamily]] = Registry(
     "family",
     {
-        "star": "rankfall.equilibria.star:Star",
-        "window": "rankfall.equilibria.shift:Window",
-        "past": "rankfall.equilibria.shift:Past",
-        "chain": "rankfall.equilibria.chain:Chain",
-        "diagonal": "rankfall.equilibria.star:Diagonal",
+        "star": "rankfall.equilibria.star:StarFamily",
+        "window": "rankfall.equilibria.shift:WindowFamily",
+        "past": "rankfall.equilibria.shift:PastFamily",
+        "chain": "rankfall.equilibria.chain:ChainFamily",
+        "diagonal": "rankfall.equilibria.star:DiagonalFamily",
     },
     example="star; leave it out for the best conditioned",
 )

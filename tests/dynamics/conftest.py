@@ -23,19 +23,6 @@ def _product(left: list, right: list) -> list:
     return [[mpmath.fdot(row, column) for column in columns] for row in left]
 
 
-def _norm(row: list, rule: Rule) -> list:
-    name, d = rule.norm.name, len(row)
-    if name == "none":
-        return row
-    if name == "layer":
-        mean = mpmath.fsum(row) / d
-        row = [entry - mean for entry in row]
-    squares = mpmath.fdot(row, row)
-    if name in ("layer", "rms"):
-        squares = squares / d + mpmath.mpf(rule.norm.epsilon)
-    return [entry / mpmath.sqrt(squares) for entry in row]
-
-
 def _head(x: list, heads: Heads, h: int, allowed: list) -> list:
     query = _product(x, _matrix(heads.query[h]))
     key = _product(x, _matrix(heads.key[h]))
@@ -71,11 +58,11 @@ def exact_log_mu(
         found = [_log_mu(x)]
         for layer in range(layers):
             allowed = masks.at(layer).dense(len(x)).tolist()
-            asked = [_norm(row, rule) for row in x] if rule.placement == "pre" else x
-            mixed = _sum(*(_head(asked, heads, h, allowed) for h in range(heads.heads)))
+            normed = [rule.norm.reference(row) for row in x] if rule.placement == "pre" else x
+            mixed = _sum(*(_head(normed, heads, h, allowed) for h in range(heads.heads)))
             x = _sum([[alpha * entry for entry in row] for row in x], mixed)
             if rule.placement == "post":
-                x = [_norm(row, rule) for row in x]
+                x = [rule.norm.reference(row) for row in x]
             found.append(_log_mu(x))
     return found
 

@@ -6,7 +6,7 @@ import pytest
 
 from rankfall.dynamics.experiment import Experiment, run
 from rankfall.dynamics.step import Rule
-from rankfall.dynamics.weights import Recipe
+from rankfall.dynamics.weights import WeightRecipe
 from rankfall.masks import parse_schedule
 from rankfall.norms import parse_norm
 
@@ -18,7 +18,7 @@ STATEMENTS = {"none": "B-thm1", "unit": "B-thm2", "rms": "B-thm2"}
 def test_measured_mu_stays_below_the_bound(norm: str, mask: str) -> None:
     experiment = Experiment(
         masks=(parse_schedule(mask),),
-        recipe=Recipe(8, "random", "orthogonal"),
+        recipe=WeightRecipe(8, "random", "orthogonal"),
         tokens=6,
         layers=25,
         rule=Rule(parse_norm(norm)),
@@ -32,7 +32,7 @@ def test_measured_mu_stays_below_the_bound(norm: str, mask: str) -> None:
 
 def test_layer_norm_is_outside_both_theorems() -> None:
     experiment = Experiment(
-        (parse_schedule("causal"),), Recipe(8, "random", "orthogonal"), 6, 3, Rule(parse_norm("layer"))
+        (parse_schedule("causal"),), WeightRecipe(8, "random", "orthogonal"), 6, 3, Rule(parse_norm("layer"))
     )
     (report,) = run(experiment)
     assert not report.theorem.applies

@@ -11,7 +11,7 @@ from rankfall.dynamics.mixing import MaskPlan
 from rankfall.dynamics.ordinary import certificate
 from rankfall.dynamics.rate import measured_rate
 from rankfall.dynamics.step import FeedForward, Rule, full_block, random_tokens
-from rankfall.dynamics.weights import ALL_QUERY_KEYS, ALL_VALUES, DrawnWeights, Recipe
+from rankfall.dynamics.weights import ALL_QUERY_KEYS, ALL_VALUES, DrawnWeights, WeightRecipe
 from rankfall.errors import RequestError
 from rankfall.masks import parse_mask
 
@@ -50,7 +50,7 @@ def test_flat_empty_and_equal() -> None:
 
 @pytest.mark.parametrize("value", ALL_VALUES)
 def test_value_maps(value) -> None:
-    drawn = DrawnWeights(Recipe(2, value=value), [3]).at(0).value[0, 0]
+    drawn = DrawnWeights(WeightRecipe(2, value=value), [3]).at(0).value[0, 0]
     if value in ("identity", "orthogonal"):
         torch.testing.assert_close(drawn @ drawn.mT, torch.eye(2, dtype=torch.float64))
     if value == "counterexample":
@@ -60,39 +60,39 @@ def test_value_maps(value) -> None:
 
 @pytest.mark.parametrize("query_key", ALL_QUERY_KEYS)
 def test_query_key_variance(query_key) -> None:
-    drawn = DrawnWeights(Recipe(64, query_key), [0]).at(0).query
+    drawn = DrawnWeights(WeightRecipe(64, query_key), [0]).at(0).query
     expected = 0.0 if query_key == "zero" else 1 / 64
     assert float(drawn.square().mean()) == pytest.approx(expected, rel=0.05, abs=1e-12)
 
 
 def test_samples_do_not_depend_on_their_company() -> None:
-    recipe = Recipe(4, per_layer=True, heads=2)
+    recipe = WeightRecipe(4, per_layer=True, heads=2)
     together, alone = DrawnWeights(recipe, [5, 6]), DrawnWeights(recipe, [6])
     assert torch.equal(together.at(3).query[1], alone.at(3).query[0])
     assert not torch.equal(alone.at(3).query, alone.at(4).query)
-    shared = DrawnWeights(Recipe(4), [6])
+    shared = DrawnWeights(WeightRecipe(4), [6])
     assert shared.at(0) is shared.at(99)
 
 
 def test_wrong_recipes() -> None:
     with pytest.raises(RequestError, match="value weights among identity, orthogonal"):
-        Recipe(4, value="unitary")
-    with pytest.raises(RequestError, match="tokens of dimension 2 for the counterexample"):
-        DrawnWeights(Recipe(4, value="counterexample"), [0]).at(0)
+        WeightRecipe(4, value="unitary")
+    with pytest.raises(RequestError, match="tokens of width 2 for the counterexample"):
+        DrawnWeights(WeightRecipe(4, value="counterexample"), [0]).at(0)
     with pytest.raises(RequestError, match="a head rank between 1"):
-        Recipe(4, rank=5)
+        WeightRecipe(4, rank=5)
     with pytest.raises(RequestError, match="one positive temperature"):
-        DrawnWeights(Recipe(4), [0], [0.0])
+        DrawnWeights(WeightRecipe(4), [0], [0.0])
 
 
 def test_certificate_covers_the_simulated_fall() -> None:
     """Coefficients of the attention matrices that occurred bound mu from above, whatever the mask."""
-    from rankfall.dynamics.simulate import simulate
+    from rankfall.dynamics.trajectory import run_layers
 
     for name in ("causal", "window:2", "star", "random:0.4:1"):
-        mask, weights, start = parse_mask(name), DrawnWeights(Recipe(4), [1]), random_tokens([1], 8, 4)
+        mask, weights, start = parse_mask(name), DrawnWeights(WeightRecipe(4), [1]), random_tokens([1], 8, 4)
         proved = certificate(start, weights, mask, 40)
-        done = simulate(start, weights, mask, 40, measures=(), ordinary=False)
+        done = run_layers(start, weights, mask, 40, measures=(), ordinary=False)
         fall = float(done.log_mu[-1, 0] - done.log_mu[0, 0])
         assert fall <= 40 * math.log(proved.spectral) + 1e-9
         assert 0 < proved.least_weight < 1
@@ -101,7 +101,7 @@ def test_certificate_covers_the_simulated_fall() -> None:
 def test_full_block_changes_tokens_and_keeps_them_normed() -> None:
     from rankfall.norms import UnitNorm
 
-    weights = DrawnWeights(Recipe(4), [0])
+    weights = DrawnWeights(WeightRecipe(4), [0])
     groups = MaskPlan(parse_mask("causal"), 1, 5).at(0)
     feed_forward = FeedForward.random(4, torch.Generator().manual_seed(0))
     tokens = random_tokens([0], 5, 4)

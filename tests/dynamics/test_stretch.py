@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
 
 from rankfall.dynamics.mixing import MaskPlan, Mixer
-from rankfall.dynamics.simulate import Walk, simulate
 from rankfall.dynamics.split import Split, split
 from rankfall.dynamics.split_attention import split_step
 from rankfall.dynamics.step import Rule, random_tokens
-from rankfall.dynamics.weights import DrawnWeights, GivenWeights, Recipe, SharedWeights
+from rankfall.dynamics.trajectory import Stepper, run_layers
+from rankfall.dynamics.weights import DrawnWeights, GivenWeights, WeightRecipe
 from rankfall.masks import parse_mask, parse_schedule
 from rankfall.mechanism.heads import Heads
 
@@ -20,8 +21,8 @@ from rankfall.mechanism.heads import Heads
 TOLERANCE = 1e-12
 
 
-def walk_of(weights, masks, n, batch, layers):
-    return Walk(weights, MaskPlan(masks, batch, n), Rule(), layers)
+def stepper_of(weights, masks, n, batch, layers):
+    return Stepper(weights, MaskPlan(masks, batch, n), Rule(), layers)
 
 
 def settled(weights, masks, n, d, batch, layers=400) -> tuple[Split, MaskPlan, int]:
@@ -40,10 +41,10 @@ def settled(weights, masks, n, d, batch, layers=400) -> tuple[Split, MaskPlan, i
 @pytest.mark.parametrize("mask", ["complete", "causal", "window:3", "causal+complete"])
 def test_stretch_is_the_same_as_layer_by_layer(mask, heads, batch) -> None:
     n, d = 6, 4
-    weights = DrawnWeights(Recipe(d, heads=heads), range(batch))
+    weights = DrawnWeights(WeightRecipe(d, heads=heads), range(batch))
     state, plan, layer = settled(weights, parse_schedule(mask), n, d, batch)
-    walk = Walk(weights, plan, Rule(), layer + 12)
-    states = walk.onward(layer, state)
+    stepper = Stepper(weights, plan, Rule(), layer + 12)
+    states = stepper.advance(layer, state)
     assert states.batch == 12 * batch
     for place in range(12):
         state = split_step(state, weights.at(layer), plan.at(layer + place))
@@ -61,19 +62,19 @@ def test_stretch_is_the_same_as_layer_by_layer(mask, heads, batch) -> None:
 def test_simulation_with_stretches_agrees_with_arbitrary_precision(exact, drawn, mask, layers, digits) -> None:
     tokens, heads = drawn(1)
     expected = torch.tensor(exact(tokens, heads, parse_schedule(mask), Rule(), layers, digits), dtype=torch.float64)
-    done = simulate(tokens[None], SharedWeights(heads), parse_mask(mask), layers, measures=(), ordinary=False)
+    done = run_layers(tokens[None], GivenWeights((heads,)), parse_mask(mask), layers, measures=(), ordinary=False)
     finite = expected > -2.302 * (digits - 20)
     assert float(expected[finite].min()) < -60
     torch.testing.assert_close(done.log_mu[finite, 0], expected[finite], rtol=TOLERANCE, atol=5e-11)
 
 
 def test_thinned_kept_and_measured_as_layer_by_layer() -> None:
-    start, weights, mask = random_tokens([0, 1], 6, 4), DrawnWeights(Recipe(4), [0, 1]), parse_mask("causal")
-    passed: list[int] = []
-    whole = simulate(start, weights, mask, 200, keep_tokens=True, progress=passed.append)
-    assert sum(passed) == 200
-    assert max(passed) > 10, "no stretch was taken"
-    thin = simulate(start, weights, mask, 200, thin=70, keep_tokens=True)
+    start, weights, mask = random_tokens([0, 1], 6, 4), DrawnWeights(WeightRecipe(4), [0, 1]), parse_mask("causal")
+    shares = [0.0]
+    whole = run_layers(start, weights, mask, 200, keep_tokens=True, progress=lambda what, share: shares.append(share))
+    assert shares[-1] == 1
+    assert max(b - a for a, b in pairwise(shares)) * 200 > 10, "no stretch was taken"
+    thin = run_layers(start, weights, mask, 200, thin=70, keep_tokens=True)
     assert thin.layers == (0, 70, 140, 200)
     rows = list(thin.layers)
     for name, column in thin.columns.items():
@@ -83,9 +84,9 @@ def test_thinned_kept_and_measured_as_layer_by_layer() -> None:
 
 
 def test_new_weights_in_every_layer() -> None:
-    layers = tuple(DrawnWeights(Recipe(3), [seed]).at(0) for seed in range(5))
+    layers = tuple(DrawnWeights(WeightRecipe(3), [seed]).at(0) for seed in range(5))
     start, weights, mask = random_tokens([0], 5, 3), GivenWeights(layers), parse_mask("causal")
-    done = simulate(start, weights, mask, 150, measures=(), ordinary=False)
+    done = run_layers(start, weights, mask, 150, measures=(), ordinary=False)
     plan = MaskPlan(mask, 1, 5)
     state = split(start, plan.reference())
     for layer in range(150):
@@ -104,8 +105,8 @@ def test_growing_tokens_end_a_stretch_before_scores_return() -> None:
     plan = MaskPlan(parse_mask("causal"), 1, 3)
     start = split(torch.tensor([[[1.0, 1.0], [2.0, 0.0], [0.0, 0.0]]], dtype=torch.float64), plan.reference())
     state = replace(start, log_ratio=start.log_ratio - 50)
-    weights = SharedWeights(uniform(30.0))
-    states = Walk(weights, plan, Rule(), 60).onward(0, state)
+    weights = GivenWeights((uniform(30.0),))
+    states = Stepper(weights, plan, Rule(), 60).advance(0, state)
     assert 1 < states.batch < 20
     loud = 2 * states.log_size + states.log_ratio
     assert float(loud[:-1].max()) < -30
@@ -121,13 +122,13 @@ def test_vanishing_values_do_not_underflow_within_a_stretch(value) -> None:
     start = torch.tensor([[[1.0, 1.0], [1.0, 2.0], [3.0, 0.0]]], dtype=torch.float64)
     settled_state = split(start, torch.tensor([[1.0, 0.0, 0.0]], dtype=torch.float64))
     state = replace(settled_state, log_ratio=settled_state.log_ratio - 100)
-    walk = walk_of(SharedWeights(heads), parse_mask("causal"), 3, 1, 10)
+    stepper = stepper_of(GivenWeights((heads,)), parse_mask("causal"), 3, 1, 10)
     one_by_one, layer = state, 0
     while layer < 10:
-        states = walk.onward(layer, state)
+        states = stepper.advance(layer, state)
         layer, state = layer + states.batch, states.take(slice(-1, None))
     for _ in range(10):
-        one_by_one = split_step(one_by_one, heads, walk.plan.at(0))
+        one_by_one = split_step(one_by_one, heads, stepper.plan.at(0))
     torch.testing.assert_close(state.log_mu(), one_by_one.log_mu(), rtol=TOLERANCE, atol=TOLERANCE)
     torch.testing.assert_close(state.log_size, one_by_one.log_size, rtol=TOLERANCE, atol=TOLERANCE)
 

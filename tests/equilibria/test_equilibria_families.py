@@ -8,23 +8,25 @@ from math import comb
 import pytest
 import torch
 
-from rankfall.catalogue import FAMILIES
-from rankfall.equilibria.base import Family, NormalisedLayer
+from rankfall.catalogue import FAMILIES, NORMS
 from rankfall.equilibria.chain import DESIGNS, chain_gram, chain_matrices
-from rankfall.equilibria.examine import examine, examine_construction, ladder, recovery
+from rankfall.equilibria.examine import examine, examine_equilibrium, ladder, recovery
 from rankfall.equilibria.families import (
+    EquilibriumFamily,
     build_equilibrium,
     centred_basis,
     choose_family,
     equilibrium_under,
     families,
-    under_layer_norm,
+    under_norm,
 )
+from rankfall.equilibria.layer import NormalisedLayer
 from rankfall.equilibria.shift import shift_radius, shift_tokens
 from rankfall.equilibria.stability import multipliers
 from rankfall.equilibria.star import star_value
 from rankfall.errors import RequestError
 from rankfall.masks import OutStar
+from rankfall.norms import LayerNorm, Norm
 
 RESIDUAL = 1e-12
 
@@ -35,9 +37,9 @@ def each() -> list[pytest.param]:
 
 @pytest.mark.parametrize("family", each())
 @pytest.mark.parametrize(("count", "width"), [(1, 1), (2, 2), (3, 5), (7, 4), (10, 6)])
-def test_fixed_with_exact_rank_and_promised_stability(family: Family, count: int, width: int) -> None:
+def test_fixed_with_exact_rank_and_promised_stability(family: EquilibriumFamily, count: int, width: int) -> None:
     for rank in range(1, min(count, width) + 1):
-        seen = examine_construction(family(count, width, rank))
+        seen = examine_equilibrium(family(count, width, rank))
         assert seen.residual < RESIDUAL
         assert seen.rank == rank
         assert seen.smallest > 1e3 * seen.tolerance, "the rank must be beyond doubt"
@@ -71,7 +73,7 @@ def test_star_has_the_predicted_multipliers() -> None:
     across = float((1 + delta) * (1 + ratio * height))
     for block in blocks[1:]:
         assert block == pytest.approx(sorted([across, 1.0, 1.0, 1.0]), abs=1e-12)
-    assert examine_construction(built).stability.neutral == (rank - 1) * (5 - 2)
+    assert examine_equilibrium(built).stability.neutral == (rank - 1) * (5 - 2)
 
 
 def test_star_keeps_full_rank_after_a_disturbance_without_returning() -> None:
@@ -103,7 +105,7 @@ def test_star_full_rank_comes_from_an_open_set_of_starts() -> None:
 def test_diagonal_is_unstable_but_all_tokens_at_the_strongest_direction_are_stable() -> None:
     for width in (2, 3, 5):
         built = build_equilibrium(6, width, width, family="diagonal")
-        assert examine_construction(built).spectral_radius == pytest.approx(3.0 ** (width - 1), rel=1e-12)
+        assert examine_equilibrium(built).spectral_radius == pytest.approx(3.0 ** (width - 1), rel=1e-12)
         together = torch.zeros(6, width, dtype=torch.float64)
         together[:, -1] = 1.0
         seen = examine(built.layer, together)
@@ -208,7 +210,7 @@ def test_chain_tokens_have_the_gram_matrix_and_the_attention_they_were_designed_
 
 
 def test_stable_tokens_can_be_well_conditioned_but_then_disturbances_grow() -> None:
-    chain, window = (examine_construction(FAMILIES[name]()(4, 4, 4)) for name in ("chain", "window"))
+    chain, window = (examine_equilibrium(FAMILIES[name]()(4, 4, 4)) for name in ("chain", "window"))
     assert chain.verdict == window.verdict == "stable"
     assert chain.smallest > 100 * window.smallest
     assert chain.stability.growth is not None
@@ -216,12 +218,25 @@ def test_stable_tokens_can_be_well_conditioned_but_then_disturbances_grow() -> N
     assert chain.stability.growth > 10 * window.stability.growth > 1000
 
 
+@pytest.mark.parametrize("norm", [norm for kind in NORMS for norm in kind.examples()], ids=str)
+def test_every_norm_of_one_length_has_equilibria_and_others_are_refused(norm: Norm) -> None:
+    if norm.length(5) is None:
+        with pytest.raises(RequestError, match="which leave every token at one length; got"):
+            equilibrium_under(str(norm), 6, 5, 3)
+        return
+    built = equilibrium_under(str(norm), 6, 5, 3)
+    assert built.layer.norm == str(norm)
+    assert examine_equilibrium(built).rank == 3
+    assert built.layer.residual(built.tokens) < 1e-13
+    assert torch.allclose(built.tokens.norm(dim=-1), torch.full((6,), norm.length(5), dtype=torch.float64))
+
+
 @pytest.mark.parametrize("family", each())
-def test_layer_norm_has_the_same_equilibria_one_width_up(family: Family) -> None:
+def test_layer_norm_has_the_same_equilibria_one_width_up(family: EquilibriumFamily) -> None:
     inner = family(5, 3, 3)
-    outer = under_layer_norm(inner)
+    outer = under_norm(inner, LayerNorm())
     assert outer.layer.norm == "layer"
-    seen, before = examine_construction(outer), examine_construction(inner)
+    seen, before = examine_equilibrium(outer), examine_equilibrium(inner)
     assert seen.residual < 1e-12
     assert seen.rank == 3
     assert seen.verdict == before.verdict
@@ -232,7 +247,7 @@ def test_layer_norm_has_the_same_equilibria_one_width_up(family: Family) -> None
 
 
 def test_adding_a_multiple_of_the_mean_changes_nothing_under_layer_norm() -> None:
-    outer = under_layer_norm(FAMILIES["star"]()(5, 3, 3))
+    outer = under_norm(FAMILIES["star"]()(5, 3, 3), LayerNorm())
     moved = NormalisedLayer(outer.layer.value + 7.0, outer.layer.allowed, "layer")
     assert moved.residual(outer.tokens) < 1e-13
 
@@ -264,14 +279,17 @@ def test_choice_prefers_conditioning_and_honours_stability() -> None:
         (lambda: build_equilibrium(0, 3, 1), "the number of tokens to be a whole number"),
         (lambda: build_equilibrium(30, 20, 10, stable=True), "a rank of at most 9 for a strictly stable"),
         (lambda: build_equilibrium(8, 6, 4, family="past", stable=True), "strictly stable member of family past"),
-        (lambda: build_equilibrium(8, 6, 4, family="moon"), "a family among star, window"),
+        (lambda: build_equilibrium(8, 6, 4, family="moon"), "a family of equilibria among star, window"),
         (lambda: build_equilibrium(64, 40, 20, family="past"), "a rank of at most 0 for family past"),
         (lambda: equilibrium_under("layer", 4, 3, 3), "a rank of at most 2 under LayerNorm"),
         (lambda: equilibrium_under("none", 4, 3, 3), "a norm among unit, layer"),
         (lambda: ladder(12, 11, stable=True), "a width of at most 9 for strictly stable"),
         (lambda: ladder(5, 4, family="chain"), "a family with one layer for all ranks"),
         (lambda: NormalisedLayer(torch.ones(2, 3), torch.ones(2, 2).bool()), "a square value matrix"),
-        (lambda: NormalisedLayer(torch.eye(2), torch.ones(2, 2).bool(), "none"), "a norm among unit, rms, layer"),
+        (
+            lambda: NormalisedLayer(torch.eye(2), torch.ones(2, 2).bool(), "none"),
+            "a norm among unit, layer, rms, which",
+        ),
         (lambda: NormalisedLayer(torch.eye(2), torch.ones(2, 2).bool(), form=torch.eye(3)), "form of shape"),
         (lambda: NormalisedLayer.with_weights(torch.eye(2) * 2, torch.eye(2)), "rows that sum to one"),
     ],

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from rankfall.equilibria.base import NormalisedLayer
 from rankfall.equilibria.families import build_equilibrium
-from rankfall.equilibria.outside import twisted
+from rankfall.equilibria.known import twisted
+from rankfall.equilibria.layer import NormalisedLayer
 from rankfall.equilibria.stability import jacobian, multipliers, stability, tangent_bases
 from rankfall.errors import RequestError
 from rankfall.masks import Causal, Complete, Explicit, Mask, RandomSparse, Ring

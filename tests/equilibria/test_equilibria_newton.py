@@ -10,12 +10,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankfall.equilibria.base import NormalisedLayer
 from rankfall.equilibria.examine import examine, read_document, recovery, to_document
-from rankfall.equilibria.families import build_equilibrium, under_layer_norm
+from rankfall.equilibria.families import build_equilibrium, under_norm
+from rankfall.equilibria.layer import NormalisedLayer
 from rankfall.equilibria.newton import polish
 from rankfall.errors import RequestError
 from rankfall.masks import Complete
+from rankfall.norms import LayerNorm
 
 
 def disturbed(tokens: torch.Tensor, size: float, seed: int) -> torch.Tensor:
@@ -52,7 +53,7 @@ def test_converges_quadratically() -> None:
 
 
 def test_works_under_layer_norm() -> None:
-    built = under_layer_norm(build_equilibrium(5, 3, 3, family="window"))
+    built = under_norm(build_equilibrium(5, 3, 3, family="window"), LayerNorm())
     found = polish(built.layer, disturbed(built.tokens, 1e-4, seed=1))
     assert found.converged
     assert (found.tokens - built.tokens).abs().max() < 1e-9
@@ -99,7 +100,7 @@ def test_recovery_refuses_nonsense() -> None:
 
 
 def test_documents_go_there_and_back(tmp_path: Path) -> None:
-    built = under_layer_norm(build_equilibrium(5, 3, 2, family="chain"))
+    built = under_norm(build_equilibrium(5, 3, 2, family="chain"), LayerNorm())
     path = tmp_path / "layer.json"
     path.write_text(json.dumps(to_document(built.layer, built.tokens)))
     layer, tokens = read_document(path)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from rankfall.equilibria.base import NormalisedLayer
-from rankfall.equilibria.outside import antipodal, antipodal_multipliers, twisted
-from rankfall.equilibria.outside import twisted_multipliers as closed_form
+from rankfall.equilibria.known import antipodal, antipodal_multipliers, twisted
+from rankfall.equilibria.known import twisted_multipliers as closed_form
+from rankfall.equilibria.layer import NormalisedLayer
 from rankfall.equilibria.stability import multipliers, stability
 from rankfall.errors import RequestError
 from rankfall.masks import Causal, Complete, Mask, Window

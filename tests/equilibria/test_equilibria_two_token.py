@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rankfall.equilibria.examine import examine
-from rankfall.equilibria.two_token import TwoTokens
+from rankfall.equilibria.known import TwoTokens
 from rankfall.errors import RequestError
 
 EXAMPLES = [
@@ -54,16 +54,16 @@ def test_basin_is_the_arc_of_the_closed_form(example: TwoTokens) -> None:
 def test_fraction_and_determinant_of_the_papers_example(w: float, ratio: float) -> None:
     example = TwoTokens(w, ratio)
     assert example.basin_fraction() == pytest.approx(0.5 - math.asin(ratio / w) / (2 * math.pi), abs=1e-15)
-    assert float(torch.linalg.det(example.construction().tokens)) == pytest.approx(ratio / w, abs=1e-15)
+    assert float(torch.linalg.det(example.equilibrium().tokens)) == pytest.approx(ratio / w, abs=1e-15)
 
 
 def test_the_published_pair_is_marginal_and_delta_makes_it_strictly_stable() -> None:
-    published = TwoTokens(2.0).construction()
+    published = TwoTokens(2.0).equilibrium()
     seen = examine(published.layer, published.tokens)
     assert (seen.rank, seen.verdict) == (2, "marginal")
     assert seen.spectral_radius == pytest.approx(1.0, abs=1e-12)
     cured = TwoTokens(2.0, delta=0.1)
-    seen = examine(cured.layer, cured.construction().tokens)
+    seen = examine(cured.layer, cured.equilibrium().tokens)
     assert seen.verdict == "stable"
     listener = abs(1.1 * (1 + cured.crossing(-1)[1]))
     assert seen.spectral_radius == pytest.approx(max(cured.leader_multiplier, listener), abs=1e-12)

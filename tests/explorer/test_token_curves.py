@@ -164,5 +164,5 @@ def test_a_redraw_is_a_small_message() -> None:
 
 
 def test_what_cannot_be_simulated_is_refused() -> None:
-    with pytest.raises(RequestError, match="dimension 2 for the counterexample"):
+    with pytest.raises(RequestError, match="width 2 for the counterexample"):
         token_curves(TokenState(value="counterexample"))

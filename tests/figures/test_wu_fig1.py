@@ -10,7 +10,7 @@ import torch
 
 from rankfall.catalogue import FIGURES
 from rankfall.drawing.canvas import save
-from rankfall.equilibria.two_token import TwoTokens
+from rankfall.equilibria.known import TwoTokens
 from rankfall.figures.wu_fig1 import circle, claims, simulate_basin, simulate_pairs
 
 

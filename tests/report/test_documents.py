@@ -12,7 +12,7 @@ from rankfall.catalogue import FIGURES
 from rankfall.cli.main import run
 from rankfall.dynamics.experiment import Experiment
 from rankfall.dynamics.experiment import run as simulate
-from rankfall.dynamics.weights import Recipe
+from rankfall.dynamics.weights import WeightRecipe
 from rankfall.masks import parse_schedule
 from rankfall.models.audit import audit
 from rankfall.models.result import AuditResult
@@ -40,7 +40,7 @@ def audits(folders: tuple[Path, Path]) -> tuple[AuditResult, AuditResult]:
 def test_simulation_answers_for_every_mask() -> None:
     experiment = Experiment(
         masks=tuple(parse_schedule(name) for name in ("causal", "complete", "in-star")),
-        recipe=Recipe(6, "random", "orthogonal"),
+        recipe=WeightRecipe(6, "random", "orthogonal"),
         tokens=5,
         layers=40,
     )
@@ -82,7 +82,7 @@ def test_comparison_lays_models_over_relative_depth(audits) -> None:
 
 
 def test_every_number_of_a_report_is_defined(audits) -> None:
-    experiment = Experiment((parse_schedule("causal"),), Recipe(4, "random", "orthogonal"), tokens=5, layers=6)
+    experiment = Experiment((parse_schedule("causal"),), WeightRecipe(4, "random", "orthogonal"), tokens=5, layers=6)
     documents = [
         audit_document(audits[0], "rankfall audit"),
         comparison_document(*audits, "rankfall compare"),

@@ -17,6 +17,7 @@ from rankfall.masks import Causal, Complete, InStar, Mask, MaskSchedule, RandomS
 from rankfall.measures.measures import measure
 from rankfall.mechanism.attend import softmax_weights
 from rankfall.mechanism.heads import Heads, attention
+from rankfall.norms import LayerNorm, NoNorm, Norm, RMSNorm, UnitNorm
 from rankfall.theory.norm_collapse import gnomonic, hemisphere, norm_collapse_theorem, wendel_probability
 
 
@@ -132,6 +133,32 @@ def test_bound_holds_at_every_layer_and_the_margin_never_falls(mask: Mask, measu
     assert checked > 100
 
 
+@pytest.mark.parametrize(("norm", "factor"), [(UnitNorm(), 1.0), (RMSNorm(), 2.0)], ids=str)
+def test_bound_by_hand(norm: Norm, factor: float) -> None:
+    """Two tokens at 60 degrees on either side of e_1, causal: the margin is 1/2, gnomonic (1, +-sqrt(3)).
+
+    Uniform attention: mu after t layers is at most (sqrt(2)/2) 2 sqrt(3) (1 - 1/4)^t times the tokens' length.
+    Scores <x_i, x_j> spread by at most 2 length^2: eps = 1 / (1 + e^(2 length^2)).
+    """
+    tokens = torch.tensor([[0.5, math.sqrt(0.75)], [0.5, -math.sqrt(0.75)]], dtype=torch.float64)
+    tokens, eye = math.sqrt(factor) * tokens, torch.eye(2, dtype=torch.float64)
+    for form, floor in ((None, 1 / 2), (eye, 1 / (1 + math.exp(2 * factor)))):
+        theorem = norm_collapse_theorem([heads(eye, form)], Causal(), tokens, norm=norm)
+        assert theorem.applies, theorem.reason
+        assert theorem.bound is not None
+        assert theorem.bound.least_weight == pytest.approx(floor / 2, rel=1e-12)
+        expected = [math.sqrt(6 * factor) * (1 - floor / 2) ** layer for layer in range(6)]
+        assert theorem.log_mu(torch.arange(6)).exp().tolist() == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("norm", [RMSNorm(0.1), NoNorm()], ids=str)
+def test_a_norm_that_leaves_lengths_different_is_outside(norm: Norm) -> None:
+    theorem = norm_collapse_theorem([heads(orthogonal(0, 5))], Causal(), unit(draw(0, 4, 5)), norm=norm)
+    assert [one.hypothesis for one in theorem.hypotheses if not one.holds] == [
+        "every layer scales tokens to one length"
+    ]
+
+
 def test_normalisation_disappears_in_gnomonic_coordinates() -> None:
     tokens = unit(draw(0, 5, 5))
     value = orthogonal(1, 5)
@@ -163,7 +190,7 @@ def test_reports_each_hypothesis_and_refuses_a_number_when_one_fails() -> None:
         "one for all heads": norm_collapse_theorem([twice], Causal(), tokens),
         "the mask has a root": norm_collapse_theorem([layer], InStar(), tokens),
         "one open hemisphere": norm_collapse_theorem([layer], Causal(), balanced),
-        "every layer scales tokens to one length": norm_collapse_theorem([layer], Causal(), tokens, norm="layer"),
+        "every layer scales tokens to one length": norm_collapse_theorem([layer], Causal(), tokens, norm=LayerNorm()),
         "tokens start at that length": norm_collapse_theorem([layer], Causal(), 2 * tokens),
         "no residual connection": norm_collapse_theorem([layer], Causal(), tokens, residual=1.0),
         "above a floor": norm_collapse_theorem([layer], Causal(), tokens, floor=0.0),

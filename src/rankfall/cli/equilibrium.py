@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from rankfall.cli.output import JsonFlag, PlotPath, emit, notes, paper, progress, table
+from rankfall.catalogue import FAMILIES
+from rankfall.cli.output import JsonFlag, PlotPath, emit, notes, paper, shown, table
 from rankfall.errors import require
 
 STATEMENT = "B-thm3"
@@ -18,10 +19,10 @@ def equilibrium(
     dim: Annotated[int, typer.Option(help="Width of a token, d.")] = 4,
     rank: Annotated[int | None, typer.Option(help="Wanted rank, 1 to min(N, d); full when left out.")] = None,
     stable: Annotated[bool, typer.Option("--stable", help="Strictly stable: nearby tokens return.")] = False,
-    family: Annotated[
-        str | None, typer.Option(help="star, chain, window, past or diagonal; the best fit when left out.")
-    ] = None,
-    norm: Annotated[str, typer.Option(help="unit (paper B) or layer (LayerNorm, centring too).")] = "unit",
+    family: Annotated[str | None, typer.Option(help=f"{FAMILIES.choices}; the best fit when left out.")] = None,
+    norm: Annotated[
+        str, typer.Option(help="unit (paper B), layer (LayerNorm, centring too) or another that leaves one length.")
+    ] = "unit",
     all_ranks: Annotated[
         bool, typer.Option("--all-ranks", help="One equilibrium of each rank, under ONE layer.")
     ] = False,
@@ -75,13 +76,13 @@ def _build(
 ) -> None:
     import torch
 
-    from rankfall.equilibria.examine import examine_construction, recovery, to_document
-    from rankfall.equilibria.families import equilibrium_under
+    from rankfall.equilibria.examine import examine_equilibrium, recovery, to_document
+    from rankfall.equilibria.families import equilibrium_under, inner_width
 
-    wanted = min(count, width - 1 if norm == "layer" else width) if rank is None else rank
+    wanted = min(count, inner_width(norm, width)) if rank is None else rank
     with notes.status("building and examining"):
         built = equilibrium_under(norm, count, width, wanted, family=family, stable=stable)
-        seen = examine_construction(built)
+        seen = examine_equilibrium(built)
     result: dict[str, Any] = {
         "statement": STATEMENT,
         "family": built.family,
@@ -130,12 +131,12 @@ def _polish(path: Path, plot: Path | None, as_json: bool) -> None:
 def _all_ranks(
     count: int, width: int, family: str | None, norm: str, stable: bool, plot: Path | None, as_json: bool
 ) -> None:
-    from rankfall.equilibria.base import check_request
     from rankfall.equilibria.examine import ladder
+    from rankfall.equilibria.families import check_request
 
     check_request(count, width, 1)
-    with progress("ranks", min(count, width)) as step:
-        rungs = ladder(count, width, family=family, norm=norm, stable=stable, step=step)
+    with shown("ranks", min(count, width)) as progress:
+        rungs = ladder(count, width, family=family, norm=norm, stable=stable, progress=progress)
     layer = rungs[0][0].layer
     rows = [{"requested_rank": built.rank, **seen.record()} for built, seen in rungs]
     result = {

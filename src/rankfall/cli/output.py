@@ -91,3 +91,18 @@ def progress(description: str, total: int) -> Iterator[Callable[[int], None]]:
     with Progress(*columns, console=notes, transient=True, disable=not notes.is_terminal) as bar:
         task = bar.add_task(description, total=total)
         yield lambda steps: bar.advance(task, steps)
+
+
+@contextlib.contextmanager
+def shown(description: str, total: int) -> Iterator[Callable[[str, float], None]]:
+    """The same bar for work that tells the share done."""
+    done = 0
+    with progress(description, total) as advance:
+
+        def tell(what: str, share: float) -> None:
+            nonlocal done
+            reached = round(share * total)
+            advance(reached - done)
+            done = reached
+
+        yield tell

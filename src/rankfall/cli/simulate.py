@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rankfall.cli.output import JsonFlag, PlotPath, emit, notes, paper, progress, table
+from rankfall.catalogue import NORMS
+from rankfall.cli.output import JsonFlag, PlotPath, emit, notes, paper, shown, table
 from rankfall.errors import require, require_count
 
 if TYPE_CHECKING:
-    from rankfall.dynamics.experiment import Report
+    from rankfall.dynamics.experiment import MaskResult
 
 DEFAULT_MASKS = ("causal", "window:4", "causal-window:4", "global-window:1:4", "complete")
 SHOWN = ("layer", "log10_mu", "log10_relative_mu", "rank", "effective_rank", "mean_abs_cosine")
@@ -25,7 +26,7 @@ def simulate(
         list[str] | None,
         typer.Option(help="Such as causal, window:4 or a schedule window:4+dilated:4:4. Repeat to compare masks."),
     ] = None,
-    norm: Annotated[str, typer.Option(help="none, unit, layer or rms.")] = "none",
+    norm: Annotated[str, typer.Option(help=f"{NORMS.choices}.")] = "none",
     value: Annotated[str, typer.Option(help="identity, orthogonal, gaussian or counterexample.")] = "orthogonal",
     query_key: Annotated[
         str | None, typer.Option(help="random, xavier, orthogonal, or zero for uniform attention.")
@@ -61,7 +62,7 @@ def simulate(
 
     from rankfall.dynamics.experiment import Experiment, run
     from rankfall.dynamics.step import Rule
-    from rankfall.dynamics.weights import Recipe
+    from rankfall.dynamics.weights import WeightRecipe
     from rankfall.masks import parse_schedule
     from rankfall.norms import parse_norm
 
@@ -82,7 +83,7 @@ def simulate(
     )
     experiment = Experiment(
         masks=tuple(parse_schedule(text) for text in chosen),
-        recipe=Recipe(width, query_key or ("zero" if small else "random"), value, heads, per_layer=per_layer),
+        recipe=WeightRecipe(width, query_key or ("zero" if small else "random"), value, heads, per_layer=per_layer),
         tokens=count,
         layers=require_count("--layers", layers, least=0),
         rule=Rule(parse_norm(norm), placement, residual),  # type: ignore[arg-type]
@@ -92,8 +93,8 @@ def simulate(
         keep_tokens=keep_tokens,
         device=device,
     )
-    with progress("layers", layers) as advance:
-        reports = run(experiment, advance)
+    with shown("layers", layers) as progress:
+        reports = run(experiment, progress)
     title = f"{count} tokens of dimension {width}, norm: {norm}, values: {value}"
     if plot is not None:
         from rankfall.drawing.canvas import save
@@ -132,7 +133,7 @@ def simulate(
     emit({"settings": settings, **found[0], "others": found[1:]}, as_json=json, show=lambda: _show(reports, found))
 
 
-def _record(report: Report) -> dict[str, Any]:
+def _record(report: MaskResult) -> dict[str, Any]:
     from dataclasses import asdict
 
     facts, theorem = report.theorem.facts, report.theorem
@@ -158,6 +159,7 @@ def _record(report: Report) -> dict[str, Any]:
         "tail_rate": report.tail_rate,
         "tail_reason": report.tail_reason,
         "certificate": report.certificate,
+        "exact": report.exact,
         "ordinary_route_floor": report.floors[0],
         "ordinary_route_floors": report.floors,
         "bound_log10_mu": None if report.bound_log_mu is None else report.bound_log_mu / log(10),
@@ -176,7 +178,7 @@ def _short(value: float | None) -> str:
     return "-" if value is None else f"{value:.4g}"
 
 
-def _show(reports: list[Report], found: list[dict[str, Any]]) -> None:
+def _show(reports: list[MaskResult], found: list[dict[str, Any]]) -> None:
     rows = [
         {
             "mask": one["mask"]["name"],
@@ -199,6 +201,8 @@ def _show(reports: list[Report], found: list[dict[str, Any]]) -> None:
     for one in found:
         if not one["bound_applies"]:
             paper.print(f"{one['mask']['name']}: the theorem does not apply; {one['bound_reason']}", markup=False)
+    if not reports[0].exact:
+        paper.print("under this norm numbers are those of float64: beyond that column they are rounding noise")
     if len(reports) == 1:
         records = reports[0].records
         step = max(1, (len(records) - 1) // 12)

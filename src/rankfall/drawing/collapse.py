@@ -10,13 +10,13 @@ from rankfall.drawing.canvas import COLOURS, canvas
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from rankfall.dynamics.experiment import Report
+    from rankfall.dynamics.experiment import MaskResult
 
 # Deeper than this the cubic curve would squeeze all others into one line.
 DEEPEST_CUBIC = -400.0
 
 
-def curve_of(report: Report) -> dict[str, Any]:
+def curve_of(report: MaskResult) -> dict[str, Any]:
     """What one mask did, as a curve to draw."""
     floor = report.floors[0]
     return {

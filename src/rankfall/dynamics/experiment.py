@@ -11,17 +11,20 @@ from torch import Tensor
 
 from rankfall.dynamics.ordinary import certificate
 from rankfall.dynamics.rate import MeasuredRate, measured_rate
-from rankfall.dynamics.simulate import DEFAULT_MEASURES, Simulation, simulate
 from rankfall.dynamics.step import PURE_ATTENTION, Rule, counterexample_tokens, random_tokens
-from rankfall.dynamics.weights import DrawnWeights, Recipe
+from rankfall.dynamics.trajectory import DEFAULT_MEASURES, Trajectory, run_layers
+from rankfall.dynamics.weights import DrawnWeights, WeightRecipe
 from rankfall.errors import require_count
 from rankfall.masks import MaskSchedule
+from rankfall.progress import Progress, silent
 from rankfall.theory.collapse import CollapseTheorem, collapse_theorem
-from rankfall.theory.norm_collapse import NormCollapseTheorem, norm_collapse_theorem
+from rankfall.theory.norm_collapse import norm_collapse_theorem
 from rankfall.theory.uniform_attention import tail_rate
 
 # Products of attention matrices cost n^3 a layer; a few hundred layers show their rate.
 CERTIFIED_TOKENS, CERTIFIED_LAYERS = 256, 200
+# Differences of a smaller share of the tokens are rounding in plain float64.
+LOG10_ROUNDING = -13.0
 
 
 @final
@@ -34,7 +37,7 @@ class Experiment:
     """
 
     masks: tuple[MaskSchedule, ...]
-    recipe: Recipe
+    recipe: WeightRecipe
     tokens: int
     layers: int
     rule: Rule = PURE_ATTENTION
@@ -49,23 +52,24 @@ class Experiment:
 
 @final
 @dataclass(frozen=True)
-class Report:
+class MaskResult:
     """What one mask did: its simulation's samples (one per seed), the theorem, the tail, the measured rates."""
 
     mask: MaskSchedule
     seeds: tuple[int, ...]
     records: list[dict[str, Any]]
-    theorem: CollapseTheorem | NormCollapseTheorem
+    theorem: CollapseTheorem
     tail_rate: float | None
     tail_reason: str | None
     rates: list[MeasuredRate | None]
     floors: list[dict[str, Any]]
     certificate: dict[str, Any] | None
     bound_log_mu: Tensor | None
+    exact: bool
     kept: Tensor | None = field(repr=False, default=None)
 
 
-def run(experiment: Experiment, progress: Callable[[int], None] | None = None) -> list[Report]:
+def run(experiment: Experiment, progress: Progress = silent) -> list[MaskResult]:
     """Simulate all masks and seeds as one batch, then set the theory beside each mask."""
     require_count("the number of tokens", experiment.tokens)
     start = counterexample_tokens if experiment.recipe.value == "counterexample" else random_tokens
@@ -80,7 +84,7 @@ def run(experiment: Experiment, progress: Callable[[int], None] | None = None) -
         experiment.device,
     )
     masks = [mask for mask in experiment.masks for _ in range(seeds)]
-    done = simulate(
+    done = run_layers(
         own.repeat(copies, 1, 1),
         weights,
         masks if copies > 1 else masks[0],
@@ -92,54 +96,56 @@ def run(experiment: Experiment, progress: Callable[[int], None] | None = None) -
         ordinary=experiment.checks,
         progress=progress,
     )
-    return [_report(experiment, done, own, place) for place in range(copies)]
+    return [_result(experiment, done, own, place) for place in range(copies)]
 
 
-def _report(experiment: Experiment, done: Simulation, own: Tensor, place: int) -> Report:
+def _result(experiment: Experiment, done: Trajectory, own: Tensor, place: int) -> MaskResult:
     mask, seeds = experiment.masks[place], len(experiment.seeds)
     samples = range(place * seeds, (place + 1) * seeds)
     one = DrawnWeights(experiment.recipe, experiment.seeds[:1], [experiment.temperature])
     first = own[:1].cpu()
     depth = experiment.layers if experiment.recipe.per_layer else 1
-    theorem = _theorem(experiment.rule)(
+    theorem = _theorem(experiment)(
         [one.at(layer) for layer in range(max(1, depth))],
         mask,
         first[0],
-        norm=experiment.rule.norm.name,
+        norm=experiment.rule.norm,
         residual=experiment.rule.residual,
     )
     proved = None
     # Under a norm the product of attention matrices is not what moves the tokens.
-    pure = isinstance(theorem, CollapseTheorem)
-    if (
-        experiment.checks
-        and pure
-        and theorem.applies
-        and experiment.tokens <= CERTIFIED_TOKENS
-        and experiment.layers > 0
-    ):
+    small = experiment.tokens <= CERTIFIED_TOKENS and experiment.layers > 0
+    if experiment.checks and small and theorem.applies and experiment.rule.norm.identity:
         proved = certificate(first, one, mask, min(experiment.layers, CERTIFIED_LAYERS), experiment.rule)
     tail, reason = _tail(experiment, mask, one)
-    log_mu = done.log_mu
-    return Report(
+    return MaskResult(
         mask=mask,
         seeds=experiment.seeds,
         records=_over_seeds(done, list(samples)),
         theorem=theorem,
         tail_rate=tail,
         tail_reason=reason,
-        rates=[measured_rate(done.layers, log_mu[:, sample].tolist()) for sample in samples],
+        rates=[_rate(done, sample) for sample in samples],
         floors=[asdict(done.floors[sample]) for sample in samples] if done.floors is not None else [],
         certificate=asdict(proved) if proved is not None else None,
         bound_log_mu=theorem.log_mu(torch.tensor(done.layers)) if theorem.applies else None,
+        exact=done.exact,
         kept=done.kept[:, list(samples)] if done.kept is not None else None,
     )
 
 
-def _theorem(rule: Rule) -> Callable[..., CollapseTheorem | NormCollapseTheorem]:
+def _rate(done: Trajectory, sample: int) -> MeasuredRate | None:
+    """Measured over all layers, or, without exact arithmetic, over those before rounding is all that is left."""
+    relative = done.columns["log10_relative_mu"][:, sample]
+    told = len(relative) if done.exact else int((relative > LOG10_ROUNDING).long().cumprod(dim=0).sum())
+    return measured_rate(done.layers[:told], done.log_mu[:told, sample].tolist())
+
+
+def _theorem(experiment: Experiment) -> Callable[..., CollapseTheorem]:
     """B-thm2 where a norm after the layer scales every token to one length, B-thm1 (and its refusal) elsewhere."""
-    scaled = rule.norm.name in ("unit", "rms") and rule.placement == "post"
-    return norm_collapse_theorem if scaled else collapse_theorem
+    norm, post = experiment.rule.norm, experiment.rule.placement == "post"
+    scaled = norm.length(experiment.recipe.width) is not None and not norm.centres
+    return norm_collapse_theorem if scaled and post else collapse_theorem
 
 
 def _tail(experiment: Experiment, mask: MaskSchedule, weights: DrawnWeights) -> tuple[float | None, str | None]:
@@ -148,10 +154,10 @@ def _tail(experiment: Experiment, mask: MaskSchedule, weights: DrawnWeights) -> 
     orthogonal = recipe.value in ("identity", "orthogonal") and recipe.heads == 1
     identity = recipe.value == "identity"
     if (orthogonal or identity) and rule.residual == 0:
-        if rule.norm.name in ("none", "unit", "rms") and rule.placement == "post":
+        if rule.norm.exact(recipe.width) and not rule.norm.centres and rule.placement == "post":
             return tail_rate(mask, experiment.tokens), None
         return None, "only known for no norm, unit norm and RMS norm after the layer"
-    if rule.norm.name != "none":
+    if not rule.norm.identity:
         return None, "only known with orthogonal values and no residual once there is a norm"
     if recipe.per_layer or mask.period > 1:
         return None, "only known for the same weights and mask in every layer unless values are orthogonal"
@@ -160,7 +166,7 @@ def _tail(experiment: Experiment, mask: MaskSchedule, weights: DrawnWeights) -> 
     return tail_rate(mask, experiment.tokens, torch.linalg.eigvals(value).numpy(), rule.residual), None
 
 
-def _over_seeds(done: Simulation, samples: list[int]) -> list[dict[str, Any]]:
+def _over_seeds(done: Trajectory, samples: list[int]) -> list[dict[str, Any]]:
     """One sample's records as they are; over several, medians, with the extremes of log10 mu beside."""
     if len(samples) == 1:
         return done.records(samples[0])

@@ -10,7 +10,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from rankfall.dynamics.mixing import Group, MaskPlan
+from rankfall.dynamics.mixing import MaskPlan, SampleGroup
 from rankfall.dynamics.split import split, split_norm
 from rankfall.dynamics.split_attention import split_step
 from rankfall.dynamics.step import PURE_ATTENTION, Rule, grouped_step
@@ -64,7 +64,7 @@ class OrdinaryRoute:
         self.layer[self.right] = layer
         self.log10_mu = torch.where(self.right, exact, self.log10_mu)
 
-    def advance(self, heads: Heads, groups: list[Group], rule: Rule) -> None:
+    def advance(self, heads: Heads, groups: list[SampleGroup], rule: Rule) -> None:
         """One layer further."""
         self.tokens = grouped_step(self.tokens, heads, groups, rule)
         finite = torch.isfinite(self.tokens).all(dim=-1).all(dim=-1)
@@ -89,9 +89,9 @@ def attention_matrices(
     state = split(tokens, plan.reference())
     for layer in range(layers):
         heads = weights.at(layer)
-        asked = (split_norm(state, rule.norm) if rule.placement == "pre" else state).tokens()
-        query = project(asked, heads.query, heads.query_bias)
-        key = project(asked, heads.key, heads.key_bias)
+        normed = (split_norm(state, rule.norm) if rule.placement == "pre" else state).tokens()
+        query = project(normed, heads.query, heads.query_bias)
+        key = project(normed, heads.key, heads.key_bias)
         yield attention_weights(query, key, schedule.at(layer), scale=heads.scale)[0].mean(dim=0)
         state = split_step(state, heads, plan.at(layer), rule)
 

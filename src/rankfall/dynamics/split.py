@@ -17,7 +17,7 @@ from torch import Tensor
 
 from rankfall.errors import RequestError
 from rankfall.mechanism.checks import check_finite, check_tokens
-from rankfall.norms import LayerNorm, NoNorm, Norm, RMSNorm, UnitNorm
+from rankfall.norms import Norm
 
 # The least positive float64: dividing by it instead of by zero leaves zeros zero and nothing else changed.
 LEAST = 5e-324
@@ -158,21 +158,15 @@ NEAR = 0.1
 
 
 def split_norm(state: Split, norm: Norm) -> Split:
-    """The norm of every token, split again."""
-    if isinstance(norm, NoNorm):
+    """The norm of every token, split again: exactly for scalings, in plain float64 for any other norm."""
+    if norm.identity:
         return state
-    width = state.common.shape[-1]
-    factor, epsilon = 1.0, 0.0
-    if isinstance(norm, LayerNorm):
+    scaling = norm.scaling(state.common.shape[-1])
+    if scaling is None:
+        return split(norm(state.tokens()), state.reference)
+    if norm.centres:
         state = _centre_coordinates(state)
-    if isinstance(norm, (LayerNorm, RMSNorm)):
-        factor, epsilon = math.sqrt(width), norm.epsilon * width
-    elif not isinstance(norm, UnitNorm):
-        raise RequestError(
-            required="a norm among none, unit, layer, rms for tokens carried as split",
-            got=norm.name,
-            remedy="run the plain step with other norms",
-        )
+    epsilon = scaling.epsilon
     # In units of e^2K; written so that no epsilon stays none even where e^-2K overflows.
     shrunk = epsilon * (-2 * state.log_size).exp() if epsilon > 0 else torch.zeros_like(state.log_size)
     longest = torch.linalg.vector_norm(state.residual, dim=-1).amax(dim=-1) * state.log_ratio.exp()
@@ -184,7 +178,7 @@ def split_norm(state: Split, norm: Norm) -> Split:
         done = _far(state, shrunk)
     else:
         done = _choose(near, _near(state, shrunk), _far(state, shrunk))
-    return replace(done, log_size=done.log_size + math.log(factor))
+    return replace(done, log_size=done.log_size + math.log(scaling.length))
 
 
 def _near(state: Split, epsilon: Tensor) -> Split:

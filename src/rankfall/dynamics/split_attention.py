@@ -12,23 +12,33 @@ that is common: `complete_attention` splits A = a + e^2l delta exactly and carri
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
+from jaxtyping import Bool
 from torch import Tensor
 
-from rankfall.dynamics.mixing import NEGLIGIBLE, Group, Mixer, cubic_mixing, scores_negligible
-from rankfall.dynamics.split import Split, add, merge, normal_form, split_norm
+from rankfall.dynamics.mixing import Mixer, SampleGroup
+from rankfall.dynamics.split import LEAST, Split, add, merge, normal_form, split_norm
 from rankfall.dynamics.step import PURE_ATTENTION, Rule
-from rankfall.dynamics.weights import Prepared, take_heads
+from rankfall.dynamics.weights import PreparedHeads, take_heads
 from rankfall.mechanism.heads import Heads, combine
 
 # Up to here row-specific scores go through expm1 without overflow; beyond, rows differ and a plain softmax is exact.
 ROWS_ALIKE = 300.0
 # expm1 needs e^2(K+l) as a number.
 LEAST_SQUARE = 1e-290
+# exp(x) is 1 to the last digit for scores below this; what is smaller than this share is lost in a sum.
+NEGLIGIBLE = 1e-17
+NEGLIGIBLE_LOG = math.log(NEGLIGIBLE)
+# Within a stretch numbers are not scaled anew; squares and cubes of what stays above this do not underflow.
+LEAST_UNSCALED = 1e-60
+
+Layer = tuple[PreparedHeads, Mixer]
+"""Weights and mask of one layer."""
 
 
-def split_attention(state: Split, prepared: Prepared, mixer: Mixer) -> Split:
+def split_attention(state: Split, prepared: PreparedHeads, mixer: Mixer) -> Split:
     """Sum over heads of A_h X V_h, split: (b, n, d) to (b, n, o)."""
     if prepared.biased:
         state = _at_least_unit_size(state)
@@ -40,7 +50,7 @@ def split_attention(state: Split, prepared: Prepared, mixer: Mixer) -> Split:
     return _rows_apart(state, prepared, prepared.project(state.residual), mixer)
 
 
-def _rows_apart(state: Split, prepared: Prepared, projected: Tensor, mixer: Mixer) -> Split:
+def _rows_apart(state: Split, prepared: PreparedHeads, projected: Tensor, mixer: Mixer) -> Split:
     """A R by a plain softmax: exact as soon as rows of A differ."""
     query, key, value = prepared.parts(projected)
     small = _each(state.log_size + state.log_ratio)
@@ -48,7 +58,7 @@ def _rows_apart(state: Split, prepared: Prepared, projected: Tensor, mixer: Mixe
     return _rebuilt(state, prepared, _combined(mixer.attend(query, small * key, value), prepared))
 
 
-def complete_attention(state: Split, prepared: Prepared, mixer: Mixer) -> Split:
+def complete_attention(state: Split, prepared: PreparedHeads, mixer: Mixer) -> Split:
     """Attention of all to all, by the form that is exact for the size of each sample's residual."""
     projected = prepared.project(state.residual)
     shrunk = (2.0 * (state.log_size + state.log_ratio)).exp()
@@ -63,7 +73,7 @@ def complete_attention(state: Split, prepared: Prepared, mixer: Mixer) -> Split:
     return _each_by_its_form(state, prepared, projected, mixer, bound)
 
 
-def _each_by_its_form(state: Split, prepared: Prepared, projected: Tensor, mixer: Mixer, bound: Tensor) -> Split:
+def _each_by_its_form(state: Split, prepared: PreparedHeads, projected: Tensor, mixer: Mixer, bound: Tensor) -> Split:
     """A batch whose samples stand at different sizes, parted and put together again."""
     apart, negligible = bound >= ROWS_ALIKE, bound < NEGLIGIBLE
     parts, places = [], []
@@ -71,7 +81,7 @@ def _each_by_its_form(state: Split, prepared: Prepared, projected: Tensor, mixer
         index = chosen.nonzero()[:, 0]
         if len(index) == 0:
             continue
-        some, own, seen = state.take(index), Prepared(take_heads(prepared.heads, index)), projected[index]
+        some, own, seen = state.take(index), PreparedHeads(take_heads(prepared.heads, index)), projected[index]
         if chosen is apart:
             parts.append(_rows_apart(some, own, seen, mixer))
         else:
@@ -80,7 +90,7 @@ def _each_by_its_form(state: Split, prepared: Prepared, projected: Tensor, mixer
     return merge(parts, places)
 
 
-def _nearly_alike(state: Split, prepared: Prepared, projected: Tensor) -> Split:
+def _nearly_alike(state: Split, prepared: PreparedHeads, projected: Tensor) -> Split:
     """delta R = sum_j a_j expm1(x_ij) (v_j - mean) / sum_j a_j e^x_ij, with x_ij = e^2(K+l) <q_i, k_j - mean key>.
 
     About their mean under a, scores have mean zero, so that the denominator is at least 1 (Jensen).
@@ -94,21 +104,23 @@ def _nearly_alike(state: Split, prepared: Prepared, projected: Tensor) -> Split:
     return _cubic(state, prepared, mean, row_specific)
 
 
-def _linear(state: Split, prepared: Prepared, projected: Tensor) -> Split:
+def _linear(state: Split, prepared: PreparedHeads, projected: Tensor) -> Split:
     """expm1(x) = x: delta R = (R W_q) Cov_a(R W_k, R V), at the cost of n r v rather than n^2."""
     query, _, _ = prepared.parts(projected)
     weights, mean, key, value = _about_the_mean(state, prepared, projected)
     return _cubic(state, prepared, mean, query @ ((key * weights.mT).mT @ value))
 
 
-def _flat_complete(state: Split, prepared: Prepared) -> Split:
+def _flat_complete(state: Split, prepared: PreparedHeads) -> Split:
     """`_linear` with uniform row-common weights, whose share of the common part is lost in rounding."""
     log_ratio = 2.0 * state.log_size + 3.0 * state.log_ratio - math.log(state.count)
     residual = state.residual @ cubic_mixing(state.residual, prepared)
     return normal_form(mapped_common(state, prepared), residual, state.log_size, log_ratio, state.reference)
 
 
-def _about_the_mean(state: Split, prepared: Prepared, projected: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _about_the_mean(
+    state: Split, prepared: PreparedHeads, projected: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """a = softmax(e^l c) (b, h, 1, n), the mean value under it, and keys and values about their means."""
     rank, (_, key, _) = prepared.heads.rank, prepared.parts(projected)
     small = _each(state.log_size + state.log_ratio)
@@ -119,24 +131,24 @@ def _about_the_mean(state: Split, prepared: Prepared, projected: Tensor) -> tupl
     return weights, mean[..., rank:], centred[..., :rank], centred[..., rank:]
 
 
-def _cubic(state: Split, prepared: Prepared, mean: Tensor, row_specific: Tensor) -> Split:
+def _cubic(state: Split, prepared: PreparedHeads, mean: Tensor, row_specific: Tensor) -> Split:
     """Row-common part into the common part, row-specific part at relative scale e^(2K + 3l)."""
     common = mapped_common(state, prepared) + state.log_ratio.exp()[:, None] * _combined(mean, prepared)[:, 0]
     log_ratio = 2.0 * state.log_size + 3.0 * state.log_ratio
     return normal_form(common, _combined(row_specific, prepared), state.log_size, log_ratio, state.reference)
 
 
-def _rebuilt(state: Split, prepared: Prepared, residual: Tensor) -> Split:
+def _rebuilt(state: Split, prepared: PreparedHeads, residual: Tensor) -> Split:
     return normal_form(mapped_common(state, prepared), residual, state.log_size, state.log_ratio, state.reference)
 
 
-def _combined(mixed: Tensor, prepared: Prepared) -> Tensor:
+def _combined(mixed: Tensor, prepared: PreparedHeads) -> Tensor:
     """Sum over heads of each head's output map: (b, h, n, v) to (b, n, o)."""
     output = prepared.heads.output
     return mixed[:, 0] if output is None and mixed.shape[1] == 1 else combine(mixed, output)
 
 
-def mapped_common(state: Split, prepared: Prepared) -> Tensor:
+def mapped_common(state: Split, prepared: PreparedHeads) -> Tensor:
     """The common part through all value and output maps, biases included, in units of e^K."""
     out = (state.common[:, None, :] @ prepared.value_sum)[:, 0]
     if not prepared.biased:
@@ -148,15 +160,15 @@ def mapped_common(state: Split, prepared: Prepared) -> Tensor:
     return out if heads.output_bias is None else out + unit * heads.output_bias
 
 
-def row_specific_strength(prepared: Prepared, projected: Tensor) -> Tensor:
+def row_specific_strength(prepared: PreparedHeads, projected: Tensor) -> Tensor:
     """No D_ij exceeds this (b,)."""
     query, key, _ = prepared.parts(projected)
     lengths = [torch.linalg.vector_norm(one, dim=-1).amax(dim=-1) for one in (query, key)]
     return (lengths[0] * lengths[1]).amax(dim=-1)
 
 
-def _common_query(state: Split, prepared: Prepared) -> Tensor:
-    """What the common part asks in every head: (b, h, 1, r)."""
+def _common_query(state: Split, prepared: PreparedHeads) -> Tensor:
+    """The common part's query in every head: (b, h, 1, r)."""
     query = (state.log_size.exp()[:, None] * state.common)[:, None, None, :] @ prepared.query
     return query if prepared.query_bias is None else query + prepared.query_bias[..., None, :]
 
@@ -178,16 +190,37 @@ def _at_least_unit_size(state: Split) -> Split:
     )
 
 
-def split_step(state: Split, heads: Heads, groups: list[Group], rule: Rule = PURE_ATTENTION) -> Split:
+def scores_negligible(log_size: Tensor, log_ratio: Tensor, prepared: Sequence[PreparedHeads]) -> Bool[Tensor, ...]:
+    """Whether under none of these weights a score differs from its row's constant by what float64 could see."""
+    by_tokens = 2.0 * log_size + log_ratio + (math.log(2) + max(one.log_strength for one in prepared))
+    by_bias = max(one.log_bias_strength for one in prepared)
+    if by_bias == -math.inf:
+        return by_tokens < NEGLIGIBLE_LOG
+    return torch.maximum(by_tokens, log_size + log_ratio + by_bias) < math.log(NEGLIGIBLE / 2)
+
+
+def cubic_mixing(residual: Tensor, prepared: PreparedHeads) -> Tensor:
+    """The (..., d, d) matrix M of a layer of all-to-all attention: delta R = R M / n.
+
+    The residual is centred here (the mean is the reference of every strongly connected mask), so that the covariance
+    is R^T R / n and delta R = R (sum_h W_q W_k^T (R^T R / n) V_h): all heads in one product of d x d matrices.
+    """
+    second_moment = residual.mT @ residual
+    if prepared.heads.heads == 1:
+        return prepared.only_score_form @ second_moment @ prepared.value_sum
+    return (prepared.score_forms @ second_moment[..., None, :, :] @ prepared.value_maps).sum(dim=-3)
+
+
+def split_step(state: Split, heads: Heads, groups: list[SampleGroup], rule: Rule = PURE_ATTENTION) -> Split:
     """X' = norm(residual X + A X W_V), or residual X + A norm(X) W_V where the norm stands in front."""
-    asked = split_norm(state, rule.norm) if rule.placement == "pre" else state
-    mixed = _attend(asked, heads, groups)
+    normed = split_norm(state, rule.norm) if rule.placement == "pre" else state
+    mixed = _attend(normed, heads, groups)
     if rule.residual != 0:
         mixed = add(state, mixed, rule.residual)
     return split_norm(mixed, rule.norm) if rule.placement == "post" else mixed
 
 
-def _attend(state: Split, heads: Heads, groups: list[Group]) -> Split:
+def _attend(state: Split, heads: Heads, groups: list[SampleGroup]) -> Split:
     if len(groups) == 1:
         return split_attention(state, groups[0].prepared(heads), groups[0].mixer)
     parts, places = [], []
@@ -196,3 +229,80 @@ def _attend(state: Split, heads: Heads, groups: list[Group]) -> Split:
         parts.append(split_attention(state.take(group.index), group.prepared(heads), group.mixer))
         places.append(group.index)
     return merge(parts, places)
+
+
+def flat_stretch(state: Split, layers: Sequence[Layer]) -> Split | None:
+    """The states after each of these layers, one behind the other: (layers * b) samples.
+
+    They end in front of the first layer that would have needed another route; None when that is the first of all.
+    Without biases, norm and residual connection only.
+    """
+    n, d = state.residual.shape[-2:]
+    common, residual, reference = state.common[:, None], state.residual, state.reference[:, None]
+    if state.batch == 1:  # single matrices multiply several times faster than a batch of one
+        common, residual, reference = common[0], residual[0], reference[0]
+    still, unscaled = torch.zeros_like(common), torch.ones_like(residual[..., :1, :1])
+    made: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
+    for prepared, mixer in layers:
+        value = prepared.value_sum
+        common = common @ value
+        if mixer.complete:
+            # Nothing acts on the tokens' side: rounding in their reference grows no faster than any other.
+            mixing = cubic_mixing(residual, prepared)
+            factor = torch.linalg.vector_norm(mixing, dim=(-2, -1), keepdim=True).clamp_min_(LEAST)
+            residual, moved = residual @ mixing.div_(factor), still
+        else:
+            residual, factor = mixer.average(residual @ value), unscaled
+            moved = reference @ residual
+            residual = residual.sub_(moved)
+        made.append((common, residual, moved, factor))
+    commons, residuals, moves, factors = zip(*made, strict=True)
+    shape = (len(layers), state.batch)
+    return _right_part(
+        state,
+        torch.stack(commons).reshape(*shape, d),
+        torch.stack(residuals).reshape(*shape, n, d),
+        torch.stack(moves).reshape(*shape, d),
+        _log_units(state, torch.stack(factors).reshape(shape), [mixer.complete for _, mixer in layers]),
+        [prepared for prepared, _ in layers],
+    )
+
+
+def _log_units(start: Split, factors: Tensor, complete: Sequence[bool]) -> Tensor:
+    """Logarithms of the units in which a stretch carries the residual: cubed and divided by n where all see all."""
+    unit, units = start.log_size + start.log_ratio, []
+    for grown, cubic in zip((factors.log() - math.log(start.count)).unbind(), complete, strict=True):
+        unit = torch.add(grown, unit, alpha=3.0) if cubic else unit
+        units.append(unit)
+    return torch.stack(units)
+
+
+def _right_part(
+    start: Split, common: Tensor, residual: Tensor, moved: Tensor, log_unit: Tensor, prepared: Sequence[PreparedHeads]
+) -> Split | None:
+    """Normal form of all states at once, up to the first that is not to be trusted.
+
+    A state is right when the scores in front of its layer were negligible, what was moved from the residual to the
+    common part would have been lost there, and neither part came near underflow.
+    """
+    size, top = common.abs().amax(dim=-1), residual.abs().amax(dim=(-2, -1))
+    log_size = start.log_size + size.log()
+    log_ratio = log_unit + top.log() - log_size
+    before = [
+        torch.cat([first[None], later[:-1]])
+        for first, later in ((start.log_size, log_size), (start.log_ratio, log_ratio))
+    ]
+    lost = log_unit + moved.abs().amax(dim=-1).log() - log_size < NEGLIGIBLE_LOG
+    scaled = (size > LEAST_UNSCALED) & log_size.isfinite()
+    scaled &= (top > LEAST_UNSCALED) | (start.log_ratio == -torch.inf)
+    right = scores_negligible(before[0], before[1], prepared) & lost & scaled
+    count = int(right.all(dim=1).long().cumprod(dim=0).sum())
+    if count == 0:
+        return None
+    return Split(
+        (common[:count] / size[:count, :, None]).flatten(0, 1),
+        residual[:count].div_(top[:count].clamp_min(LEAST)[..., None, None]).flatten(0, 1),
+        log_size[:count].flatten(),
+        log_ratio[:count].flatten(),
+        start.reference.repeat(count, 1),
+    )

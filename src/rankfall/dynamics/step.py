@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Generator, Tensor
 
-from rankfall.dynamics.mixing import Group
+from rankfall.dynamics.mixing import SampleGroup
 from rankfall.dynamics.weights import generator_for, take_heads
 from rankfall.errors import require, require_count
 from rankfall.masks import Mask
@@ -50,7 +50,7 @@ PURE_ATTENTION = Rule()
 def random_tokens(seeds: Sequence[int], n: int, d: int) -> Float[Tensor, "b n d"]:
     """Tokens uniform on the unit sphere, one matrix per seed."""
     require_count("the number of tokens", n)
-    require_count("the dimension", d)
+    require_count("the width", d)
     drawn = [torch.randn(n, d, generator=generator_for(seed, 0), dtype=torch.float64) for seed in seeds]
     tokens = torch.stack(drawn)
     return tokens / torch.linalg.vector_norm(tokens, dim=-1, keepdim=True)
@@ -63,8 +63,8 @@ def counterexample_tokens(seeds: Sequence[int], n: int, d: int) -> Float[Tensor,
     """
     require(
         n == d == 2,
-        required="two tokens of dimension 2 for the counterexample",
-        got=f"{n} tokens of dimension {d}",
+        required="two tokens of width 2 for the counterexample",
+        got=f"{n} tokens of width {d}",
         remedy="give --tokens 2 --dim 2, or build larger ones with `rankfall equilibrium`",
     )
     spread = torch.stack([torch.rand(2, generator=generator_for(seed, 0), dtype=torch.float64) for seed in seeds])
@@ -89,7 +89,7 @@ def step(tokens: Tokens, heads: Heads, mask: Mask | Tensor | None = None, rule: 
     )
 
 
-def grouped_step(tokens: Tokens, heads: Heads, groups: list[Group], rule: Rule = PURE_ATTENTION) -> Tokens:
+def grouped_step(tokens: Tokens, heads: Heads, groups: list[SampleGroup], rule: Rule = PURE_ATTENTION) -> Tokens:
     """The same for a (b, n, d) batch whose samples attend under different masks."""
     out = torch.empty_like(tokens)
     for group in groups:
@@ -119,7 +119,9 @@ class FeedForward:
         return torch.relu(tokens @ self.inner) @ self.outer
 
 
-def full_block(tokens: Tokens, heads: Heads, feed_forward: FeedForward, groups: list[Group], rule: Rule) -> Tokens:
+def full_block(
+    tokens: Tokens, heads: Heads, feed_forward: FeedForward, groups: list[SampleGroup], rule: Rule
+) -> Tokens:
     """Attention and feed-forward sub-layers, each as the rule says; rounding noise below 1e-15."""
     attended = grouped_step(tokens, heads, groups, rule)
     return place(rule.norm, feed_forward, attended, rule.placement, rule.residual)

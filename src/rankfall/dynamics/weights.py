@@ -49,8 +49,8 @@ def _counterexample(rows: int, columns: int, generator: Generator) -> Tensor:
     """[[1, 2], [0, 1]]: two tokens under the causal mask with unit norm keep rank 2 (B-thm3, two-token example)."""
     require(
         rows == columns == 2,
-        required="tokens of dimension 2 for the counterexample's value matrix",
-        got=f"dimension {rows}",
+        required="tokens of width 2 for the counterexample's value matrix",
+        got=f"width {rows}",
         remedy="give --tokens 2 --dim 2, or build larger ones with `rankfall equilibrium`",
     )
     return torch.tensor([[1.0, 2.0], [0.0, 1.0]], dtype=torch.float64)
@@ -80,19 +80,8 @@ class Weights(Protocol):
 
 @final
 @dataclass(frozen=True)
-class SharedWeights:
-    """The same given weights in every layer."""
-
-    heads: Heads
-
-    def at(self, layer: int) -> Heads:
-        return self.heads
-
-
-@final
-@dataclass(frozen=True)
 class GivenWeights:
-    """Given weights layer by layer, repeated from the start when there are more layers."""
+    """Given weights layer by layer, repeated from the start when there are more layers: one for all of them, say."""
 
     layers: tuple[Heads, ...]
 
@@ -102,7 +91,7 @@ class GivenWeights:
 
 @final
 @dataclass(frozen=True)
-class Recipe:
+class WeightRecipe:
     """How to draw one layer: H heads of rank r; each head's value map is drawn by name and divided by H."""
 
     width: int
@@ -113,7 +102,7 @@ class Recipe:
     per_layer: bool = False
 
     def __post_init__(self) -> None:
-        require_count("the dimension", self.width)
+        require_count("the width", self.width)
         require_count("the number of heads", self.heads)
         for kind, name, known in (("query/key", self.query_key, ALL_QUERY_KEYS), ("value", self.value, ALL_VALUES)):
             if name not in known:
@@ -124,9 +113,9 @@ class Recipe:
                 )
         require(
             1 <= self.head_rank <= self.width,
-            required=f"a head rank between 1 and the dimension {self.width}",
+            required=f"a head rank between 1 and the width {self.width}",
             got=self.head_rank,
-            remedy="lower the rank or raise the dimension",
+            remedy="lower the rank or raise the width",
         )
 
     @property
@@ -151,7 +140,7 @@ class DrawnWeights:
 
     def __init__(
         self,
-        recipe: Recipe,
+        recipe: WeightRecipe,
         seeds: Sequence[int],
         temperatures: Sequence[float] | None = None,
         device: torch.device | str = "cpu",
@@ -191,7 +180,7 @@ def generator_for(*numbers: int) -> Generator:
 
 
 @final
-class Prepared:
+class PreparedHeads:
     """One layer's weights with what is computed from them at most once; weights shared by layers pay only once."""
 
     def __init__(self, heads: Heads) -> None:

@@ -21,7 +21,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from rankfall.equilibria.base import Construction, Family, NormalisedLayer
+from rankfall.equilibria.families import Equilibrium, EquilibriumFamily
+from rankfall.equilibria.layer import NormalisedLayer
 
 # rank: (coupling l, ratio of successive lam, how far below lam_i its poles start, and over what share they spread).
 # Found by a scan for well separated tokens, a radius well below one and (to rank 5) little transient growth.
@@ -86,7 +87,7 @@ def chain_matrices(rank: int, design: tuple[float, float, float, float]) -> tupl
 
 
 @final
-class Chain(Family):
+class ChainFamily(EquilibriumFamily):
     """Strictly stable and well conditioned, every rank up to nine; tokens beyond the rank repeat the first ones."""
 
     name: ClassVar[str] = "chain"
@@ -103,7 +104,7 @@ class Chain(Family):
     def strict(self, count: int, width: int, rank: int) -> bool:
         return rank <= MOST
 
-    def build(self, count: int, width: int, rank: int, *, shared: bool) -> Construction:
+    def build(self, count: int, width: int, rank: int, *, shared: bool) -> Equilibrium:
         design = DESIGNS[rank]
         bidiagonal, attention = chain_matrices(rank, design)
         frame = torch.linalg.cholesky(chain_gram(rank, design))
@@ -123,4 +124,4 @@ class Chain(Family):
                 weights[i, 0] = weights[i, i] = 0.5
         names = ("coupling", "ratio", "below", "spread")
         layer = NormalisedLayer.with_weights(weights, value)
-        return Construction(self.name, rank, layer, tokens, dict(zip(names, design, strict=True)))
+        return Equilibrium(self.name, rank, layer, tokens, dict(zip(names, design, strict=True)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
@@ -13,11 +13,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rankfall.catalogue import FAMILIES
-from rankfall.equilibria.base import Construction, Family, NormalisedLayer
-from rankfall.equilibria.families import equilibrium_under, families
+from rankfall.equilibria.families import Equilibrium, EquilibriumFamily, equilibrium_under, families, inner_width
+from rankfall.equilibria.layer import NormalisedLayer
 from rankfall.equilibria.stability import Stability, stability
 from rankfall.errors import RequestError, require, require_count
 from rankfall.linalg.spectra import singular_values
+from rankfall.progress import Progress, silent
 
 EPSILON = float(torch.finfo(torch.float64).eps)
 # A certified radius is a float64 that decimal arithmetic rounded up at the sixteenth digit.
@@ -95,10 +96,10 @@ def examine(layer: NormalisedLayer, tokens: Float[Tensor, "n d"]) -> Examined:
     return Examined(residual, rank, tolerance, float(values[rank - 1]), following, stability(layer, tokens))
 
 
-def examine_construction(construction: Construction) -> Examined:
+def examine_equilibrium(built: Equilibrium) -> Examined:
     """The same, with the radius that the family certified in more digits than float64 has."""
-    seen = examine(construction.layer, construction.tokens)
-    return replace(seen, certified_radius=construction.radius, digits=construction.digits)
+    seen = examine(built.layer, built.tokens)
+    return replace(seen, certified_radius=built.radius, digits=built.digits)
 
 
 @final
@@ -157,13 +158,13 @@ def ladder(
     family: str | None = None,
     norm: str = "unit",
     stable: bool = False,
-    step: Callable[[int], None] = lambda done: None,
-) -> list[tuple[Construction, Examined]]:
+    progress: Progress = silent,
+) -> list[tuple[Equilibrium, Examined]]:
     """One equilibrium of each rank from 1 to the most, all of them fixed under the very same layer.
 
-    That it is the same layer is checked, not assumed. `step` is called with 1 after each rank.
+    That it is the same layer is checked, not assumed.
     """
-    inner = width - 1 if norm == "layer" else width
+    inner = inner_width(norm, width)
     most = min(count, inner)
     chosen = FAMILIES[family]() if family is not None else _choose(count, inner, most, stable)
     require(
@@ -172,24 +173,24 @@ def ladder(
         got=f"{chosen.name} ({chosen.stability})",
         remedy="star has all ranks, window (up to width 9) has them all strictly stable",
     )
-    rungs: list[tuple[Construction, Examined]] = []
+    rungs: list[tuple[Equilibrium, Examined]] = []
     for rank in range(1, most + 1):
         built = equilibrium_under(norm, count, width, rank, family=chosen.name, shared=True)
         if rungs:
             first = rungs[0][0].layer
             assert torch.equal(first.value, built.layer.value)
             assert torch.equal(first.allowed, built.layer.allowed)
-        rungs.append((built, examine_construction(built)))
-        step(1)
+        rungs.append((built, examine_equilibrium(built)))
+        progress("ranks", rank / most)
     return rungs
 
 
-def _strict(family: Family, count: int, width: int, most: int) -> bool:
+def _strict(family: EquilibriumFamily, count: int, width: int, most: int) -> bool:
     reach = family.limit(count, width)
     return most <= reach and all(family.strict(count, width, rank) for rank in range(1, most + 1))
 
 
-def _choose(count: int, width: int, most: int, stable: bool) -> Family:
+def _choose(count: int, width: int, most: int, stable: bool) -> EquilibriumFamily:
     for family in families():
         if family.shares(count, width) and (not stable or _strict(family, count, width, most)):
             return family

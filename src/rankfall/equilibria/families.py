@@ -1,25 +1,98 @@
-"""Every family of equilibria, which one serves a request best, and the step to true LayerNorm."""
+"""What a family of equilibria is, which one serves a request best, and the step from the unit norm to another."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from rankfall.catalogue import FAMILIES
-from rankfall.equilibria.base import Construction, Family, NormalisedLayer, check_request
-from rankfall.errors import RequestError, require
+from rankfall.equilibria.layer import NormalisedLayer, fixed_length
+from rankfall.errors import RequestError, require, require_count
+from rankfall.norms import UNIT_NORM, Norm, parse_norm
 
 
-def families() -> tuple[Family, ...]:
+@final
+@dataclass(frozen=True)
+class Equilibrium:
+    """A layer and its fixed tokens (n, d), as a family built them.
+
+    `radius` is the Jacobian's spectral radius where the family knows it better than float64 can compute it, with
+    `digits` decimal digits carried; `parameters` are the numbers that the family chose.
+    """
+
+    family: str
+    rank: int
+    layer: NormalisedLayer
+    tokens: Float[Tensor, "n d"]
+    parameters: Mapping[str, float | int | str] = field(default_factory=dict)
+    radius: float | None = None
+    digits: int | None = None
+
+
+class EquilibriumFamily(ABC):
+    """One way to build equilibria of B-thm3. Subclasses are final and stateless."""
+
+    name: ClassVar[str]
+    meaning: ClassVar[str]
+    mask: ClassVar[str]
+    stability: ClassVar[str]
+    """What the family's Jacobian is like, in words."""
+
+    @abstractmethod
+    def limit(self, count: int, width: int) -> int:
+        """The largest rank that this family reaches in float64 for that many tokens of that width."""
+
+    def strict(self, count: int, width: int, rank: int) -> bool:
+        """Whether that equilibrium is strictly stable (spectral radius below one)."""
+        return False
+
+    @abstractmethod
+    def build(self, count: int, width: int, rank: int, *, shared: bool) -> Equilibrium:
+        """The equilibrium; with `shared`, all ranks of one count and width are fixed under one layer."""
+
+    def shares(self, count: int, width: int) -> bool:
+        """Whether one layer has equilibria of every rank up to min(count, width) in this family."""
+        return self.limit(count, width) == min(count, width)
+
+    def __call__(self, count: int, width: int, rank: int, *, shared: bool = False) -> Equilibrium:
+        """Build, after checking the request."""
+        check_request(count, width, rank)
+        most = self.limit(count, width)
+        require(
+            rank <= most,
+            required=f"a rank of at most {most} for family {self.name} at {count} tokens of width {width}",
+            got=rank,
+            remedy="ask for a lower rank, or for family star, which has every rank",
+        )
+        return self.build(count, width, rank, shared=shared)
+
+
+def check_request(count: int, width: int, rank: int) -> None:
+    """Refuse what no family can build."""
+    require_count("the number of tokens", count)
+    require_count("the width", width)
+    require_count("the rank", rank)
+    require(
+        rank <= min(count, width),
+        required=f"a rank of at most {min(count, width)}, the lesser of {count} tokens and width {width}",
+        got=rank,
+        remedy="ask for a lower rank, more tokens or more width",
+    )
+
+
+def families() -> tuple[EquilibriumFamily, ...]:
     """Every family, best conditioned first."""
     return tuple(kind() for kind in FAMILIES)
 
 
-def choose_family(count: int, width: int, rank: int, *, stable: bool = False) -> Family:
+def choose_family(count: int, width: int, rank: int, *, stable: bool = False) -> EquilibriumFamily:
     """The first family, best conditioned first, that builds this rank, strictly stable where that is asked."""
     check_request(count, width, rank)
     for family in families():
@@ -38,7 +111,7 @@ def choose_family(count: int, width: int, rank: int, *, stable: bool = False) ->
 
 def build_equilibrium(
     count: int, width: int, rank: int, *, family: str | None = None, stable: bool = False, shared: bool = False
-) -> Construction:
+) -> Equilibrium:
     """Weights and tokens of exactly that rank which the layer leaves alone (B-thm3), under the unit norm.
 
     `stable` asks for a strictly stable one, `shared` for the layer that all ranks of the family have in common.
@@ -66,13 +139,19 @@ def centred_basis(width: int) -> Float[Tensor, "e d"]:
     return rows
 
 
-def under_layer_norm(inner: Construction) -> Construction:
-    """The same equilibrium under LayerNorm, its width one more."""
+def under_norm(inner: Equilibrium, norm: Norm) -> Equilibrium:
+    """An equilibrium of the unit norm under another one: tokens of its length, one width up where it centres."""
     layer = inner.layer
-    basis = centred_basis(layer.width + 1)
-    form = None if layer.form is None else basis.mT @ layer.form @ basis / (layer.width + 1)
-    lifted = NormalisedLayer(basis.mT @ layer.value @ basis, layer.allowed, "layer", form, layer.bias)
-    return replace(inner, layer=lifted, tokens=inner.tokens @ basis * lifted.length)
+    basis = centred_basis(layer.width + 1) if norm.centres else torch.eye(layer.width, dtype=torch.float64)
+    length = fixed_length(norm, basis.shape[1])
+    form = None if layer.form is None else basis.mT @ layer.form @ basis / length**2
+    lifted = NormalisedLayer(basis.mT @ layer.value @ basis, layer.allowed, str(norm), form, layer.bias)
+    return replace(inner, layer=lifted, tokens=inner.tokens @ basis * length)
+
+
+def inner_width(norm: str, width: int) -> int:
+    """Coordinates that tokens of that width are free in: a norm that centres takes one."""
+    return width - int(parse_norm(norm).centres)
 
 
 def equilibrium_under(
@@ -84,20 +163,15 @@ def equilibrium_under(
     family: str | None = None,
     stable: bool = False,
     shared: bool = False,
-) -> Construction:
-    """`build_equilibrium` under the given norm, unit or layer; `width` is the tokens' own."""
+) -> Equilibrium:
+    """`build_equilibrium` under any norm of one length; `width` is the tokens' own."""
+    chosen, inner = parse_norm(norm), inner_width(norm, width)
+    fixed_length(chosen, max(width, 1))
     require(
-        norm in ("unit", "layer"),
-        required="a norm among unit, layer",
-        got=norm,
-        remedy="the rms norm is the unit norm times sqrt(d): the same equilibria",
-    )
-    if norm == "unit":
-        return build_equilibrium(count, width, rank, family=family, stable=stable, shared=shared)
-    require(
-        width >= 2 and rank <= min(count, width - 1),
-        required=f"a rank of at most {min(count, width - 1)} under LayerNorm, whose tokens are centred",
+        not chosen.centres or (width >= 2 and rank <= min(count, inner)),
+        required=f"a rank of at most {min(count, inner)} under {type(chosen).__name__}, whose tokens are centred",
         got=f"rank {rank} at width {width}",
         remedy="ask for a lower rank or one more coordinate",
     )
-    return under_layer_norm(build_equilibrium(count, width - 1, rank, family=family, stable=stable, shared=shared))
+    built = build_equilibrium(count, inner, rank, family=family, stable=stable, shared=shared)
+    return built if chosen == UNIT_NORM else under_norm(built, chosen)

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from rankfall.equilibria.base import NormalisedLayer
+from rankfall.equilibria.layer import NormalisedLayer
 from rankfall.equilibria.stability import jacobian, tangent_bases
 from rankfall.errors import require
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from decimal import Decimal, localcontext
 from typing import ClassVar, NoReturn, final
 
 import torch
 from torch import Tensor
 
-from rankfall.equilibria.base import Construction, Family, NormalisedLayer, largest_gap_decimal
+from rankfall.equilibria.families import Equilibrium, EquilibriumFamily
+from rankfall.equilibria.layer import NormalisedLayer
 from rankfall.errors import RequestError
 from rankfall.linalg.disc import Row, compression_polynomials, largest_zero
 from rankfall.masks import Causal, CausalWindow
@@ -114,8 +116,31 @@ def _settled(near: Row, w: Decimal, diagonal: Row) -> tuple[Row, Decimal]:
             x.append((value + (w * x[j - 1] if j else 0)) / (1 + gap - diagonal[j]))
         return x
 
-    gap = largest_gap_decimal(lambda gap: sum((v * v for v in answer(gap)), Decimal(0)))
+    gap = _largest_gap(lambda gap: sum((v * v for v in answer(gap)), Decimal(0)))
     return answer(gap), 1 + gap
+
+
+def _largest_gap(squared_length: Callable[[Decimal], Decimal]) -> Decimal:
+    """The largest gap at which the length is one, in the context's digits: bisection, then Newton's secant."""
+    high = Decimal(1)
+    while squared_length(high) > 1:
+        high *= 2
+    low = high * Decimal("0.7")
+    while squared_length(low) <= 1:
+        high, low = low, low * Decimal("0.7")
+    for _ in range(40):
+        middle = (low + high) / 2
+        if squared_length(middle) > 1:
+            low = middle
+        else:
+            high = middle
+    f_low, f_high = squared_length(low) - 1, squared_length(high) - 1
+    for _ in range(20):
+        if f_high == f_low or low == high:
+            break
+        low, f_low, high = high, f_high, high - f_high * (high - low) / (f_high - f_low)
+        f_high = squared_length(high) - 1
+    return high
 
 
 def _refuse(w: Decimal) -> NoReturn:
@@ -126,9 +151,9 @@ def _refuse(w: Decimal) -> NoReturn:
     )
 
 
-def shift_construction(
+def shift_equilibrium(
     family: str, allowed: Tensor, width: int, rank: int, design: tuple[int, float, float], *, sees_all: bool
-) -> Construction:
+) -> Equilibrium:
     """The equilibrium, rounded to float64, with the radius that decimal arithmetic certifies.
 
     `design` is (inner, w, delta): the shift acts on the last `inner` coordinates, and those in front, which no token
@@ -145,7 +170,7 @@ def shift_construction(
     if inner <= CERTIFIED_WIDTH:
         # With a single token direction there is nothing inside to leave it; then only idle coordinates move.
         radius = max(shift_radius(tokens, growth, weight, delta), 0.5 if inner < width else 0.0)
-    return Construction(
+    return Equilibrium(
         family,
         rank,
         NormalisedLayer(value, allowed),
@@ -163,11 +188,11 @@ def _rounded(rows: list[Row]) -> Tensor:
 WEIGHT = 2.0
 DELTA = 0.01
 STABLE_RANK = 3
-WIDEST = 16
+WIDEST_PAST = 16
 
 
 @final
-class Past(Family):
+class PastFamily(EquilibriumFamily):
     """Uniform causal attention; strictly stable up to rank three."""
 
     name: ClassVar[str] = "past"
@@ -176,14 +201,14 @@ class Past(Family):
     stability: ClassVar[str] = "strictly stable up to rank 3, unstable from rank 4 on"
 
     def limit(self, count: int, width: int) -> int:
-        return min(count, width) if width <= WIDEST else 0
+        return min(count, width) if width <= WIDEST_PAST else 0
 
     def strict(self, count: int, width: int, rank: int) -> bool:
-        return rank <= STABLE_RANK and width <= WIDEST
+        return rank <= STABLE_RANK and width <= WIDEST_PAST
 
-    def build(self, count: int, width: int, rank: int, *, shared: bool) -> Construction:
+    def build(self, count: int, width: int, rank: int, *, shared: bool) -> Equilibrium:
         allowed = Causal().dense(count)
-        return shift_construction(self.name, allowed, width, rank, (width, WEIGHT, DELTA), sees_all=True)
+        return shift_equilibrium(self.name, allowed, width, rank, (width, WEIGHT, DELTA), sees_all=True)
 
 
 # width: (w, delta) for which every rank is strictly stable, certified in decimal arithmetic by the tests.
@@ -203,13 +228,15 @@ WIDEST_WINDOW = max(DESIGNS)
 
 
 @final
-class Window(Family):
+class WindowFamily(EquilibriumFamily):
     """Uniform attention on a window of one; every rank up to nine strictly stable."""
 
     name: ClassVar[str] = "window"
     meaning: ClassVar[str] = "uniform attention on the token before and itself, value matrix diagonal plus shift"
     mask: ClassVar[str] = "causal-window:1"
-    stability: ClassVar[str] = f"strictly stable for every rank up to {WIDEST}; under one layer up to width {WIDEST}"
+    stability: ClassVar[str] = (
+        f"strictly stable for every rank up to {WIDEST_WINDOW}; under one layer up to width {WIDEST_WINDOW}"
+    )
 
     def limit(self, count: int, width: int) -> int:
         return min(count, width, WIDEST_WINDOW)
@@ -220,8 +247,8 @@ class Window(Family):
     def shares(self, count: int, width: int) -> bool:
         return width <= WIDEST_WINDOW
 
-    def build(self, count: int, width: int, rank: int, *, shared: bool) -> Construction:
+    def build(self, count: int, width: int, rank: int, *, shared: bool) -> Equilibrium:
         # A shift no longer than the rank keeps the basin as wide as it can be; one layer for all needs it whole.
         inner = width if shared else rank
         allowed = CausalWindow(1).dense(count)
-        return shift_construction(self.name, allowed, width, rank, (inner, *DESIGNS[inner]), sees_all=False)
+        return shift_equilibrium(self.name, allowed, width, rank, (inner, *DESIGNS[inner]), sees_all=False)

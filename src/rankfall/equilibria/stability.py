@@ -13,7 +13,7 @@ from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import LinearOperator, eigs
 from torch import Tensor
 
-from rankfall.equilibria.base import NormalisedLayer
+from rankfall.equilibria.layer import NormalisedLayer
 from rankfall.errors import require
 
 
@@ -72,9 +72,9 @@ def _content(
     landed = torch.einsum("ijd,de,ige->ijg", spread, layer.value, outs)
     answers = torch.einsum("id,de,jfe->ijf", tokens[chosen], layer.form, ins)
     blocks = weights[chosen][:, chosen, None, None] * landed[:, chosen, :, None] * answers[:, :, None, :]
-    # x_i itself asks: dx_i M sum_j a_ij x_j^T (x_j - m_i) W.
-    asks = torch.einsum("ifd,de,je->ijf", ins, layer.form, tokens)
-    own = torch.einsum("ij,ijg,ijf->igf", weights[chosen], landed, asks)
+    # The query x_i moves: dx_i M sum_j a_ij x_j^T (x_j - m_i) W.
+    queries = torch.einsum("ifd,de,je->ijf", ins, layer.form, tokens)
+    own = torch.einsum("ij,ijg,ijf->igf", weights[chosen], landed, queries)
     diagonal = torch.arange(len(chosen))
     blocks[diagonal, diagonal] = blocks[diagonal, diagonal] + own
     return blocks

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import ClassVar, final
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
-from rankfall.equilibria.base import Construction, Family, NormalisedLayer, settled
+from rankfall.equilibria.families import Equilibrium, EquilibriumFamily
+from rankfall.equilibria.layer import NormalisedLayer
+from rankfall.errors import RequestError
 from rankfall.masks import Causal, OutStar
 
 DELTA = 0.2
@@ -29,7 +34,7 @@ def star_value(width: int, weight: float, delta: float) -> torch.Tensor:
 
 
 @final
-class Star(Family):
+class StarFamily(EquilibriumFamily):
     """Every rank up to min(N, d), one value matrix for all; neutral along a sphere, attracting across it."""
 
     name: ClassVar[str] = "star"
@@ -46,7 +51,7 @@ class Star(Family):
     def strict(self, count: int, width: int, rank: int) -> bool:
         return rank == 1 or width == 2
 
-    def build(self, count: int, width: int, rank: int, *, shared: bool) -> Construction:
+    def build(self, count: int, width: int, rank: int, *, shared: bool) -> Equilibrium:
         weight = star_weight()
         tokens = torch.zeros(count, width, dtype=torch.float64)
         for i in range(count):
@@ -58,17 +63,58 @@ class Star(Family):
                 tokens[i, -1] = HEIGHT
         layer = NormalisedLayer(star_value(width, weight, DELTA), OutStar().dense(count))
         parameters = {"w": weight, "delta": DELTA, "ratio": 1.0, "height": HEIGHT}
-        return Construction(self.name, rank, layer, tokens, parameters)
+        return Equilibrium(self.name, rank, layer, tokens, parameters)
+
+
+def settled(neighbours: Float[Tensor, d], value: Float[Tensor, "d d"], spectrum: float) -> Float[Tensor, d]:
+    """The unit vector x = s W (g - W)^-1 for the largest g > spectrum, the largest eigenvalue of W."""
+    pushed = neighbours @ value
+    eye = torch.eye(value.shape[0], dtype=value.dtype)
+
+    def answer(gap: float) -> Tensor:
+        return torch.linalg.solve(((spectrum + gap) * eye - value).mT, pushed)
+
+    gap = largest_gap(lambda gap: float(torch.linalg.vector_norm(answer(gap))), spectrum)
+    x = answer(gap)
+    return x / torch.linalg.vector_norm(x)
+
+
+def largest_gap(length: Callable[[float], float], scale: float) -> float:
+    """The largest gap at which the length is one, to the last digit: walk down, then halve."""
+    high = scale
+    while length(high) > 1:
+        high *= 2
+    low = high * SHRINK
+    while length(low) <= 1:
+        high, low = low, low * SHRINK
+        if low < 1e-12 * scale:
+            raise RequestError(
+                required="neighbours that reach the leading direction of the value matrix",
+                got="a token whose length stays below one for every growth factor",
+                remedy="give the earlier tokens a part along the leading eigenvector",
+            )
+    for _ in range(200):
+        middle = (low + high) / 2
+        if middle in (low, high):
+            break
+        if length(middle) > 1:
+            low = middle
+        else:
+            high = middle
+    return high
 
 
 RATIO = 3.0
+
+# Steps by which the largest gap is looked for from above.
+SHRINK = 0.7
 
 # Beyond this width the eigenvalues span more than float64 resolves: 3^40 is 1e19.
 WIDEST = 32
 
 
 @final
-class Diagonal(Family):
+class DiagonalFamily(EquilibriumFamily):
     """Normal value matrix: equilibria of every rank coexist, and all are unstable."""
 
     name: ClassVar[str] = "diagonal"
@@ -79,7 +125,7 @@ class Diagonal(Family):
     def limit(self, count: int, width: int) -> int:
         return min(count, width, WIDEST) if width <= WIDEST else 0
 
-    def build(self, count: int, width: int, rank: int, *, shared: bool) -> Construction:
+    def build(self, count: int, width: int, rank: int, *, shared: bool) -> Equilibrium:
         eigenvalues = RATIO ** torch.arange(width, dtype=torch.float64)
         tokens = torch.zeros(count, width, dtype=torch.float64)
         tokens[0, 0] = 1.0
@@ -93,4 +139,4 @@ class Diagonal(Family):
                 inner = torch.diag(eigenvalues[:rank])
                 tokens[i, :rank] = settled(total[:rank], inner, float(eigenvalues[rank - 1]))
         layer = NormalisedLayer(torch.diag(eigenvalues), Causal().dense(count))
-        return Construction(self.name, rank, layer, tokens, {"ratio": RATIO})
+        return Equilibrium(self.name, rank, layer, tokens, {"ratio": RATIO})

@@ -37,12 +37,12 @@ def token_python(state: TokenState) -> str:
     return f"""from rankfall.masks import parse_schedule
 from rankfall.norms import parse_norm
 from rankfall.dynamics.step import Rule
-from rankfall.dynamics.weights import Recipe
+from rankfall.dynamics.weights import WeightRecipe
 from rankfall.dynamics.experiment import Experiment, run
 
 experiment = Experiment(
     masks=(parse_schedule({state.mask!r}),),
-    recipe=Recipe(width={state.width}, query_key={state.query_key!r}, value={state.value!r}, heads={state.heads}),
+    recipe=WeightRecipe({state.width}, query_key={state.query_key!r}, value={state.value!r}, heads={state.heads}),
     tokens={state.tokens},
     layers={state.depth},
     rule=Rule(parse_norm({state.norm!r}), placement={state.placement!r}, residual={state.residual!r}),

@@ -10,10 +10,10 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from rankfall.dynamics.experiment import Experiment, Report, run
+from rankfall.dynamics.experiment import Experiment, MaskResult, run
 from rankfall.dynamics.ordinary import attention_matrices
 from rankfall.dynamics.step import Rule
-from rankfall.dynamics.weights import DrawnWeights, Recipe
+from rankfall.dynamics.weights import DrawnWeights, WeightRecipe
 from rankfall.errors import RequestError
 from rankfall.explorer.element import BLUE, GREEN, ORANGE, VERMILION, line, lines, packed_places, packed_shares, panel
 from rankfall.explorer.state import TokenState
@@ -55,7 +55,7 @@ def experiment_of(state: TokenState) -> Experiment:
     """The experiment that the page, the command and the Python shown all run."""
     return Experiment(
         masks=(MaskSchedule((parse_mask(state.mask),)),),
-        recipe=Recipe(state.width, state.query_key, state.value, state.heads),
+        recipe=WeightRecipe(state.width, state.query_key, state.value, state.heads),
         tokens=state.tokens,
         layers=state.depth,
         rule=Rule(parse_norm(state.norm), state.placement, state.residual),  # type: ignore[arg-type]
@@ -75,7 +75,7 @@ def token_curves(state: TokenState) -> TokenCurves:
 
 @functools.lru_cache(maxsize=32)
 def _simulated(state: TokenState) -> TokenCurves:
-    report: Report = run(experiment_of(state))[0]
+    report: MaskResult = run(experiment_of(state))[0]
     rate = report.rates[0]
     bound = report.bound_log_mu
     assert report.kept is not None

@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from typing import Any
 
 from rankfall.catalogue import MASKS
 from rankfall.explorer.state import Choice, Knob, controls
 from rankfall.masks import Mask, parse_mask
-
-# What a mask's number may be on the page, by its name, and where it starts; others are 1 to 64, and start at 4.
-MASK_STEPS: dict[str, tuple[float, ...]] = {
-    "probability": tuple(step / 20 for step in range(1, 21)),
-    "seed": tuple(range(100)),
-}
-MASK_STARTS: dict[str, float] = {
-    "step": 2,
-    "hubs": 1,
-    "length": 8,
-    "size": 8,
-    "probability": 0.2,
-    "seed": 0,
-}
 
 
 def widget(kind: type[Any], name: str, value: Any) -> Any:
@@ -58,11 +44,14 @@ def mask_numbers(name: str, current: str) -> Any:
     """Sliders for the numbers of a mask, by their names, set as in `current` where that is of the same kind."""
     import marimo as mo
 
-    same = parse_mask(current)
+    kind, same = MASKS[name], parse_mask(current)
+    start = same if same.name == name else kind.examples()[0]
     made = {}
-    for number in fields(mask_kinds()[name]):
-        value = getattr(same, number.name) if same.name == name else MASK_STARTS.get(number.name, 4)
-        steps = MASK_STEPS.get(number.name, tuple(range(1, 65)))
+    for number in fields(kind):
+        value = getattr(start, number.name)
+        # A number that may be left out is a seed or the like, and may be zero.
+        whole = range(1, 65) if number.default is MISSING else range(100)
+        steps = (step / 20 for step in range(1, 21)) if isinstance(value, float) else whole
         made[number.name] = slider(sorted({*steps, value}), value, number.name)
     return mo.ui.dictionary(made)
 

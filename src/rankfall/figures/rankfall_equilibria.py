@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from rankfall.drawing.canvas import COLOURS, MARKERS, canvas
-from rankfall.equilibria.examine import examine, examine_construction
+from rankfall.equilibria.examine import examine, examine_equilibrium
 from rankfall.equilibria.families import families
-from rankfall.equilibria.outside import twisted, twisted_multipliers
+from rankfall.equilibria.known import twisted, twisted_multipliers
 from rankfall.equilibria.stability import multipliers
 from rankfall.figures.base import Claim, Outcome, Reproduction, Scale
 from rankfall.progress import Progress, silent
@@ -40,7 +40,7 @@ class Equilibria(Reproduction):
         for index, family in enumerate(families()):
             progress(f"family {family.name}", index / len(families()))
             for rank in range(1, family.limit(count, width) + 1):
-                seen = examine_construction(family(count, width, rank)).record()
+                seen = examine_equilibrium(family(count, width, rank)).record()
                 promised = family.strict(count, width, rank)
                 rows.append({"family": family.name, "wanted": rank, "promised_stable": promised, **seen})
         turns = [twisted_row(around, q, d) for d in (2, 3) for q in range((around - 1) // 3 + 1)]

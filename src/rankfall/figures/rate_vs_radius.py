@@ -9,12 +9,12 @@ import numpy as np
 from scipy.stats import spearmanr
 
 from rankfall.dynamics.rate import measured_rate
-from rankfall.dynamics.simulate import simulate
 from rankfall.dynamics.step import random_tokens
-from rankfall.dynamics.weights import DrawnWeights, Recipe
+from rankfall.dynamics.trajectory import run_layers
+from rankfall.dynamics.weights import DrawnWeights, WeightRecipe
 from rankfall.figures.base import Claim, Outcome, Reproduction, Scale
 from rankfall.masks import Mask, parse_mask
-from rankfall.progress import Progress, silent
+from rankfall.progress import Progress, part, silent
 from rankfall.theory.collapse import collapse_theorem
 from rankfall.theory.uniform_attention import tail_rate
 
@@ -47,25 +47,18 @@ class RateVsRadius(Reproduction):
         names = _masks(n, size["random"])
         masks = [parse_mask(name) for name in names]
         start = random_tokens([0], n, d)
-        weights = DrawnWeights(Recipe(d), [0])
+        weights = DrawnWeights(WeightRecipe(d), [0])
         rows = _rows(names, masks, weights, start[0], n)
         names = [row["mask"] for row in rows]
         progress(f"{len(names)} masks", 0.1)
-        advanced = 0
-
-        def advance(steps: int) -> None:
-            nonlocal advanced
-            advanced += steps
-            progress(f"{len(names)} masks, {layers} layers", 0.1 + 0.9 * advanced / layers)
-
-        done = simulate(
+        done = run_layers(
             start.repeat(len(names), 1, 1),
-            DrawnWeights(Recipe(d), [0] * len(names)),
+            DrawnWeights(WeightRecipe(d), [0] * len(names)),
             [parse_mask(name) for name in names],
             layers,
             measures=(),
             ordinary=False,
-            progress=advance,
+            progress=part(progress, 0.1, 1.0, f"{len(names)} masks"),
         )
         log_mu = done.log_mu
         for place, row in enumerate(rows):

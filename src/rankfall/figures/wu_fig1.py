@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rankfall.drawing.canvas import COLOURS, canvas
 from rankfall.equilibria.examine import examine
-from rankfall.equilibria.two_token import TwoTokens
+from rankfall.equilibria.known import TwoTokens
 from rankfall.figures.base import Claim, Outcome, Reproduction, Scale
 from rankfall.progress import Progress, silent
 
@@ -256,9 +256,9 @@ def claims(
     pole = torch.stack([torch.zeros_like(first[:, 0]), first[:, 0].sign()], dim=-1)
     near = float(((ends[:, 0] - pole).norm(dim=-1) < 2 / (example.w * layers)).double().mean())
     wrong = int((basin.apart != basin.predicted).sum() + (basin.together != ~basin.predicted).sum())
-    built = example.construction()
+    built = example.equilibrium()
     seen = examine(built.layer, built.tokens)
-    strict = TwoTokens(example.w, delta=0.1).construction()
+    strict = TwoTokens(example.w, delta=0.1).equilibrium()
     cured = examine(strict.layer, strict.tokens)
     return (
         Claim(

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from rankfall.dynamics.mixing import MaskPlan
 from rankfall.dynamics.rate import measured_rate
-from rankfall.dynamics.simulate import simulate
 from rankfall.dynamics.step import FeedForward, Rule, full_block, random_tokens, step
-from rankfall.dynamics.weights import DrawnWeights, Recipe, generator_for
+from rankfall.dynamics.trajectory import run_layers
+from rankfall.dynamics.weights import DrawnWeights, WeightRecipe, generator_for
 from rankfall.figures.base import Claim, Outcome, Reproduction, Scale
 from rankfall.masks import parse_mask
 from rankfall.measures.measures import measure
@@ -92,9 +92,9 @@ def _exact(masks: list[str], size: dict[str, int], variant: str) -> list[Tensor]
     seeds = list(range(size["seeds"]))
     start = random_tokens(seeds, size["tokens"], size["dim"]) * size["dim"] ** 0.5
     value = "orthogonal" if variant == "pure attention" else "gaussian"
-    done = simulate(
+    done = run_layers(
         start.repeat(len(masks), 1, 1),
-        DrawnWeights(Recipe(size["dim"], value=value, per_layer=True), seeds * len(masks)),
+        DrawnWeights(WeightRecipe(size["dim"], value=value, per_layer=True), seeds * len(masks)),
         [parse_mask(mask) for mask in masks for _ in seeds],
         size["layers"],
         rule,
@@ -107,7 +107,7 @@ def _exact(masks: list[str], size: dict[str, int], variant: str) -> list[Tensor]
 
 def _full_model(masks: list[str], size: dict[str, int]) -> list[Tensor]:
     seeds = list(range(size["seeds"]))
-    weights = DrawnWeights(Recipe(size["dim"], value="gaussian", per_layer=True), seeds)
+    weights = DrawnWeights(WeightRecipe(size["dim"], value="gaussian", per_layer=True), seeds)
     rule = Rule(LayerNorm(), residual=1.0)
     found = []
     for mask in masks:
@@ -124,7 +124,7 @@ def _full_model(masks: list[str], size: dict[str, int]) -> list[Tensor]:
 
 def _float32_with_norm(masks: list[str], size: dict[str, int]) -> list[Tensor]:
     """The same run the ordinary way in float32, for the first seed: what most code would plot."""
-    weights = DrawnWeights(Recipe(size["dim"], value="gaussian", per_layer=True), [0])
+    weights = DrawnWeights(WeightRecipe(size["dim"], value="gaussian", per_layer=True), [0])
     found = []
     for mask in masks:
         tokens = (random_tokens([0], size["tokens"], size["dim"]) * size["dim"] ** 0.5).float()

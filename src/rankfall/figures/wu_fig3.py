@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, ClassVar, final
 
 from torch import Tensor
 
-from rankfall.dynamics.simulate import simulate
 from rankfall.dynamics.step import random_tokens
-from rankfall.dynamics.weights import DrawnWeights, Recipe
+from rankfall.dynamics.trajectory import run_layers
+from rankfall.dynamics.weights import DrawnWeights, WeightRecipe
 from rankfall.figures.base import Claim, Outcome, Reproduction, Scale
 from rankfall.masks import parse_mask
 from rankfall.progress import Progress, silent
@@ -67,10 +67,10 @@ def _curves(masks: list[str], size: dict[str, int]) -> dict[tuple[str, float], T
     """Median log10 mu over seeds for every mask and temperature, all in one batch."""
     seeds = list(range(size["seeds"]))
     cells = [(mask, temperature) for mask in masks for temperature in TEMPERATURES]
-    recipe = Recipe(size["dim"])
+    recipe = WeightRecipe(size["dim"])
     relative = [math.sqrt(temperature / recipe.head_rank) for _, temperature in cells for _ in seeds]
     start = random_tokens(seeds, size["tokens"], size["dim"]) * size["dim"] ** 0.5
-    done = simulate(
+    done = run_layers(
         start.repeat(len(cells), 1, 1),
         DrawnWeights(recipe, seeds * len(cells), relative),
         [parse_mask(mask) for mask, _ in cells for _ in seeds],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rankfall.masks.base import Band, Explicit, Mask, MaskFacts, check_allowed, graph_facts
 from rankfall.masks.local import CausalWindow, Dilated, GlobalWindow, Ring, Window
-from rankfall.masks.schedule import MaskSchedule, parse_mask, parse_schedule
+from rankfall.masks.named import MaskSchedule, parse_mask, parse_schedule, recognise
 from rankfall.masks.stars import InStar, OutStar, Star
 from rankfall.masks.wide import BlockDiagonal, Causal, Complete, Prefix, RandomSparse
 
@@ -31,4 +31,5 @@ __all__ = [
     "graph_facts",
     "parse_mask",
     "parse_schedule",
+    "recognise",
 ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
+from itertools import product
 from typing import ClassVar, final
 
 import numpy as np
@@ -16,7 +17,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components, shortest_path
 from torch import Tensor
 
-from rankfall.errors import require, require_count
+from rankfall.errors import RequestError, require, require_count
 
 
 @dataclass(frozen=True)
@@ -59,10 +60,49 @@ class Band:
 
 @dataclass(frozen=True)
 class Mask(ABC):
-    """A pattern for any number of tokens. Subclasses are final frozen dataclasses holding their parameters."""
+    """A pattern for any number of tokens. Subclasses are final frozen dataclasses holding their parameters.
+
+    What is declared here is all that tests, command line, page, reports and recognition know about a mask.
+    """
 
     name: ClassVar[str]
     meaning: ClassVar[str]
+
+    @classmethod
+    def examples(cls) -> tuple[Mask, ...]:
+        """What every test of masks runs on, the one that the page starts with first.
+
+        By default every parameter is 4, 1 and 2; a mask whose parameters are not whole numbers gives its own.
+        """
+        require(
+            _whole_parameters(cls),
+            required="examples of a mask whose parameters are not all whole numbers",
+            got=f"{cls.__name__} without any",
+            remedy="define the class method `examples`",
+        )
+        return tuple(cls(*values) for values in product((4, 1, 2), repeat=len(fields(cls))))
+
+    @classmethod
+    def from_matrix(cls, allowed: Tensor) -> Mask | None:
+        """The mask of this kind whose matrix this is; None when there is none, or the matrix does not tell.
+
+        By default whole-number parameters are tried among the numbers that can be read off three rows.
+        """
+        if not _whole_parameters(cls):
+            return None
+        n = allowed.shape[-1]
+        rows = torch.tensor(sorted({0, n // 2, n - 1}), device=allowed.device)[:, None]
+        columns = torch.arange(n, device=allowed.device)
+        for values in product(_row_numbers(allowed) if fields(cls) else (), repeat=len(fields(cls))):
+            try:
+                mask = cls(*values)
+                mask.check(n)
+            except RequestError:
+                continue
+            probe = mask.allows(rows, columns, n).expand(len(rows), n)
+            if torch.equal(probe, allowed[rows[:, 0]]) and torch.equal(mask.dense(n, allowed.device), allowed):
+                return mask
+        return None
 
     @abstractmethod
     def allows(self, i: Tensor, j: Tensor, n: int) -> Tensor:
@@ -97,6 +137,24 @@ class Mask(ABC):
         return ":".join([self.name, *(str(getattr(self, field.name)) for field in fields(self))])
 
 
+def _whole_parameters(kind: type[Mask]) -> bool:
+    return all(one.type in ("int", int) for one in fields(kind))
+
+
+def _row_numbers(allowed: Tensor) -> list[int]:
+    """Numbers that the first, middle and last row show: how many keys, runs of them, the nearest other one."""
+    n, found = allowed.shape[-1], set[int]()
+    for place in (0, n // 2, n - 1):
+        row = allowed[place].int()
+        count, leading = int(row.sum()), int(row.cumprod(0).sum())
+        found |= {count, count - 1, leading}
+        for onward in (row[place:], row[: place + 1].flip(0)):
+            run = int(onward.cumprod(0).sum())
+            others = onward[1:].nonzero()
+            found |= {run, run - 1, int(others[0]) + 1 if len(others) else run}
+    return sorted(found - {0})
+
+
 def everyone(n: int, radius: int, diameter: int) -> MaskFacts:
     """Facts of a strongly connected mask, whose every token is a root."""
     return MaskFacts(n, tuple(range(n)), radius, diameter)
@@ -129,6 +187,10 @@ class Explicit(Mask):
             got=f"shape {tuple(self.allowed.shape)}",
             remedy="give one mask at a time; a batch of masks goes to attention as a tensor",
         )
+
+    @classmethod
+    def from_matrix(cls, allowed: Tensor) -> Explicit:
+        return cls(allowed.cpu())
 
     def allows(self, i: Tensor, j: Tensor, n: int) -> Tensor:
         return self.allowed.to(i.device)[i, j]

@@ -72,6 +72,10 @@ class Dilated(Mask):
         require_count("the window's width", self.width)
         require_count("the dilation's step", self.step)
 
+    @classmethod
+    def examples(cls) -> tuple[Dilated, ...]:
+        return cls(4, 2), cls(1, 2), cls(2, 3), cls(2, 1)
+
     def allows(self, i: Tensor, j: Tensor, n: int) -> Tensor:
         gap = (i - j).abs()
         return (gap % self.step == 0) & (gap <= self.width * self.step)
@@ -98,6 +102,10 @@ class GlobalWindow(Mask):
     def __post_init__(self) -> None:
         require_count("the number of global tokens", self.hubs)
         require_count("the window's width", self.width)
+
+    @classmethod
+    def examples(cls) -> tuple[GlobalWindow, ...]:
+        return cls(1, 4), cls(1, 1), cls(2, 1)
 
     def allows(self, i: Tensor, j: Tensor, n: int) -> Tensor:
         return (i < self.hubs) | (j < self.hubs) | ((i - j).abs() <= self.width)

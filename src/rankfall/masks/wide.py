@@ -55,6 +55,10 @@ class Prefix(Mask):
     def __post_init__(self) -> None:
         require_count("the prefix's length", self.length)
 
+    @classmethod
+    def examples(cls) -> tuple[Prefix, ...]:
+        return cls(8), cls(2), cls(3)
+
     def allows(self, i: Tensor, j: Tensor, n: int) -> Tensor:
         return (j <= i) | (j < self.length)
 
@@ -75,6 +79,10 @@ class BlockDiagonal(Mask):
 
     def __post_init__(self) -> None:
         require_count("the block's size", self.size)
+
+    @classmethod
+    def examples(cls) -> tuple[BlockDiagonal, ...]:
+        return cls(8), cls(2), cls(3)
 
     def allows(self, i: Tensor, j: Tensor, n: int) -> Tensor:
         return i // self.size == j // self.size
@@ -104,6 +112,14 @@ class RandomSparse(Mask):
             remedy="for example random:0.2",
         )
         require_count("the seed", self.seed, least=0)
+
+    @classmethod
+    def examples(cls) -> tuple[RandomSparse, ...]:
+        return cls(0.2), cls(0.4, 3), cls(0.5, 1)
+
+    @classmethod
+    def from_matrix(cls, allowed: Tensor) -> None:
+        """A draw does not tell its seed: such a matrix is recognised as explicit."""
 
     def allows(self, i: Tensor, j: Tensor, n: int) -> Tensor:
         return _draw(self.probability, self.seed, n).to(i.device)[i, j]

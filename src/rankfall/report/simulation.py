@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from rankfall.drawing.collapse import curve_of, draw_collapse
-from rankfall.dynamics.experiment import Report
+from rankfall.dynamics.experiment import MaskResult
 from rankfall.provenance import provenance
 from rankfall.report.definitions import DEFINITIONS
 from rankfall.report.document import Answer, Document, Grid, Level, Picture, Section
@@ -23,7 +23,7 @@ LAWS = {
 }
 
 
-def simulation_document(reports: Sequence[Report], title: str, command: str) -> Document:
+def simulation_document(reports: Sequence[MaskResult], title: str, command: str) -> Document:
     """The report of one experiment: an answer per mask, one picture, the rates, the hypotheses, every layer."""
     import pandas as pd
 
@@ -65,11 +65,11 @@ def simulation_document(reports: Sequence[Report], title: str, command: str) -> 
     )
 
 
-def _drawn(reports: Sequence[Report], title: str) -> Figure:
+def _drawn(reports: Sequence[MaskResult], title: str) -> Figure:
     return draw_collapse([curve_of(one) for one in reports], title)
 
 
-def _answer(report: Report) -> Answer:
+def _answer(report: MaskResult) -> Answer:
     rate = report.rates[0]
     if rate is None:
         return Answer(f"{report.mask}: does it collapse?", "too few layers to tell")
@@ -86,7 +86,7 @@ def _answer(report: Report) -> Answer:
     return Answer(f"{report.mask}: does it collapse?", verdict, level, reasons)
 
 
-def _rates(report: Report) -> dict[str, object]:
+def _rates(report: MaskResult) -> dict[str, object]:
     rate, bound = report.rates[0], report.theorem.bound
     return {
         "mask": str(report.mask),

@@ -10,9 +10,10 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
-from rankfall.errors import require
+from rankfall.errors import RequestError
 from rankfall.masks import Mask, MaskFacts, MaskSchedule
 from rankfall.mechanism.heads import Heads, bilinear_forms, value_forms
+from rankfall.norms import NO_NORM, Norm
 
 
 def score_strength(heads: Heads) -> float:
@@ -97,15 +98,14 @@ class Hypothesis:
     evidence: str
 
 
-@final
 @dataclass(frozen=True)
 class CollapseTheorem:
     """B-thm1 on the given input. `bound` is None, and `reason` says why, when a hypothesis fails."""
 
     statement: ClassVar[str] = "B-thm1"
     hypotheses: tuple[Hypothesis, ...]
-    bound: ContractionBound | None
     facts: MaskFacts
+    bound: ContractionBound | None
     start: Tensor
 
     @property
@@ -115,13 +115,10 @@ class CollapseTheorem:
 
     def log_mu(self, layers: Tensor) -> Tensor:
         """The bound on log mu after so many layers."""
-        require(
-            self.bound is not None,
-            required="the hypotheses of B-thm1",
-            got=self.reason,
-            remedy="the bound does not apply",
-        )
-        assert self.bound is not None
+        if self.bound is None:
+            raise RequestError(
+                required=f"the hypotheses of {self.statement}", got=self.reason, remedy="the bound does not apply"
+            )
         return self.bound.log_mu(layers, self.start)
 
     @property
@@ -136,7 +133,7 @@ def collapse_theorem(
     masks: Mask | MaskSchedule,
     tokens: Tensor,
     *,
-    norm: str = "none",
+    norm: Norm = NO_NORM,
     residual: float = 0.0,
 ) -> CollapseTheorem:
     """Check B-thm1 for (n, d) tokens under the distinct `layers` of weights (one, when all layers share it).
@@ -154,7 +151,9 @@ def collapse_theorem(
         _rooted(facts, schedule),
         Hypothesis("every token attends to itself", True, "masks are built with self-loops"),
         Hypothesis(
-            "no norm between layers", norm == "none", f"norm: {norm}" + ("" if norm == "none" else "; see B-thm2")
+            "no norm between layers",
+            norm.identity,
+            f"norm: {norm.name}" + ("" if norm.identity else "; see B-thm2"),
         ),
         Hypothesis("no residual connection", residual == 0, f"residual weight {residual:g}"),
         _one_value_map(layers),
@@ -171,17 +170,18 @@ def collapse_theorem(
         ),
     )
     if not all(one.holds for one in hypotheses):
-        return CollapseTheorem(hypotheses, None, facts, tokens)
+        return CollapseTheorem(hypotheses, facts, None, tokens)
     degree = max(int(schedule.at(layer).dense(n).sum(dim=-1).max()) for layer in range(schedule.period))
     reach = float(torch.linalg.vector_norm(tokens, dim=-1).max())
     diameter = float(torch.cdist(tokens, tokens).max())
     assert facts.radius is not None
     bound = ContractionBound(
-        least_weight(degree, strength, reach, diameter), facts.radius * schedule.period, n, min(1.0, value_norm)
+        least_weight(degree, strength, reach, diameter),
+        facts.radius * schedule.period,
+        n,
+        value_norm if uniform else min(1.0, value_norm),
     )
-    if uniform:
-        bound = ContractionBound(1 / degree, facts.radius * schedule.period, n, value_norm)
-    return CollapseTheorem(hypotheses, bound, facts, tokens)
+    return CollapseTheorem(hypotheses, facts, bound, tokens)
 
 
 def _rooted(facts: MaskFacts, schedule: MaskSchedule) -> Hypothesis:

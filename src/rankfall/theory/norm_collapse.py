@@ -15,9 +15,10 @@ from scipy.stats import binom
 from torch import Tensor
 
 from rankfall.errors import require, require_count
-from rankfall.masks import Mask, MaskFacts, MaskSchedule
+from rankfall.masks import Mask, MaskSchedule
 from rankfall.mechanism.heads import Heads, value_forms
-from rankfall.theory.collapse import ContractionBound, Hypothesis, least_weight, score_strength
+from rankfall.norms import UNIT_NORM, Norm
+from rankfall.theory.collapse import CollapseTheorem, ContractionBound, Hypothesis, least_weight, score_strength
 
 # A hull this near to the origin is taken to hold it: the solver leaves about 1e-15, and rounding as much again.
 TOUCHING = 1e-12
@@ -110,38 +111,16 @@ START_WITHIN = 1e-6
 
 @final
 @dataclass(frozen=True)
-class NormCollapseTheorem:
-    """B-thm2 on the given input. When a hypothesis fails, `bound` and `start` (Z_0) are None; `reason` says why."""
+class NormCollapseTheorem(CollapseTheorem):
+    """B-thm2 on the given input, for tokens of the given length; `start` is Z_0 where the bound applies."""
 
     statement: ClassVar[str] = "B-thm2"
-    hypotheses: tuple[Hypothesis, ...]
     hemisphere: Hemisphere
-    facts: MaskFacts
-    bound: ContractionBound | None
-    start: Float[Tensor, "n d"] | None
     length: float = 1.0
-
-    @property
-    def applies(self) -> bool:
-        """Whether every hypothesis holds."""
-        return all(one.holds for one in self.hypotheses)
-
-    @property
-    def reason(self) -> str | None:
-        """The hypotheses that fail, in words; None when the theorem applies."""
-        return "; ".join(f"{one.hypothesis}: {one.evidence}" for one in self.hypotheses if not one.holds) or None
 
     def log_mu(self, layers: Tensor) -> Tensor:
         """The bound on log mu(X_t) after so many layers."""
-        require(
-            self.bound is not None and self.start is not None,
-            required="the hypotheses of B-thm2",
-            got=self.reason,
-            remedy="the bound does not apply",
-        )
-        assert self.bound is not None
-        assert self.start is not None
-        return self.bound.log_mu(layers, self.start) + math.log(self.length)
+        return super().log_mu(layers) + math.log(self.length)
 
 
 def norm_collapse_theorem(
@@ -149,7 +128,7 @@ def norm_collapse_theorem(
     masks: Mask | MaskSchedule,
     tokens: Float[Tensor, "n d"],
     *,
-    norm: str = "unit",
+    norm: Norm = UNIT_NORM,
     residual: float = 0.0,
     floor: float | None = None,
 ) -> NormCollapseTheorem:
@@ -159,8 +138,9 @@ def norm_collapse_theorem(
     """
     schedule = masks if isinstance(masks, MaskSchedule) else MaskSchedule((masks,))
     count, width = tokens.shape[-2:]
-    # RMS norm is unit norm times sqrt(d): scores grow with the square of the length, mu with the length itself.
-    length = float(width) ** 0.5 if norm == "rms" else 1.0
+    # Scores grow with the square of the length that the norm leaves, mu with the length itself.
+    left = None if norm.centres else norm.length(width)
+    length = 1.0 if left is None else left
     lengths = torch.linalg.vector_norm(tokens.double(), dim=-1)
     facts = schedule.facts(count)
     found = hemisphere(tokens)
@@ -174,7 +154,7 @@ def norm_collapse_theorem(
             facts.quasi_strongly_connected,
             f"{len(facts.roots)} roots, radius {facts.radius}",
         ),
-        Hypothesis("every layer scales tokens to one length", norm in ("unit", "rms"), f"norm: {norm}"),
+        Hypothesis("every layer scales tokens to one length", left is not None, f"norm: {norm.name}"),
         Hypothesis(
             "tokens start at that length",
             bool(((lengths / length - 1).abs() < START_WITHIN).all()),
@@ -190,12 +170,12 @@ def norm_collapse_theorem(
         Hypothesis("allowed weights stay above a floor", 0 < floor <= 1, f"eps = {floor:.6g}"),
     )
     if not all(one.holds for one in hypotheses):
-        return NormCollapseTheorem(hypotheses, found, facts, None, None)
+        return NormCollapseTheorem(hypotheses, facts, None, tokens, found)
     assert found.direction is not None
     assert facts.radius is not None
     bound = ContractionBound(floor * found.margin, facts.radius * schedule.period, count)
     unit = tokens.double() / torch.linalg.vector_norm(tokens.double(), dim=-1, keepdim=True)
-    return NormCollapseTheorem(hypotheses, found, facts, bound, gnomonic(unit, found.direction), length)
+    return NormCollapseTheorem(hypotheses, facts, bound, gnomonic(unit, found.direction), found, length)
 
 
 def _orthogonal(layers: Sequence[Heads]) -> Hypothesis:

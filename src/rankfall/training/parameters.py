@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from rankfall.catalogue import RECIPES
+from rankfall.norms import parse_norm
 from rankfall.training.cell import Cell
 from rankfall.training.recipe import TrainingRecipe
 
@@ -155,14 +156,9 @@ def _aligned(size: int) -> int:
 
 
 def _norm_slots(cell: Cell, name: str) -> list[tuple[str, tuple[int, ...], Start]]:
-    """The published norm has one learned scalar; layer norm a gain and a bias per coordinate, RMS norm a gain."""
-    if cell.norm == "none":
-        return []
-    shape = (1,) if cell.norm == "unit" else (cell.width,)
-    slots: list[tuple[str, tuple[int, ...], Start]] = [(f"{name}_gain", shape, _constant(1.0))]
-    if cell.norm == "layer":
-        slots.append((f"{name}_bias", shape, _constant(0.0)))
-    return slots
+    """What the norm says that it learns: gains start at one, biases at zero."""
+    sizes = parse_norm(cell.norm).gains(cell.width)
+    return [(f"{name}_{part}", (size,), _constant(float(part == "gain"))) for part, size in sizes.items()]
 
 
 def _uniform(bound: float) -> Start:

@@ -1,4 +1,4 @@
-"""Masks by name, and schedules of masks that change from layer to layer."""
+"""Masks by name and by matrix, and schedules of masks that change from layer to layer."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from typing import final
 
 import torch
+from jaxtyping import Bool
+from torch import Tensor
 
 from rankfall.catalogue import MASKS
 from rankfall.errors import require
-from rankfall.masks.base import Explicit, Mask, MaskFacts, graph_facts
+from rankfall.masks.base import Explicit, Mask, MaskFacts, check_allowed, graph_facts
 from rankfall.registry import made
 
 
@@ -57,3 +59,14 @@ def parse_mask(text: str) -> Mask:
 def parse_schedule(text: str) -> MaskSchedule:
     """A schedule: masks joined by `+`, one per layer of a period, for example `window:4+dilated:4:4`."""
     return MaskSchedule(tuple(parse_mask(part) for part in text.split("+")))
+
+
+def recognise(allowed: Bool[Tensor, "n n"]) -> Mask:
+    """The first mask of the catalogue whose matrix this is, or the matrix itself as `Explicit`.
+
+    Small matrices belong to several masks: at two tokens a causal mask is also a causal window.
+    """
+    check_allowed(allowed)
+    matrix = allowed.cpu()
+    found = (kind.from_matrix(matrix) for kind in MASKS)
+    return next((mask for mask in found if mask is not None), None) or Explicit(matrix)

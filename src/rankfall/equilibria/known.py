@@ -1,5 +1,6 @@
-"""Paper B's two-token example: token 1 leads, token 2 listens, and LayerNorm keeps them apart (B-thm3, B-fig1).
+"""Equilibria known in closed form: paper B's two tokens, tokens at +v and -v, twisted states on a ring.
 
+The two tokens (B-thm3, B-fig1): token 1 leads, token 2 listens, and LayerNorm keeps them apart.
 N = d = 2, token 1 sees itself, token 2 gives weights a21, a22 with c = a21/a22, W_V = [[1, w], [0, 1 + delta]].
 Token 1 goes to (0, sgn(w x_1)). With it at (0, 1), token 2 is fixed at
     (0, 1)     multiplier 1/((1 + c)(1 + delta)): rank 1
@@ -7,6 +8,8 @@ Token 1 goes to (0, sgn(w x_1)). With it at (0, 1), token 2 is fixed at
     (0, -1)    only for c < 1, multiplier 1/((1 - c)(1 + delta)), unstable.
 For delta = 0, p_-+ = (-c/w, -+sqrt(1 - c^2/w^2)). Token 1's own multiplier is 1/(1 + delta): with delta = 0, as in
 the paper, exactly one, so the pair is only marginal (token 1 arrives like 1/(w t)); delta > 0 makes it stable.
+
+The others lie outside B-thm2's hemisphere.
 """
 
 from __future__ import annotations
@@ -19,8 +22,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from rankfall.equilibria.base import Construction, NormalisedLayer
-from rankfall.errors import require
+from rankfall.equilibria.families import Equilibrium
+from rankfall.equilibria.layer import NormalisedLayer
+from rankfall.errors import require, require_count
+from rankfall.masks import Mask, Ring
 
 
 @final
@@ -103,11 +108,11 @@ class TwoTokens:
         """Token 1's own multiplier at (0, 1)."""
         return 1 / (1 + self.delta)
 
-    def construction(self) -> Construction:
+    def equilibrium(self) -> Equilibrium:
         """The pair at rank 2."""
         tokens = torch.tensor([(0.0, 1.0), self.crossing(-1)], dtype=torch.float64)
         parameters = {"w": self.w, "ratio": self.ratio, "delta": self.delta}
-        return Construction("two-token", 2, self.layer, tokens, parameters)
+        return Equilibrium("two-token", 2, self.layer, tokens, parameters)
 
     def basin(self) -> tuple[float, float]:
         """The open arc of starts from which token 2 ends apart, token 1 being at (0, 1): two angles in radians.
@@ -136,3 +141,73 @@ class TwoTokens:
         for _ in range(layers):
             points = self.layer.project(points @ value + pull)
         return points
+
+
+def antipodal(signs: Float[Tensor, n], width: int, sharpness: float, mask: Mask) -> Equilibrium:
+    """Tokens s_i e_1 under scores `sharpness` * <x_i, x_j> on that mask, where no token flips or vanishes."""
+    require_count("the width", width)
+    require(
+        bool((signs.abs() == 1).all()),
+        required="signs of +1 or -1",
+        got=signs.tolist(),
+        remedy="give one sign per token",
+    )
+    count = len(signs)
+    eye = torch.eye(width, dtype=torch.float64)
+    layer = NormalisedLayer(eye, mask.dense(count), form=sharpness * eye)
+    tokens = torch.zeros(count, width, dtype=torch.float64)
+    tokens[:, 0] = signs
+    kept = layer.mixed(tokens)[:, 0] * signs
+    require(
+        bool((kept > 1e-12).all()),
+        required="every token to outweigh those of the other sign that it sees",
+        got=f"token {int(kept.argmin())} mixed to {float(kept.min()):.3g} times itself",
+        remedy="raise the sharpness, or balance the signs",
+    )
+    return Equilibrium("antipodal", 1, layer, tokens, {"sharpness": sharpness})
+
+
+def antipodal_multipliers(built: Equilibrium) -> Float[Tensor, n]:
+    """Eigenvalues of diag(1/c) A, each met width - 1 times by the Jacobian."""
+    layer, tokens = built.layer, built.tokens
+    weights = layer.attention(tokens)
+    lengths = torch.linalg.vector_norm(weights @ tokens, dim=-1)
+    return torch.linalg.eigvals(weights / lengths[:, None])
+
+
+def twisted(count: int, turns: int, width: int = 2, reach: int = 1) -> Equilibrium:
+    """Tokens that turn `turns` times on the way around the ring."""
+    require_count("the number of tokens", count, least=3)
+    require_count("the width", width, least=2)
+    require(
+        2 * reach < count,
+        required=f"a ring longer than its window of {2 * reach + 1}",
+        got=count,
+        remedy="use more tokens, or the complete mask",
+    )
+    require(
+        _sum(count, turns, reach) > 1e-9,
+        required="neighbours that do not outweigh the token itself (reach 1: |turns| < N/3)",
+        got=f"turns {turns} at {count} tokens",
+        remedy="turn less often",
+    )
+    angles = 2 * math.pi * turns / count * torch.arange(count, dtype=torch.float64)
+    tokens = torch.zeros(count, width, dtype=torch.float64)
+    tokens[:, 0], tokens[:, 1] = angles.cos(), angles.sin()
+    layer = NormalisedLayer(torch.eye(width, dtype=torch.float64), Ring(reach).dense(count))
+    parameters = {"turns": turns, "reach": reach}
+    return Equilibrium("twisted", 1 if turns % count == 0 else 2, layer, tokens, parameters)
+
+
+def twisted_multipliers(count: int, turns: int, reach: int = 1) -> tuple[Float[Tensor, n], Float[Tensor, n]]:
+    """In the plane, and out of it (each width - 2 times); mode m at index m, the rigid rotation first."""
+    shifts = torch.arange(-reach, reach + 1, dtype=torch.float64)
+    modes = 2 * math.pi / count * torch.arange(count, dtype=torch.float64)
+    waves = (shifts[None, :] * modes[:, None]).cos()
+    turned = (shifts * 2 * math.pi * turns / count).cos()
+    total = _sum(count, turns, reach)
+    return (waves * turned).sum(dim=-1) / total, waves.sum(dim=-1) / total
+
+
+def _sum(count: int, turns: int, reach: int) -> float:
+    return sum(math.cos(2 * math.pi * turns * s / count) for s in range(-reach, reach + 1))

@@ -1,10 +1,10 @@
-"""Small problems on one thread: handing a few thousand numbers to several costs more than computing with them."""
+"""Tokens through many layers, exactly far below machine epsilon: what is recorded on the way, and what is refused."""
 
 from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from rankfall.catalogue import MEASURES
-from rankfall.dynamics.mixing import NEGLIGIBLE_LOG, Layer, MaskPlan, Masks, flat_stretch, scores_negligible
+from rankfall.dynamics.mixing import MaskPlan, Masks
 from rankfall.dynamics.ordinary import OrdinaryFloor, OrdinaryRoute
 from rankfall.dynamics.split import Split, joined, split
-from rankfall.dynamics.split_attention import split_step
+from rankfall.dynamics.split_attention import NEGLIGIBLE_LOG, Layer, flat_stretch, scores_negligible, split_step
 from rankfall.dynamics.step import PURE_ATTENTION, Rule
 from rankfall.dynamics.weights import Weights
 from rankfall.errors import RequestError, require, require_count
@@ -23,7 +23,7 @@ from rankfall.measures.measures import measure
 from rankfall.measures.profile import profile_of_equals
 from rankfall.mechanism.checks import check_finite
 from rankfall.mechanism.heads import Heads
-from rankfall.norms import NoNorm
+from rankfall.progress import Progress, silent
 
 # Token numbers per thread below which a second thread does not pay.
 NUMBERS_PER_THREAD = 65_536
@@ -31,7 +31,10 @@ NUMBERS_PER_THREAD = 65_536
 
 @contextlib.contextmanager
 def fitting_threads(numbers: int) -> Iterator[None]:
-    """Use as many of the allowed threads as the number of entries pays for; the setting is restored afterwards."""
+    """Use as many of the allowed threads as the number of entries pays for; the setting is restored afterwards.
+
+    Handing a few thousand numbers to several threads costs more than computing with them.
+    """
     allowed = torch.get_num_threads()
     torch.set_num_threads(max(1, min(allowed, numbers // NUMBERS_PER_THREAD)))
     try:
@@ -50,7 +53,7 @@ FLOAT64_SHARE = math.log(1e-17)
 
 
 @final
-class Recorder:
+class MeasureTable:
     """Collects log mu, log relative mu and named measures of a batch, one row per recorded layer.
 
     mu and relative_mu come exactly from the split. All other measures are those of the tokens as float64 numbers:
@@ -122,15 +125,15 @@ STRETCH_NUMBERS = 1_048_576
 
 
 @final
-class Walk:
+class Stepper:
     """Split tokens through `layers` layers of these weights and masks."""
 
     def __init__(self, weights: Weights, plan: MaskPlan, rule: Rule, layers: int) -> None:
         self.weights, self.plan, self.rule, self.layers = weights, plan, rule, layers
-        self.bare = isinstance(rule.norm, NoNorm) and rule.residual == 0
+        self.bare = rule.norm.identity and rule.residual == 0
         self._next_try = 0
 
-    def onward(self, layer: int, state: Split, single: bool = False) -> Split:
+    def advance(self, layer: int, state: Split, single: bool = False) -> Split:
         """The states after layer + 1, layer + 2, ...: one, or as many as a stretch holds; (layers * b) samples."""
         states = None if single else self._stretch(layer, state)
         return split_step(state, self.weights.at(layer), self.plan.at(layer), self.rule) if states is None else states
@@ -174,14 +177,18 @@ LAYERS_BETWEEN_CHECKS = 16
 
 @final
 @dataclass(frozen=True)
-class Simulation:
-    """What happened. `columns` hold (recorded layers, b) tensors; `kept` the tokens (recorded layers, b, n, d)."""
+class Trajectory:
+    """What happened. `columns` hold (recorded layers, b) tensors; `kept` the tokens (recorded layers, b, n, d).
+
+    Not `exact` under a norm that is no scaling: tokens then agree to rounding once they agree to sixteen digits.
+    """
 
     layers: tuple[int, ...]
     columns: dict[str, Tensor]
     final: Split
     floors: list[OrdinaryFloor] | None
     kept: Tensor | None
+    exact: bool
 
     @property
     def log_mu(self) -> Tensor:
@@ -197,7 +204,7 @@ class Simulation:
         ]
 
 
-def simulate(
+def run_layers(
     tokens: Tensor,
     weights: Weights,
     masks: Masks,
@@ -208,8 +215,8 @@ def simulate(
     thin: int = 1,
     keep_tokens: bool = False,
     ordinary: bool = True,
-    progress: Callable[[int], None] | None = None,
-) -> Simulation:
+    progress: Progress = silent,
+) -> Trajectory:
     """Run (b, n, d) tokens through `layers` layers, exactly far below machine epsilon.
 
     Each sample may have its own weights (a batch axis in front) and its own mask or schedule. Recorded are layer 0,
@@ -221,37 +228,37 @@ def simulate(
     _check_start(tokens, weights.at(0), rule)
     plan = MaskPlan(masks, tokens.shape[0], tokens.shape[1], tokens.device)
     batch = tokens.shape[0]
-    recorder = Recorder(tuple(measures), 1 + -(-layers // thin), batch, keep_tokens)
+    recorder = MeasureTable(tuple(measures), 1 + -(-layers // thin), batch, keep_tokens)
     beside = OrdinaryRoute(tokens) if ordinary else None
     state = split(tokens, plan.reference())
-    walk = Walk(weights, plan, rule, layers)
+    stepper = Stepper(weights, plan, rule, layers)
     layer = 0
     with fitting_threads(tokens.numel()):
         recorder.record([0], state)
         if beside is not None:
             beside.follow(0, state.log_mu())
         while layer < layers:
-            accompanied = beside is not None and beside.active
-            states = walk.onward(layer, state, single=accompanied)
+            beside_active = beside is not None and beside.active
+            states = stepper.advance(layer, state, single=beside_active)
             passed = range(layer + 1, layer + 1 + states.batch // batch)
             state, layer = states.take(slice(-batch, None)), passed[-1]
             if len(passed) > 1 or layer % LAYERS_BETWEEN_CHECKS == 0 or layer == layers:
                 _check_state(state, layer)
-            if beside is not None and accompanied:
+            if beside is not None and beside_active:
                 beside.advance(weights.at(layer - 1), plan.at(layer - 1), rule)
                 beside.follow(layer, state.log_mu())
-            if progress is not None:
-                progress(len(passed))
+            progress("layers", layer / layers)
             recorded = [reached for reached in passed if reached % thin == 0 or reached == layers]
             if recorded:
                 recorder.record(recorded, _of_layers(states, [reached - passed[0] for reached in recorded], batch))
         columns = recorder.columns()
-    return Simulation(
+    return Trajectory(
         layers=tuple(recorder.layers),
         columns=columns,
         final=state,
         floors=beside.floors() if beside is not None else None,
         kept=torch.cat(recorder.kept) if keep_tokens else None,
+        exact=rule.norm.exact(tokens.shape[-1]),
     )
 
 
@@ -275,11 +282,11 @@ def _check_start(tokens: Tensor, heads: Heads, rule: Rule) -> None:
         check_finite(getattr(heads, name), f"{name} weights")
     require(
         heads.width == tokens.shape[-1] == heads.out_width,
-        required=f"weights that map tokens of dimension {tokens.shape[-1]} to the same (a square value map)",
-        got=f"weights from dimension {heads.width} to {heads.out_width}",
-        remedy="give a square value matrix, or an output map back to the tokens' dimension",
+        required=f"weights that map tokens of width {tokens.shape[-1]} to the same (a square value map)",
+        got=f"weights from width {heads.width} to {heads.out_width}",
+        remedy="give a square value matrix, or an output map back to the tokens' width",
     )
-    if not isinstance(rule.norm, NoNorm):
+    if rule.norm.scaling(tokens.shape[-1]) is not None:
         length = torch.linalg.vector_norm(tokens, dim=-1)
         if bool((length == 0).any()):
             sample, token = (int(place) for place in (length == 0).nonzero()[0])
