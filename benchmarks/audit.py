@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks._harness import report, seconds
-from rankfall.models.depth.blocks import choose_stack
+from rankfall.models.blocks import choose_stack
 from rankfall.models.depth.capture import Place, capture
 from rankfall.models.depth.measure import measure_depth
 from rankfall.models.depth.passes import passes

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rankfall.errors import RequestError
 from rankfall.measures.catalogue import measure
-from rankfall.models.depth.blocks import choose_stack, find_stacks
+from rankfall.models.blocks import choose_stack, find_stacks
 from rankfall.models.depth.capture import Place, capture
 from rankfall.models.depth.measure import measure_depth
 from rankfall.models.texts import from_ids

@@ -11,9 +11,8 @@ import transformers
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 
-from rankfall.models.interface.call import Call
-from rankfall.models.interface.modules import attention_modules, expected_attention_layers
-from rankfall.models.interface.recording import recorded
+from rankfall.models.interface import attention_modules, expected_attention_layers
+from rankfall.models.recorder import Call, recorded
 
 SMALL = {
     "hidden_size": 32,

@@ -13,7 +13,7 @@ import transformers
 from torch import Tensor, nn
 
 from rankfall.measures.catalogue import measure
-from rankfall.models.monitor.blocks import chosen_blocks
+from rankfall.models.blocks import choose_blocks
 from rankfall.models.monitor.callbacks import lightning_callback
 from rankfall.models.monitor.monitor import Alarms, RankMonitor, RankWarning, as_log
 
@@ -134,13 +134,13 @@ def test_a_monitored_run_is_the_same_run() -> None:
 
 def test_blocks_are_spread_or_named() -> None:
     model = Network(depth=9)
-    assert list(chosen_blocks(model)) == ["blocks.0", "blocks.4", "blocks.8"]
-    assert list(chosen_blocks(model, 1)) == ["blocks.8"]
-    assert list(chosen_blocks(model, (-1, "blocks.2.inner"))) == ["blocks.8", "blocks.2.inner"]
+    assert list(choose_blocks(model, 3)) == ["blocks.0", "blocks.4", "blocks.8"]
+    assert list(choose_blocks(model, 1)) == ["blocks.8"]
+    assert list(choose_blocks(model, (-1, "blocks.2.inner"))) == ["blocks.8", "blocks.2.inner"]
     with pytest.raises(ValueError, match="the name of a module, or a position among 9 blocks; got missing"):
-        chosen_blocks(model, ("missing",))
+        choose_blocks(model, ("missing",))
     with pytest.raises(ValueError, match="0 blocks found"):
-        chosen_blocks(nn.Linear(2, 2))
+        choose_blocks(nn.Linear(2, 2), 3)
 
 
 def test_blocks_of_real_architectures() -> None:

@@ -16,7 +16,7 @@ from rankfall.linalg.threads import single_threaded_blas
 from rankfall.measures.catalogue import ALL_MEASURES
 from rankfall.measures.views.three import Views, views_with_and_without
 from rankfall.measures.views.together import together
-from rankfall.models.depth.blocks import choose_stack
+from rankfall.models.blocks import choose_stack
 from rankfall.models.depth.capture import Place, capture
 from rankfall.models.depth.companies import ahead
 from rankfall.models.depth.on_device import DeviceRoute

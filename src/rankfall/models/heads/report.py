@@ -8,15 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from rankfall.errors import RequestError, require, require_count
-from rankfall.models.heads.probe import probe_site
+from rankfall.models.heads.probe import probe_site, sample_inputs
 from rankfall.models.heads.ranks import head_records
 from rankfall.models.heads.weights import head_ranks_from_file, head_ranks_from_tensors
 from rankfall.models.load.folder import find_weights
 from rankfall.models.load.guards import clean_config, read_json
 from rankfall.models.load.open import named_path
 from rankfall.models.load.safetensors_header import read_safetensors_header
-from rankfall.models.trace.record import Trace, traced
-from rankfall.models.trace.sample import sample_inputs
+from rankfall.models.replay import Trace, traced
 
 # Where the self-check looks for rotations, unless an offset is asked for: any position but 0 serves.
 ELSEWHERE = 7

@@ -17,14 +17,14 @@ def trainer_callback(**options: Any) -> Any:
     `callback.attach(trainer)` adds it and logs through `trainer.log`, which reaches every reporter. Given in
     `Trainer(callbacks=[...])` instead, the scalars go into the log history and into the next log of the Trainer.
     """
-    return _callback_class()(options)
+    return _trainer_class()(options)
 
 
 @cache
-def _callback_class() -> Any:
+def _trainer_class() -> Any:
     from transformers import TrainerCallback
 
-    class RankCallback(TrainerCallback):  # type: ignore[misc,unused-ignore]
+    class TrainerRankCallback(TrainerCallback):  # type: ignore[misc,unused-ignore]
         def __init__(self, options: Mapping[str, Any]) -> None:
             self._options = dict(options)
             self._monitor: RankMonitor | None = None
@@ -43,9 +43,10 @@ def _callback_class() -> Any:
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             if not self._pending:
                 return
-            if self._trainer is not None:
+            if self._trainer is not None and self._monitor is not None:
                 scalars, self._pending = self._pending, {}
-                self._trainer.log(dict(scalars))
+                with self._monitor.harmless("logging", "the trainer"):
+                    self._trainer.log(dict(scalars))
             else:
                 control.should_log = True
 
@@ -63,7 +64,7 @@ def _callback_class() -> Any:
         def _receive(self, scalars: Mapping[str, float], step: int) -> None:
             self._pending.update(scalars)
 
-    return RankCallback
+    return TrainerRankCallback
 
 
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")
@@ -75,13 +76,13 @@ def lightning_callback(**options: Any) -> Any:
     Steps are the trainer's global steps. The module that is watched is the LightningModule itself, or the one that
     `model` names, for example `model="network"`.
     """
-    return _callback_class_lightning()(options)
+    return _lightning_class()(options)
 
 
-def _callback_class_lightning() -> Any:
-    base = _base()
+def _lightning_class() -> Any:
+    base = _lightning_base()
 
-    class RankCallback(base):  # type: ignore[valid-type]
+    class LightningRankCallback(base):  # type: ignore[valid-type]
         def __init__(self, options: Mapping[str, Any]) -> None:
             super().__init__()
             self._options = dict(options)
@@ -97,10 +98,11 @@ def _callback_class_lightning() -> Any:
             self._monitor.__enter__()
 
         def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any, **__: Any) -> None:
-            if self._pending:
+            if self._pending and self._monitor is not None:
                 scalars, self._pending = self._pending, {}
                 for logger in trainer.loggers:
-                    logger.log_metrics(scalars, step=trainer.global_step)
+                    with self._monitor.harmless("logging", type(logger).__name__):
+                        logger.log_metrics(scalars, step=trainer.global_step)
 
         def on_train_end(self, trainer: Any, pl_module: Any) -> None:
             self._close()
@@ -116,10 +118,10 @@ def _callback_class_lightning() -> Any:
         def _receive(self, scalars: Mapping[str, float], step: int) -> None:
             self._pending.update(scalars)
 
-    return RankCallback
+    return LightningRankCallback
 
 
-def _base() -> type:
+def _lightning_base() -> type:
     for package in PACKAGES:
         try:
             found: type = importlib.import_module(package).Callback
