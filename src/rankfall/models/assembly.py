@@ -14,12 +14,14 @@ a may be scaled by one number on its way into the sum (residual multipliers); it
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, final
 
 from torch import Tensor, nn
 
+from rankfall.models.blocks import is_leaf
 from rankfall.models.recorder import Ran
 
 BlockKind = Literal["pre", "parallel", "sandwich", "inner", "post", "bare"]
@@ -74,30 +76,32 @@ def inner_tokens(entered: Tensor, ran: Sequence[Ran], left: Tensor) -> dict[Inne
     after_attention    the stream between the last attention and the feed-forward; parallel blocks have none
     mlp_output         what the feed-forward gave, before it was added
     """
-    found: dict[InnerPart, Tensor] = {}
-    stream: Tensor | None = entered
-    start = 0
     attending = [place for place, one in enumerate(ran) if one.kind == "attention"]
-    for number, place in enumerate(attending):
-        stop = attending[number + 1] if number + 1 < len(attending) else len(ran)
-        attention = ran[place]
-        own = [at for at in range(start, place) if attention.module in ran[at].within and ran[at].kind == "linear"]
-        stream = None
-        for at in (*own[-1:], *range(place, stop)):
-            branch, after = ran[at].output, [one for one in ran[at + 1 :] if one is not attention]
-            way = next(assemblies(attention.input, branch, ran[start:place], after), None)
-            if way is not None and way.kind != "parallel":
-                found.setdefault("attention_output", branch)
+    if not attending or left.shape != entered.shape:
+        return {}
+    found: dict[InnerPart, Tensor] = {}
+    # What the block gives is what the next thing takes: its end is evidence like any module's input.
+    end = Ran("norm", "", nn.Identity(), left, left)
+    start, stream = 0, entered
+    for place, following in itertools.zip_longest(attending, attending[1:], fillvalue=len(ran)):
+        before, attention = ran[start:place], ran[place]
+        inside = [at for at in range(start, place) if attention.module in ran[at].within]
+        last_linear = [at for at in inside if ran[at].kind == "linear"][-1:]
+        for at in (*last_linear, *range(place, following)):
+            after = [*(one for one in ran[at + 1 :] if one is not attention), end]
+            way = next(assemblies(attention.input, ran[at].output, before, after), None)
+            if way is not None and way.kind != "parallel" and way.target.shape == entered.shape:
+                found.setdefault("attention_output", _origin(ran[place : at + 1], ran[at]))
                 stream, start = way.target, at + 1
                 break
-        if stream is None:
-            break
-    if attending and stream is not None:
-        found["after_attention"] = stream
-        if (branch := _added(stream, ran[start:], left)) is not None:
-            found["mlp_output"] = branch
-    elif attending and "attention_output" not in found:
-        found |= _side_by_side(entered, ran, attending[0], left)
+        else:
+            # Attention that adds and normalises by itself gives the stream; its branch cannot be told then.
+            if not any(ran[at].kind == "norm" and _equal(ran[at].output, attention.output) for at in inside):
+                return found or _side_by_side(entered, ran, place, left)
+            stream, start = attention.output, place + 1
+    found["after_attention"] = stream
+    if (branch := _added(stream, ran[start:], left)) is not None:
+        found["mlp_output"] = branch
     return found
 
 
@@ -106,15 +110,24 @@ def _added(stream: Tensor, ran: Sequence[Ran], left: Tensor) -> Tensor | None:
     stream: of several, the one that fits best."""
     ends = [left, *(one.input for one in ran if one.kind == "norm" and _equal(one.output, left))]
     best, fit = None, TOLERANCE
-    for one in ran:
+    for at, one in enumerate(ran):
         for end in ends:
             if one.output.shape != end.shape or (scale := _scale(end, stream, one.output)) is None:
                 continue
             error = _distance(end, stream + scale * one.output)
             if error < fit:
-                # Where a norm stands between the feed-forward and the sum, the feed-forward gave what went into it.
-                best, fit = one.input if one.kind == "norm" else one.output, error
+                best, fit = _origin(ran[: at + 1], one), error
     return best
+
+
+def _origin(ran: Sequence[Ran], last: Ran) -> Tensor:
+    """What a branch was before norms, dropout and scales that are modules of their own came over it."""
+    while last.kind in ("norm", "other") and is_leaf(last.module):
+        earlier = next((one for one in reversed(ran) if one is not last and _equal(one.output, last.input)), None)
+        if earlier is None:
+            break
+        ran, last = [one for one in ran if one is not last], earlier
+    return last.output
 
 
 def _side_by_side(entered: Tensor, ran: Sequence[Ran], place: int, left: Tensor) -> dict[InnerPart, Tensor]:
@@ -122,14 +135,13 @@ def _side_by_side(entered: Tensor, ran: Sequence[Ran], place: int, left: Tensor)
     best: dict[InnerPart, Tensor] = {}
     fit = TOLERANCE
     attention = ran[place].module
-    own = [one for one in ran[:place] if attention in one.within and one.kind == "linear"]
-    alike = [one for one in ran[place:] if one.output.shape == left.shape and one.kind != "norm"]
-    for branch in (*own[-1:], *alike):
-        for other in ran:
-            if other.output.shape != left.shape or other is branch or attention in other.within:
-                continue
+    alike = [one for one in ran if one.output.shape == left.shape and one.kind != "norm"]
+    own = [one for one in alike if attention in one.within and one.kind == "linear"]
+    apart = [one for one in alike if attention not in one.within and attention not in one.module.modules()]
+    for branch in (*own[-1:], *(one for one in alike if one is ran[place])):
+        for other in apart:
             error = _distance(left, entered + branch.output + other.output)
-            if error < fit and branch.output.shape == left.shape:
+            if error < fit:
                 best, fit = {"attention_output": branch.output, "mlp_output": other.output}, error
     return best
 

@@ -14,7 +14,7 @@ from rankfall.models.interface import attention_modules
 
 
 def first_tokens(*values: Any) -> Tensor | None:
-    """The tokens (b, n, d) that a module takes or gives: the first such tensor, inside tuples, lists, mappings too."""
+    """The tokens (b, n, d) that a module takes or gives: the first such tensor, also inside tuples and mappings."""
     for value in values:
         if isinstance(value, Tensor):
             if value.ndim == 3 and value.is_floating_point():
@@ -31,7 +31,7 @@ def is_linear(module: nn.Module) -> bool:
     """A leaf with one weight matrix that is applied to tokens: nn.Linear, GPT-2's Conv1D, quantised kin."""
     weight = getattr(module, "weight", None)
     return (
-        _is_leaf(module)
+        is_leaf(module)
         and isinstance(weight, Tensor)
         and weight.ndim == 2
         and not isinstance(module, nn.Embedding | nn.Bilinear)
@@ -40,7 +40,7 @@ def is_linear(module: nn.Module) -> bool:
 
 def is_norm(module: nn.Module) -> bool:
     """A leaf named after a norm. Its shape alone cannot tell: some norms have no parameters."""
-    return "norm" in type(module).__name__.lower() and _is_leaf(module)
+    return "norm" in type(module).__name__.lower() and is_leaf(module)
 
 
 @final
@@ -112,7 +112,7 @@ def _stacks(model: nn.Module) -> list[BlockStack]:
     if not holding:
         holding = [stack for stack in stacks if any(p.ndim == 2 for p in stack.blocks[0].parameters())]
         # A list of bare linear maps is rather a set of output layers than a stack of blocks.
-        holding = [stack for stack in holding if not _is_leaf(stack.blocks[0])] or holding
+        holding = [stack for stack in holding if not is_leaf(stack.blocks[0])] or holding
     return holding
 
 
@@ -133,7 +133,7 @@ def _in_turn(module: nn.Module) -> dict[str, nn.Module]:
     if not isinstance(module, nn.Sequential):
         return {}
     for items in (dict(_flattened(module)), dict(module.named_children())):
-        kinds = Counter(type(item) for item in items.values() if not _is_leaf(item))
+        kinds = Counter(type(item) for item in items.values() if not is_leaf(item))
         if kinds and (commonest := kinds.most_common(1)[0])[1] > 1:
             return {name: item for name, item in items.items() if type(item) is commonest[0]}
     return {}
@@ -148,5 +148,6 @@ def _flattened(module: nn.Sequential) -> Iterator[tuple[str, nn.Module]]:
             yield name, child
 
 
-def _is_leaf(module: nn.Module) -> bool:
+def is_leaf(module: nn.Module) -> bool:
+    """Whether there are no modules inside this one."""
     return not any(True for _ in module.children())

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, final
 
@@ -180,7 +180,7 @@ def recorded(
                 stack.callback(block.register_forward_pre_hook(_entering(on_enter), with_kwargs=True).remove)
         for handle in recorder.hooks():
             stack.callback(handle.remove)
-        inner = {id(module): module for block in blocks for module in block.modules()} if on_module else {}
+        inner = {id(module) for block in blocks for module in block.modules() if module is not block}
         for handle in recorder.ran_hooks(inner, on_leaf, on_module):
             stack.callback(handle.remove)
         for block in dict.fromkeys(blocks):
@@ -231,10 +231,8 @@ class Recorder:
             yield module.register_forward_pre_hook(self._enter, with_kwargs=True)
             yield module.register_forward_hook(self._leave, always_call=True)
 
-    def ran_hooks(
-        self, inner: Mapping[int, nn.Module], on_leaf: OnRan | None, on_module: OnRan | None
-    ) -> Iterator[Any]:
-        """Tell of the model's linear maps and norms, and of all modules in `inner`."""
+    def ran_hooks(self, inner: Collection[int], on_leaf: OnRan | None, on_module: OnRan | None) -> Iterator[Any]:
+        """Tell of the model's linear maps and norms, and of all modules whose ids are in `inner`."""
         for module in self._model.modules():
             kind = _kind(module, self._names)
             if on_leaf is not None and kind in ("linear", "norm"):

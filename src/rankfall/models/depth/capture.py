@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, final
 
 import torch
@@ -54,7 +54,7 @@ def capture(
             blocks=chosen.blocks,
             on_enter=watcher.enter,
             on_leave=watcher.leave,
-            on_module=watcher.ran.append if inside else None,
+            on_module=watcher.keep if inside else None,
         ),
     ):
         output = model(**inputs)
@@ -69,7 +69,8 @@ class _Watcher:
         self._stack = stack
         self._entered: Tensor | None = None
         self._left: Tensor | None = None
-        self.ran: list[Ran] = []
+        self._copy: Tensor | None = None
+        self._ran: list[Ran] = []
         self.layer = 0
 
     def enter(self, block: nn.Module, tokens: Tensor | None) -> None:
@@ -83,16 +84,27 @@ class _Watcher:
             self._emit(tokens)
         elif self._left is not None:
             self._emit(self._left)
-        self._entered = tokens
+        self._entered, self._copy = tokens, None
+        self._ran.clear()
         self.layer += 1
-        self.ran.clear()
+
+    def keep(self, ran: Ran) -> None:
+        """Copies, because a model may add in place; tokens in a row (b * n, d) are put back in their places."""
+        if self._entered is None:
+            return
+        if self._copy is None:
+            self._copy = self._entered.clone()
+        shape = self._entered.shape
+        given, output = (_shaped(one, shape).clone() for one in (ran.input, ran.output))
+        if shape in (given.shape, output.shape):
+            self._ran.append(replace(ran, input=given, output=output))
 
     def leave(self, block: nn.Module, tokens: Tensor | None) -> None:
         self._left = tokens
-        if self.ran and tokens is not None and self._entered is not None:
-            for part, inner in inner_tokens(self._entered, self.ran, tokens).items():
+        if tokens is not None and self._copy is not None:
+            for part, inner in inner_tokens(self._copy, self._ran, tokens).items():
                 self._on_tokens(Place(self.layer, part), inner)
-        self.ran.clear()
+        self._ran.clear()
 
     def _emit(self, tokens: Tensor | None) -> None:
         if tokens is None:
@@ -117,6 +129,11 @@ class _Watcher:
             self._on_tokens(Place(self.layer, "before_final_norm"), self._left)
             self._emit(final)
         return self.layer
+
+
+def _shaped(tensor: Tensor, shape: torch.Size) -> Tensor:
+    flat = tensor.ndim == 2 and tensor.shape[-1] == shape[-1] and tensor.numel() == shape.numel()
+    return tensor.reshape(shape) if flat else tensor
 
 
 def _final_tokens(output: Any, stack: BlockStack) -> Tensor | None:
