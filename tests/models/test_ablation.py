@@ -12,13 +12,16 @@ from torch import Tensor
 
 from rankfall.masks import Causal, Complete, Window
 from rankfall.models.ablation import (
+    ALL_VARIANTS,
     ATTENTION,
     FULL,
     WITH_BOTH,
     WITH_NORM,
     Ablation,
+    Step,
     ablate,
     changed,
+    recognise,
     single_texts,
     whole_under,
 )
@@ -125,6 +128,41 @@ def test_residual_and_norm_hold_the_rank_up() -> None:
     ablation = ablate(model, inputs_of(model))
     assert ended(ablation, variant="attention", scaling="raw") < 1e-9
     assert ended(ablation, variant="attention + norm + residual", scaling="raw") > 0.1
+
+
+@pytest.mark.parametrize("config", ["LlamaConfig", "BertConfig"])
+def test_matched_tokens_are_as_large_as_what_the_real_layer_got(config: str) -> None:
+    model = build(config, GROUPED if config == "LlamaConfig" else SMALL)
+    site = traced(model, inputs_of(model)).sites[1]
+    step = Step(site, recognise(site))
+    tokens = torch.randn(1, 12, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        states = model(**inputs_of(model), output_hidden_states=True).hidden_states
+        entering = states[1].double()
+        normed = model.layers[1].input_layernorm(states[1]).double() if config == "LlamaConfig" else entering
+    for variant in ALL_VARIANTS:
+        # With its norm in place the block takes the stream; without it, attention takes what the norm would give.
+        real = entering if variant.norm else normed
+        scaled = step.scaled(tokens, variant)
+        assert float(scaled.norm()) == pytest.approx(float(real.norm()), rel=1e-6)
+        torch.testing.assert_close(scaled / scaled.norm(), tokens / tokens.norm())
+    assert (float(normed.norm()) == pytest.approx(float(entering.norm()), rel=1e-2)) == (config == "BertConfig")
+
+
+def test_rows_are_typed_and_their_records_flat() -> None:
+    model = build("BertConfig", SMALL)
+    row = ablate(model, inputs_of(model), variants=(ATTENTION,), scalings=("raw",)).rows[0]
+    assert (row.variant, row.scaling, row.temperature, row.mask, row.text, row.layer) == (
+        "attention",
+        "raw",
+        1.0,
+        None,
+        0,
+        0,
+    )
+    assert row.record()["relative_mu"] == row.relative_mu
+    with pytest.raises(AttributeError):
+        row.layer = 3  # type: ignore[misc]
 
 
 def test_masks_and_temperatures_change_attention_and_nothing_else() -> None:

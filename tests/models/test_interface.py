@@ -11,8 +11,8 @@ import transformers
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 
-from rankfall.models.interface import attention_modules, expected_attention_layers
-from rankfall.models.recorder import Call, recorded
+from rankfall.models.interface import attention_modules, expected_attention_layers, runs_as_is
+from rankfall.models.recorder import Call, Ran, recorded
 
 SMALL = {
     "hidden_size": 32,
@@ -120,6 +120,52 @@ def test_fused_attention_of_a_bypasser_shows_queries_and_keys() -> None:
     assert coverage.complete
     assert [call.missing for call in calls] == [("weights",)] * 2
     assert calls[0].query.shape == (2, 4, 9, 8)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_watched_as_it_is_a_model_computes_what_it_computes_alone(family: str) -> None:
+    config, arguments, expected = FAMILIES[family]
+    model = build(config, arguments)
+    inputs = inputs_of(model)
+    with torch.no_grad():
+        plain = model(**inputs)[0]
+    calls: list[Call] = []
+    with torch.no_grad(), recorded(model, calls.append, own=True) as recorder:
+        out = model(**inputs)[0]
+    assert torch.equal(out, plain)
+    assert recorder.coverage().calls == {"interface": expected}
+    fused = model.config._attn_implementation == "sdpa"
+    assert {call.missing for call in calls} == {("weights",) if fused else ()}
+    assert [call.given[1].get("hidden_states", *call.given[0][:1]).shape[0] for call in calls] == [2] * expected
+    assert runs_as_is(model)
+
+
+def test_another_model_is_not_seen() -> None:
+    model, other = (build(*FAMILIES["llama"][:2]) for _ in range(2))
+    calls: list[Call] = []
+    with torch.no_grad(), recorded(model, calls.append, own=True):
+        other(**inputs_of(other))
+    assert calls == []
+
+
+def test_recordings_share_a_pass() -> None:
+    model = build(*FAMILIES["llama"][:2])
+    calls: list[Call] = []
+    leaves: list[Ran] = []
+    entered: list[tuple[int, ...]] = []
+    blocks = list(model.layers)
+    with (
+        torch.no_grad(),
+        recorded(model, calls.append, own=True),
+        recorded(model, on_leaf=leaves.append),
+        recorded(model, blocks=blocks, on_enter=lambda block, tokens: entered.append(tuple(tokens.shape))),
+    ):
+        model(**inputs_of(model))
+    assert len(calls) == 3
+    assert entered == [(2, 9, 32)] * 3
+    projections = [ran for ran in leaves if ran.name.endswith("o_proj")]
+    assert [ran.within for ran in projections] == [(call.module,) for call in calls]
+    assert {ran.kind for ran in leaves} == {"linear", "norm"}
 
 
 class SilentAttention(nn.Module):

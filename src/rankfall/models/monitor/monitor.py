@@ -83,13 +83,14 @@ def sampled(tokens: Tensor, most: int, real: Tensor | None = None) -> tuple[Tens
     The sequence is the first of the batch; where `real` (b, n) marks padding, the longest, without its padding. No
     random numbers are drawn: a monitored run stays the same run.
     """
+    require(tokens.numel() > 0, required="some tokens", got=tuple(tokens.shape), remedy="nothing is measured here")
     row, where = 0, torch.arange(tokens.shape[1])
     if real is not None and real.shape == tokens.shape[:2]:
         row = int(real.sum(dim=-1).argmax())
         where = real[row].nonzero()[:, 0].cpu()
     spread = torch.linspace(0, len(where) - 1, min(most, len(where))).round().long()
     kept = where[spread]
-    require(len(kept) > 1, required="two or more tokens", got=len(kept), remedy="nothing is measured in this step")
+    require(len(kept) > 1, required="two or more tokens", got=len(kept), remedy="nothing is measured here")
     return tokens.detach()[row].index_select(0, kept.to(tokens.device)), kept
 
 
