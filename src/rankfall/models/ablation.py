@@ -190,7 +190,7 @@ def single_texts(inputs: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         yield text
 
 
-class Step:
+class AblatedBlock:
     """A block's attention half as a function of tokens (b, n, d), in float64."""
 
     def __init__(self, site: Site, block: Assembly) -> None:
@@ -198,7 +198,7 @@ class Step:
         self.block = block
         self._replay: Replay | None = None
 
-    def __enter__(self) -> Step:
+    def __enter__(self) -> AblatedBlock:
         """Copy the modules in float64; they go again on the way out, so that a deep model is never held twice."""
         self._replay = Replay(self.site)
         self._before, self._after = (
@@ -310,18 +310,18 @@ def _applied(norm: nn.Module | None, tokens: Tensor) -> Tensor:
     return out
 
 
-def _steps(trace: Trace) -> list[Step]:
+def _steps(trace: Trace) -> list[AblatedBlock]:
     if not trace.coverage.complete:
         raise RequestError(
             required="every attention call of the model, with its queries and keys",
             got=trace.coverage.reason,
             remedy="only what the interface reaches can be replayed",
         )
-    return [Step(site, recognise(site)) for site in trace.sites]
+    return [AblatedBlock(site, recognise(site)) for site in trace.sites]
 
 
 def _replayed(
-    steps: Sequence[Step], settings: Sequence[_Setting]
+    steps: Sequence[AblatedBlock], settings: Sequence[_Setting]
 ) -> Iterator[tuple[int, float, dict[_Setting, Tensor]]]:
     """Layer by layer, the error of the verified step and the tokens of every setting."""
     states = dict.fromkeys(settings, steps[0].block.stream.double())
@@ -337,7 +337,7 @@ def _replayed(
         yield layer, error, states
 
 
-def _streams(steps: Sequence[Step]) -> list[Tensor]:
+def _streams(steps: Sequence[AblatedBlock]) -> list[Tensor]:
     """What the full model's blocks were given, and what the last gave, where a norm after it shows that."""
     site, block = steps[-1].site, steps[-1].block
     last = [ran for ran in site.after if ran.kind == "norm" and ran.input.shape == block.stream.shape]

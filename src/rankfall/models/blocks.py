@@ -28,7 +28,7 @@ def first_tokens(*values: Any) -> Tensor | None:
 
 
 def is_linear(module: nn.Module) -> bool:
-    """A leaf with one weight matrix that is applied to tokens: nn.Linear, GPT-2's Conv1D, quantised kin."""
+    """A leaf with one weight matrix that is applied to tokens: nn.Linear, GPT-2's Conv1D, quantised maps."""
     weight = getattr(module, "weight", None)
     return (
         is_leaf(module)

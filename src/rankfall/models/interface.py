@@ -34,20 +34,15 @@ def attention_modules(model: nn.Module) -> dict[str, nn.Module]:
     """
     found: dict[str, nn.Module] = {}
     for name, module in model.named_modules():
-        if speaks_interface(module) or (_named_after_attention(module) and not _holds_attention(module)):
+        if uses_interface(module) or (_named_after_attention(module) and not _holds_attention(module)):
             found[name] = module
     return found
 
 
-def expected_attention_layers(model: nn.Module) -> int:
-    """How many modules ought to make attention calls."""
-    return len(attention_modules(model))
-
-
-def speaks_interface(module: nn.Module) -> bool:
+def uses_interface(module: nn.Module) -> bool:
     """Whether this module's own code looks an attention function up in the library's interface."""
     kind: Any = type(module)
-    return _class_speaks(kind)
+    return _class_uses_interface(kind)
 
 
 def _named_after_attention(module: nn.Module) -> bool:
@@ -56,11 +51,11 @@ def _named_after_attention(module: nn.Module) -> bool:
 
 def _holds_attention(module: nn.Module) -> bool:
     inner = (child for child in module.modules() if child is not module)
-    return any(speaks_interface(child) or _named_after_attention(child) for child in inner)
+    return any(uses_interface(child) or _named_after_attention(child) for child in inner)
 
 
 @cache
-def _class_speaks(kind: Any) -> bool:
+def _class_uses_interface(kind: Any) -> bool:
     for ancestor in kind.__mro__:
         # The library's base class of all models talks about the interface without computing attention.
         if ancestor is nn.Module or ancestor.__module__ == "transformers.modeling_utils":
@@ -164,7 +159,7 @@ def _switchable_configs(model: nn.Module) -> list[Any]:
 
     found: dict[int, Any] = {}
     lone = getattr(model, "config", None)
-    if speaks_interface(model) and hasattr(lone, "_attn_implementation_internal"):
+    if uses_interface(model) and hasattr(lone, "_attn_implementation_internal"):
         found[id(lone)] = lone
     for module in model.modules():
         if isinstance(module, PreTrainedModel) and module._can_set_attn_implementation():

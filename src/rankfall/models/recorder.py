@@ -17,7 +17,7 @@ from typing import Any, Literal, final
 from torch import Tensor, nn
 
 from rankfall.models.blocks import first_tokens, is_linear, is_norm
-from rankfall.models.interface import BypassWatch, Eager, attention_modules, routed, speaks_interface
+from rankfall.models.interface import BypassWatch, Eager, attention_modules, routed, uses_interface
 
 Source = Literal["interface", "sdpa", "softmax"]
 """How a call was seen: at the library's attention interface (everything), at torch's fused attention (all but the
@@ -211,8 +211,8 @@ class Recorder:
 
     @property
     def bypassing(self) -> bool:
-        """Whether some attention module does not speak to the interface."""
-        return any(not speaks_interface(module) for module in self.modules.values())
+        """Whether some attention module bypasses the interface."""
+        return any(not uses_interface(module) for module in self.modules.values())
 
     def coverage(self) -> Coverage:
         """What was seen so far of what ran so far."""
@@ -269,7 +269,7 @@ class Recorder:
 
     def watching(self) -> bool:
         """Whether the module now running must be watched from outside."""
-        return bool(self._running) and not speaks_interface(self._running[-1][0])
+        return bool(self._running) and not uses_interface(self._running[-1][0])
 
     def seen(self, **parts: Any) -> None:
         """A bypassing module's attention, as far as it was seen."""

@@ -267,7 +267,7 @@ def _linearity_error(rows: Tensor, answers: _Answers, maps: _Answers) -> float:
 
 
 def _own_scores(answers: _Answers) -> Tensor:
-    """q_i . k_i: what a token thinks of itself, which no rotation by its position may change."""
+    """q_i . k_i: the score of a token for itself, which no rotation by its position may change."""
     groups = answers.query.shape[1] // answers.key.shape[1]
     return (answers.query * answers.key.repeat_interleave(groups, dim=1)).sum(dim=-1)
 

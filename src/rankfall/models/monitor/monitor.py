@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 from rankfall.errors import RequestError, require, require_count
 from rankfall.measures.catalogue import measure
-from rankfall.models.blocks import choose_blocks, first_tokens
+from rankfall.models.blocks import choose_blocks
+from rankfall.models.recorder import recorded
 from rankfall.norms import UnitNorm
 
 
@@ -35,7 +36,7 @@ class Alarms:
     effective_rank: float = 2.0
     norm_ratio: float = 5.0
 
-    def heard(self, values: Mapping[str, float]) -> dict[str, str]:
+    def raised(self, values: Mapping[str, float]) -> dict[str, str]:
         """What to warn about, by kind, in words with the number and the threshold."""
         found: dict[str, str] = {}
         if values.get("nonfinite"):
@@ -204,8 +205,7 @@ class RankMonitor:
     def __enter__(self) -> RankMonitor:
         model = self._model
         self._hooks.callback(model.register_forward_pre_hook(self._start, with_kwargs=True).remove)
-        for name, block in self.blocks.items():
-            self._hooks.callback(block.register_forward_hook(self._sampler(name)).remove)
+        self._hooks.enter_context(recorded(model, blocks=list(self.blocks.values()), on_leave=self._sample))
         self._hooks.callback(model.register_forward_hook(self._finish, always_call=True).remove)
         return self
 
@@ -238,22 +238,19 @@ class RankMonitor:
                 self._real = real_tokens(model, given, named)
                 self._due = True
 
-    def _sampler(self, name: str) -> Callable[[nn.Module, Any, Any], None]:
-        def hook(_: nn.Module, __: Any, output: Any) -> None:
-            # Not due again until the next pass: a block run anew by checkpointing in the backward pass is not seen.
-            if not self._due or name in self._samples:
-                return
+    def _sample(self, block: nn.Module, tokens: Tensor | None) -> None:
+        name = next(name for name, one in self.blocks.items() if one is block)
+        # Not due again until the next pass: a block run anew by checkpointing in the backward pass is not seen.
+        if self._due and name not in self._samples:
             with self.harmless("sampling", name):
-                found = first_tokens(output)
-                if found is None:
-                    raise RequestError(
-                        required=f"{name} to return (b, n, d) tokens",
-                        got=tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__,
-                        remedy="name other modules to watch",
-                    )
-                self._samples[name] = sampled(found, self._tokens, self._real)
-
-        return hook
+                require(
+                    tokens is not None,
+                    required="a block that returns (b, n, d) tokens",
+                    got="something else",
+                    remedy="name other modules to watch",
+                )
+                assert tokens is not None
+                self._samples[name] = sampled(tokens, self._tokens, self._real)
 
     def _finish(self, *_: Any) -> None:
         if not self._due:
@@ -274,7 +271,7 @@ class RankMonitor:
             with self.harmless("logging", "the logger"):
                 self._log(self.latest, self._last)
         for name, record in records.items():
-            self._warn(name, self._alarms.heard(record))
+            self._warn(name, self._alarms.raised(record))
 
     def _records(self, samples: dict[str, tuple[Tensor, Tensor]]) -> dict[str, dict[str, float]]:
         shapes = {tokens.shape for tokens, _ in samples.values()}
@@ -284,8 +281,8 @@ class RankMonitor:
             return dict(zip(samples, measured(stacked, places), strict=True))
         return {name: measured(tokens[None], places)[0] for name, (tokens, places) in samples.items()}
 
-    def _warn(self, name: str, heard: dict[str, str]) -> None:
-        for kind, words in heard.items():
+    def _warn(self, name: str, raised: dict[str, str]) -> None:
+        for kind, words in raised.items():
             if (name, kind) not in self._warned:
                 self._warned.add((name, kind))
                 warnings.warn(f"{kind} at {name}, step {self._last}: {words}", RankWarning, stacklevel=3)
