@@ -97,29 +97,20 @@ def routed(model: nn.Module, route: Route, *, own: bool = False) -> Iterator[Non
     ask = AttentionInterface.get_interface
     fused = AttentionInterface._global_mapping[OWN]
     members = {id(module) for module in model.modules()}
-    inside = False
 
     def around(function: Eager) -> Callable[..., tuple[Tensor, Tensor | None]]:
         def attention(
             module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any = None, **options: Any
         ) -> tuple[Tensor, Tensor | None]:
-            nonlocal inside
-            # The fused function can be reached in two ways, one inside the other, and by other models.
-            if inside or id(module) not in members:
+            # The fused function is reached by other models too.
+            if id(module) not in members:
                 return function(module, query, key, value, attention_mask, **options)
-            inside = True
-            try:
-                return route(function, module, query, key, value, attention_mask, **options)
-            finally:
-                inside = False
+            return route(function, module, query, key, value, attention_mask, **options)
 
         return attention
 
     def answer(self: Any, implementation: str, default: Eager) -> Any:
-        if implementation == name:
-            return around(default)
-        found = ask(self, implementation, default)
-        return around(found) if own and implementation == OWN else found
+        return around(default) if implementation == name else ask(self, implementation, default)
 
     def looked_up(module: nn.Module, *tensors: Any, **options: Any) -> tuple[Tensor, Tensor | None]:
         # Reached by modules that index the interface instead of asking it: the default is in the module's own file.
