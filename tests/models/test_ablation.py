@@ -20,8 +20,8 @@ from rankfall.models.ablation import (
     AblatedBlock,
     Ablation,
     ablate,
+    block_around,
     changed,
-    recognise,
     single_texts,
     whole_under,
 )
@@ -134,7 +134,7 @@ def test_residual_and_norm_hold_the_rank_up() -> None:
 def test_matched_tokens_are_as_large_as_what_the_real_layer_got(config: str) -> None:
     model = build(config, GROUPED if config == "LlamaConfig" else SMALL)
     site = traced(model, inputs_of(model)).sites[1]
-    step = AblatedBlock(site, recognise(site))
+    step = AblatedBlock(site, block_around(site))
     tokens = torch.randn(1, 12, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         states = model(**inputs_of(model), output_hidden_states=True).hidden_states

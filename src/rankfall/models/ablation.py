@@ -242,7 +242,7 @@ class AblatedBlock:
         return tokens * (torch.linalg.vector_norm(real.double()) / size) if size > 0 else tokens
 
 
-def recognise(site: Site) -> Assembly:
+def block_around(site: Site) -> Assembly:
     """The block around a site, or a refusal that says what was tried."""
     if site.context_name is not None:
         raise _refusal(site, "attention that looks at other tokens (cross-attention)", "ablate the encoder alone")
@@ -317,7 +317,7 @@ def _steps(trace: Trace) -> list[AblatedBlock]:
             got=trace.coverage.reason,
             remedy="only what the interface reaches can be replayed",
         )
-    return [AblatedBlock(site, recognise(site)) for site in trace.sites]
+    return [AblatedBlock(site, block_around(site)) for site in trace.sites]
 
 
 def _replayed(

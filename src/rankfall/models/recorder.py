@@ -9,6 +9,7 @@ library are as they were.
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -62,13 +63,16 @@ class Call:
         return tuple(name for name, part in parts.items() if part is None)
 
 
+Kind = Literal["linear", "norm", "attention", "other"]
+
+
 @final
 @dataclass(frozen=True, eq=False)
 class Ran:
     """A module that ran, the tensor that went in and the one that came out; `within` are the attention modules
     around it, outermost first."""
 
-    kind: Literal["linear", "norm", "attention", "other"]
+    kind: Kind
     name: str
     module: nn.Module
     input: Tensor
@@ -173,19 +177,17 @@ def recorded(
     inside = on_call is not None or on_leaf is not None or on_module is not None
     # Looking for attention takes longer than running some models: only where something inside the blocks is wanted.
     recorder = Recorder(model, attention_modules(model) if inside else {}, on_call, own)
+    listed = tuple(dict.fromkeys(blocks))
     with contextlib.ExitStack() as stack:
-        for block in dict.fromkeys(blocks):
-            # Entered before anything inside it runs, left after everything.
-            if on_enter is not None:
-                stack.callback(block.register_forward_pre_hook(_entering(on_enter), with_kwargs=True).remove)
-        for handle in recorder.hooks():
+        for handle in itertools.chain(
+            (block.register_forward_pre_hook(_entering(on_enter), with_kwargs=True) for block in listed if on_enter),
+            recorder.hooks(),
+            recorder.leaf_hooks(on_leaf) if on_leaf is not None else (),
+            recorder.module_hooks(listed, on_module) if on_module is not None else (),
+            # Last, so that a block is left after everything inside it was told.
+            (block.register_forward_hook(_leaving(on_leave)) for block in listed if on_leave),
+        ):
             stack.callback(handle.remove)
-        inner = {id(module) for block in blocks for module in block.modules() if module is not block}
-        for handle in recorder.ran_hooks(inner, on_leaf, on_module):
-            stack.callback(handle.remove)
-        for block in dict.fromkeys(blocks):
-            if on_leave is not None:
-                stack.callback(block.register_forward_hook(_leaving(on_leave)).remove)
         if on_call is not None:
             stack.enter_context(routed(model, recorder.route, own=own))
             if recorder.bypassing:
@@ -231,21 +233,23 @@ class Recorder:
             yield module.register_forward_pre_hook(self._enter, with_kwargs=True)
             yield module.register_forward_hook(self._leave, always_call=True)
 
-    def ran_hooks(self, inner: Collection[int], on_leaf: OnRan | None, on_module: OnRan | None) -> Iterator[Any]:
-        """Tell of the model's linear maps and norms, and of all modules whose ids are in `inner`."""
+    def leaf_hooks(self, tell: OnRan) -> Iterator[Any]:
+        """Tell of the model's linear maps and norms."""
         for module in self._model.modules():
-            kind = _kind(module, self._names)
-            if on_leaf is not None and kind in ("linear", "norm"):
-                yield module.register_forward_hook(self._ran_hook(kind, on_leaf), with_kwargs=True)
-            if on_module is not None and id(module) in inner:
-                yield module.register_forward_hook(self._ran_hook(kind, on_module), with_kwargs=True)
+            if (kind := _kind(module, self._names)) in ("linear", "norm"):
+                yield module.register_forward_hook(self._ran(kind, tell), with_kwargs=True)
+
+    def module_hooks(self, blocks: Sequence[nn.Module], tell: OnRan) -> Iterator[Any]:
+        """Tell of all modules inside the blocks."""
+        for module in dict.fromkeys(inner for block in blocks for inner in block.modules() if inner is not block):
+            yield module.register_forward_hook(self._ran(_kind(module, self._names), tell), with_kwargs=True)
 
     def route(
         self, function: Eager, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, **options: Any
     ) -> tuple[Tensor, Tensor | None]:
         """Run the attention function and report it."""
         fused: list[dict[str, Any]] = []
-        with BypassWatch(lambda **parts: fused.append(parts), lambda: self._own):
+        with BypassWatch(lambda **parts: fused.append(parts)) if self._own else contextlib.nullcontext():
             output, weights = function(module, query, key, value, mask, **options)
         if fused and fused[-1]["source"] == "sdpa":
             # What the fused function was told in the end: whether it is causal is decided on the way to it.
@@ -290,7 +294,7 @@ class Recorder:
             run = max(self._passes - 1, 0)
             self._on_call(Call(index, name, module, source, given=given, run=run, **parts))
 
-    def _ran_hook(self, kind: Any, tell: OnRan) -> Callable[..., None]:
+    def _ran(self, kind: Kind, tell: OnRan) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
             if kind in ("linear", "norm"):
                 given = args[0] if args else next(iter(kwargs.values()), None)
@@ -314,7 +318,7 @@ class Recorder:
             self._running.pop()
 
 
-def _kind(module: nn.Module, attention: Mapping[int, str]) -> Literal["linear", "norm", "attention", "other"]:
+def _kind(module: nn.Module, attention: Collection[int]) -> Kind:
     if is_linear(module):
         return "linear"
     return "norm" if is_norm(module) else "attention" if id(module) in attention else "other"

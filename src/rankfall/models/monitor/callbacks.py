@@ -13,6 +13,36 @@ from rankfall.models.monitor.monitor import RankMonitor
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 
 
+class _Monitored:
+    """A monitor that is open while training runs, and the scalars that it gave since the last log."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        super().__init__()
+        self._options = dict(options)
+        self._monitor: RankMonitor | None = None
+        self._pending: dict[str, float] = {}
+
+    def _open(self, model: Any, step: Callable[[], int]) -> None:
+        self._monitor = RankMonitor(model, self._receive, step=step, **self._options)
+        self._monitor.__enter__()
+
+    def _close(self) -> None:
+        if self._monitor is not None:
+            self._monitor.__exit__(None, None, None)
+            self._monitor = None
+
+    def _receive(self, scalars: Mapping[str, float], step: int) -> None:
+        self._pending.update(scalars)
+
+    def _tell(self, *logs: tuple[str, Callable[[dict[str, float]], Any]]) -> None:
+        """Hand over what is new; a log that fails costs a warning, not the training."""
+        if self._pending and self._monitor is not None:
+            scalars, self._pending = self._pending, {}
+            for name, log in logs:
+                with self._monitor.harmless("logging", name):
+                    log(dict(scalars))
+
+
 def trainer_callback(**options: Any) -> Any:
     """A TrainerCallback that runs a `RankMonitor` with these options; its steps are the Trainer's global steps.
 
@@ -59,7 +89,7 @@ def lightning_callback(**options: Any) -> Any:
     base: Any = _lightning_base()
     inner = options.pop("model", "")
 
-    class LightningRankCallback(_Monitored, base):  # type: ignore[misc]
+    class LightningRankCallback(_Monitored, base):
         def on_train_start(self, trainer: Any, pl_module: Any) -> None:
             self._open(pl_module.get_submodule(inner), lambda: int(trainer.global_step))
 
@@ -76,36 +106,6 @@ def lightning_callback(**options: Any) -> Any:
             self._close()
 
     return LightningRankCallback(options)
-
-
-class _Monitored:
-    """A monitor that is open while training runs, and the scalars that it gave since the last log."""
-
-    def __init__(self, options: Mapping[str, Any]) -> None:
-        super().__init__()
-        self._options = dict(options)
-        self._monitor: RankMonitor | None = None
-        self._pending: dict[str, float] = {}
-
-    def _open(self, model: Any, step: Callable[[], int]) -> None:
-        self._monitor = RankMonitor(model, self._receive, step=step, **self._options)
-        self._monitor.__enter__()
-
-    def _close(self) -> None:
-        if self._monitor is not None:
-            self._monitor.__exit__(None, None, None)
-            self._monitor = None
-
-    def _receive(self, scalars: Mapping[str, float], step: int) -> None:
-        self._pending.update(scalars)
-
-    def _tell(self, *logs: tuple[str, Callable[[dict[str, float]], Any]]) -> None:
-        """Hand over what is new; a log that fails costs a warning, not the training."""
-        if self._pending and self._monitor is not None:
-            scalars, self._pending = self._pending, {}
-            for name, log in logs:
-                with self._monitor.harmless("logging", name):
-                    log(dict(scalars))
 
 
 def _lightning_base() -> type:
