@@ -154,7 +154,7 @@ def test_training_flags_are_put_back_one_by_one() -> None:
     [
         ("rankfall.models.masks.allowed_pattern", "mask"),
         ("rankfall.models.audit.recorded", "mask"),
-        ("rankfall.models.heads.report.head_ranks", "heads"),
+        ("rankfall.models.audit.head_ranks", "heads"),
         ("rankfall.models.audit.run_controls", "controls"),
         ("rankfall.models.audit.ablate", "ablation"),
     ],

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from rankfall.errors import RequestError, require, require_count
-from rankfall.models.ablation import AblationRow, ablate
+from rankfall.models.ablation import Ablation, AblationRow, ablate
 from rankfall.models.controls import Control, run_controls
 from rankfall.models.depth.capture import Place, capture
 from rankfall.models.depth.measure import measure_depth
 from rankfall.models.depth.rows import DepthRow
+from rankfall.models.heads.report import head_ranks
 from rankfall.models.interface import runs_as_is
 from rankfall.models.load.folder import LoadedModel
 from rankfall.models.load.guards import LIMITS
@@ -82,7 +83,8 @@ def audit(
         found_heads: list[dict[str, Any]] = []
         if heads:
             progress("probing the heads", 0.4)
-            found_heads = _heads(network, given, batch, offset, missing)
+            with _noted(missing, "heads"):
+                found_heads = head_ranks(network, offset=offset, inputs=None if batch is not None else given)
         compared: tuple[Control, ...] = ()
         if controls:
             progress("running the controls", 0.55)
@@ -93,19 +95,21 @@ def audit(
             parts = _ablation(network, given, missing, progress)
         progress("judging", 0.98)
     boundaries = [row for row in depth if row.part == "boundary"]
-    more = [
-        one for one in (heads_reason(found_heads), parts_reason([row.record() for row in parts])) if one is not None
-    ]
+    more = [heads_reason(found_heads), parts_reason([row.record() for row in parts])]
     return AuditResult(
-        model=_facts(loaded, boundaries[-1].layer, given),
-        text=TextFacts(len(real), _lengths(batch, given), any(one is not None for one in real)),
+        model=_facts(loaded, boundaries[-1].layer),
+        text=TextFacts(
+            len(real), () if batch is None else tuple(batch.lengths), any(one is not None for one in real)
+        ),
         depth=tuple(depth),
         masks=tuple(seen),
         coverage=coverage,
         heads=tuple(found_heads),
         controls=compared,
         ablation=parts,
-        verdict=judge(loaded.name, depth, masks=seen, controls=compared, more=more),
+        verdict=judge(
+            loaded.name, depth, masks=seen, controls=compared, more=[one for one in more if one is not None]
+        ),
         missing=missing,
         provenance=provenance(command),
         measured_rate=measured_rate(boundaries),
@@ -208,7 +212,9 @@ def _depth(
     if not masks:
         return measure_depth(network, given, real=real, names=names, **options), [], None
     depth: list[DepthRow] | None = None
-    try:
+    seen: list[ObservedMask] = []
+    coverage: Coverage | None = None
+    with _noted(missing, "mask"):
         if runs_as_is(network):
             observer = MaskObserver(real)
             with recorded(network, observer.see, own=True) as recorder:
@@ -219,52 +225,40 @@ def _depth(
             seen, coverage = observe_masks(network, given, real)
         if not coverage.complete:
             missing["attention"] = coverage.reason
-    except Exception as error:
-        missing["mask"] = _reason(error)
-        seen, coverage = [], None
     if depth is None:
         depth = measure_depth(network, given, real=real, names=names, **options)
     return depth, seen, coverage
-
-
-def _heads(
-    network: nn.Module, given: dict[str, Any], batch: Batch | None, offset: int, missing: dict[str, str]
-) -> list[dict[str, Any]]:
-    from rankfall.models.heads.report import head_ranks
-
-    try:
-        return head_ranks(network, offset=offset, inputs=None if batch is not None else given)
-    except Exception as error:
-        missing["heads"] = _reason(error)
-        return []
 
 
 def _controls(network: nn.Module, batch: Batch | None, seed: int, missing: dict[str, str]) -> tuple[Control, ...]:
     if batch is None:
         missing["controls"] = "the inputs are not token ids, so there is nothing to shuffle or draw"
         return ()
-    try:
+    made: tuple[Control, ...] = ()
+    with _noted(missing, "controls"):
         made = run_controls(network, batch, seed=seed)
-    except Exception as error:
-        missing["controls"] = _reason(error)
-        return ()
-    for one in made:
-        if one.reason is not None:
-            missing[f"control {one.name}"] = one.reason
+    missing |= {f"control {one.name}": one.reason for one in made if one.reason is not None}
     return made
 
 
 def _ablation(
     network: nn.Module, given: dict[str, Any], missing: dict[str, str], progress: Progress
 ) -> tuple[AblationRow, ...]:
-    try:
+    found = Ablation(())
+    with _noted(missing, "ablation"):
         found = ablate(network, given, progress=part(progress, 0.75, 0.95, "taking apart"))
-    except Exception as error:
-        missing["ablation"] = _reason(error)
-        return ()
     if found.refusal is not None:
         missing["ablation"] = found.refusal
     return found.rows
+
+
+@contextlib.contextmanager
+def _noted(missing: dict[str, str], name: str) -> Iterator[None]:
+    """A part of an audit that fails is noted as missing, with its reason; the audit goes on."""
+    try:
+        yield
+    except Exception as error:
+        missing[name] = _reason(error)
 
 
 def _reason(error: Exception) -> str:
@@ -273,12 +267,8 @@ def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
-def _facts(loaded: LoadedModel, layers: int, given: Mapping[str, Any]) -> ModelFacts:
+def _facts(loaded: LoadedModel, layers: int) -> ModelFacts:
     config = getattr(loaded.network, "config", None)
     width = int(getattr(config, "hidden_size", 0) or 0)
     kind = str(getattr(config, "model_type", type(loaded.network).__name__))
     return ModelFacts(loaded.name, loaded.source, kind, loaded.parameters, layers, width, loaded.notes)
-
-
-def _lengths(batch: Batch | None, given: Mapping[str, Any]) -> tuple[int, ...]:
-    return tuple(batch.lengths) if batch is not None else ()

@@ -78,13 +78,15 @@ def _bound(model: nn.Module, given: Sequence[Any]) -> Mapping[str, Any]:
 MEASURES = ("relative_mu", "effective_rank", "mean_abs_cosine")
 
 
-def sampled(tokens: Tensor, most: int, real: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def sampled(tokens: Tensor | None, most: int, real: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """At most `most` tokens of one sequence, evenly spaced and with the first, where sinks sit (m, d); their places.
 
     The sequence is the first of the batch; where `real` (b, n) marks padding, the longest, without its padding. No
     random numbers are drawn: a monitored run stays the same run.
     """
-    require(tokens.numel() > 0, required="some tokens", got=tuple(tokens.shape), remedy="nothing is measured here")
+    if tokens is None or tokens.numel() == 0:
+        got = "something else" if tokens is None else tuple(tokens.shape)
+        raise RequestError(required="a block that gives (b, n, d) tokens", got=got, remedy="watch other modules")
     row, where = 0, torch.arange(tokens.shape[1])
     if real is not None and real.shape == tokens.shape[:2]:
         row = int(real.sum(dim=-1).argmax())
@@ -243,13 +245,6 @@ class RankMonitor:
         # Not due again until the next pass: a block run anew by checkpointing in the backward pass is not seen.
         if self._due and name not in self._samples:
             with self.harmless("sampling", name):
-                require(
-                    tokens is not None,
-                    required="a block that returns (b, n, d) tokens",
-                    got="something else",
-                    remedy="name other modules to watch",
-                )
-                assert tokens is not None
                 self._samples[name] = sampled(tokens, self._tokens, self._real)
 
     def _finish(self, *_: Any) -> None:
