@@ -11,19 +11,21 @@ import transformers
 from torch import Tensor
 
 from rankfall.masks import Causal, Complete, Window
-from rankfall.models.ablation.ablate import (
+from rankfall.models.ablation import (
+    ALL_VARIANTS,
     ATTENTION,
     FULL,
     WITH_BOTH,
     WITH_NORM,
+    AblatedBlock,
     Ablation,
     ablate,
+    block_around,
+    changed,
     single_texts,
     whole_under,
 )
-from rankfall.models.ablation.step import changed
-from rankfall.models.trace.precision import KeepFloat64
-from rankfall.models.trace.record import traced
+from rankfall.models.replay import KeepFloat64, traced
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 48}
 SMALL |= {"vocab_size": 50}
@@ -67,12 +69,14 @@ def inputs_of(model: Any, batch: int = 1) -> dict[str, Tensor]:
 
 
 def ended(ablation: Ablation, **wanted: Any) -> float:
-    deepest = max(row["layer"] for row in ablation.rows)
+    deepest = max(row.layer for row in ablation.rows)
     found = [
-        row for row in ablation.rows if row["layer"] == deepest and all(row[key] == wanted[key] for key in wanted)
+        row
+        for row in ablation.rows
+        if row.layer == deepest and all(getattr(row, key) == wanted[key] for key in wanted)
     ]
     assert len(found) == 1
-    value: float = found[0]["relative_mu"]
+    value: float = found[0].relative_mu
     return value
 
 
@@ -86,18 +90,18 @@ def test_blocks_are_recognised_and_their_replay_verified(config: str) -> None:
     assert ablation.verified is not None
     assert ablation.verified < 1e-5
     assert len(ablation.rows) == (4 * 2 + 1) * 4
-    assert not any(math.isnan(row["relative_mu"]) for row in ablation.rows)
+    assert not any(math.isnan(row.relative_mu) for row in ablation.rows)
 
 
 def test_full_model_is_what_the_model_says() -> None:
     model = build("LlamaConfig", GROUPED)
     inputs = inputs_of(model)
-    rows = [row for row in ablate(model, inputs).rows if row["variant"] == FULL]
+    rows = [row for row in ablate(model, inputs).rows if row.variant == FULL]
     with torch.no_grad():
         states = model(**inputs, output_hidden_states=True).hidden_states
     for row, state in zip(rows[:3], states[:3], strict=True):
         centred = state[0].double() - state[0].double().mean(0)
-        assert row["mu"] == pytest.approx(float(torch.linalg.matrix_norm(centred)), rel=1e-6)
+        assert row.mu == pytest.approx(float(torch.linalg.matrix_norm(centred)), rel=1e-6)
 
 
 @pytest.mark.parametrize(("config", "arguments"), [("BertConfig", SMALL), ("LlamaConfig", GROUPED)])
@@ -124,6 +128,41 @@ def test_residual_and_norm_hold_the_rank_up() -> None:
     ablation = ablate(model, inputs_of(model))
     assert ended(ablation, variant="attention", scaling="raw") < 1e-9
     assert ended(ablation, variant="attention + norm + residual", scaling="raw") > 0.1
+
+
+@pytest.mark.parametrize("config", ["LlamaConfig", "BertConfig"])
+def test_matched_tokens_are_as_large_as_what_the_real_layer_got(config: str) -> None:
+    model = build(config, GROUPED if config == "LlamaConfig" else SMALL)
+    site = traced(model, inputs_of(model)).sites[1]
+    step = AblatedBlock(site, block_around(site))
+    tokens = torch.randn(1, 12, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        states = model(**inputs_of(model), output_hidden_states=True).hidden_states
+        entering = states[1].double()
+        normed = model.layers[1].input_layernorm(states[1]).double() if config == "LlamaConfig" else entering
+    for variant in ALL_VARIANTS:
+        # With its norm in place the block takes the stream; without it, attention takes what the norm would give.
+        real = entering if variant.norm else normed
+        scaled = step.scaled(tokens, variant)
+        assert float(scaled.norm()) == pytest.approx(float(real.norm()), rel=1e-6)
+        torch.testing.assert_close(scaled / scaled.norm(), tokens / tokens.norm())
+    assert (float(normed.norm()) == pytest.approx(float(entering.norm()), rel=1e-2)) == (config == "BertConfig")
+
+
+def test_rows_are_typed_and_their_records_flat() -> None:
+    model = build("BertConfig", SMALL)
+    row = ablate(model, inputs_of(model), variants=(ATTENTION,), scalings=("raw",)).rows[0]
+    assert (row.variant, row.scaling, row.temperature, row.mask, row.text, row.layer) == (
+        "attention",
+        "raw",
+        1.0,
+        None,
+        0,
+        0,
+    )
+    assert row.record()["relative_mu"] == row.relative_mu
+    with pytest.raises(AttributeError):
+        row.layer = 3  # type: ignore[misc]
 
 
 def test_masks_and_temperatures_change_attention_and_nothing_else() -> None:
@@ -154,13 +193,11 @@ def test_the_whole_model_under_its_own_mask_is_itself(config: str, arguments: di
     model = build(config, arguments)
     inputs = {"input_ids": torch.cat([inputs_of(model)["input_ids"], inputs_of(model)["input_ids"].flip(1)])}
     rows = whole_under(model, inputs, (Complete(), Causal()))
-    traced_rows = [row for row in ablate(model, inputs, variants=()).rows if row["variant"] == FULL]
-    same, other = ([row for row in rows if (row["mask"] == own) is mine] for mine in (True, False))
-    assert [row["relative_mu"] for row in same] == pytest.approx(
-        [row["relative_mu"] for row in traced_rows], rel=1e-5
-    )
-    assert same[-1]["relative_mu"] != pytest.approx(other[-1]["relative_mu"], rel=1e-3)
-    assert {row["text"] for row in rows} == {0, 1}
+    traced_rows = [row for row in ablate(model, inputs, variants=()).rows if row.variant == FULL]
+    same, other = ([row for row in rows if (row.mask == own) is mine] for mine in (True, False))
+    assert [row.relative_mu for row in same] == pytest.approx([row.relative_mu for row in traced_rows], rel=1e-5)
+    assert same[-1].relative_mu != pytest.approx(other[-1].relative_mu, rel=1e-3)
+    assert {row.text for row in rows} == {0, 1}
 
 
 def test_padding_is_cut_off() -> None:
@@ -173,8 +210,8 @@ def test_padding_is_cut_off() -> None:
     }
     lengths = [text["input_ids"].shape[1] for text in single_texts(batch)]
     assert lengths == [12, 8]
-    together = [row["mu"] for row in ablate(model, batch).rows if row["text"] == 1]
-    alone = [row["mu"] for row in ablate(model, {"input_ids": ids[:, :8]}).rows]
+    together = [row.mu for row in ablate(model, batch).rows if row.text == 1]
+    alone = [row.mu for row in ablate(model, {"input_ids": ids[:, :8]}).rows]
     assert together == pytest.approx(alone, rel=1e-6)
 
 

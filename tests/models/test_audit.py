@@ -11,6 +11,7 @@ import torch
 from tests.models.small import save_small, small_model, some_text
 
 from rankfall.cli.main import run
+from rankfall.drawing.token_depth import PANELS, draw_token_depth
 from rankfall.errors import RequestError
 from rankfall.models.audit import audit
 from rankfall.models.controls import random_twin
@@ -103,6 +104,87 @@ def test_a_module_in_memory_with_token_ids() -> None:
     assert result.depth[0].interval is not None
     assert len(result.heads) == 12
     assert str(result.masks[0].mask) == "causal"
+
+
+QUICK: dict[str, Any] = {"heads": False, "controls": False, "ablation": False}
+
+
+def test_depth_and_masks_share_one_pass() -> None:
+    model = small_model("llama")
+    runs: list[int] = []
+    model.register_forward_pre_hook(lambda module, args: runs.append(1))
+    result = audit(model, inputs=torch.randint(4, 60, (2, 14)), **QUICK)
+    assert len(runs) == 1
+    assert [str(one.mask) for one in result.masks] == ["causal"] * 3
+    assert result.coverage is not None
+    assert result.coverage.complete
+    assert result.record()["coverage"]["state"] == "complete"
+    assert result.record()["coverage"]["calls"] == {"interface": 3}
+
+
+def test_attention_that_shows_no_mask_is_watched_in_a_pass_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rankfall.models.audit.runs_as_is", lambda network: False)
+    model = small_model("llama")
+    runs: list[int] = []
+    model.register_forward_pre_hook(lambda module, args: runs.append(1))
+    result = audit(model, inputs=torch.randint(4, 60, (2, 14)), **QUICK)
+    assert len(runs) == 2
+    assert [str(one.mask) for one in result.masks] == ["causal"] * 3
+
+
+def flags(model: torch.nn.Module) -> list[bool]:
+    return [module.training for module in model.modules()]
+
+
+def test_training_flags_are_put_back_one_by_one() -> None:
+    model = small_model("llama")
+    model.train()
+    model.layers[1].eval()
+    before = flags(model)
+    ids = torch.randint(4, 60, (1, 14))
+    audit(model, inputs=ids, **QUICK)
+    assert flags(model) == before
+    with pytest.raises(RequestError, match="layers from 0"):
+        audit(model, inputs=ids, layers=[99], **QUICK)
+    assert flags(model) == before
+
+
+@pytest.mark.parametrize(
+    ("target", "part"),
+    [
+        ("rankfall.models.masks.allowed_pattern", "mask"),
+        ("rankfall.models.audit.recorded", "mask"),
+        ("rankfall.models.audit.head_ranks", "heads"),
+        ("rankfall.models.audit.run_controls", "controls"),
+        ("rankfall.models.audit.ablate", "ablation"),
+    ],
+)
+def test_no_failing_part_ends_an_audit(target: str, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise ZeroDivisionError("on purpose")
+
+    monkeypatch.setattr(target, fail)
+    result = audit(small_model("llama"), inputs=torch.randint(4, 60, (1, 14)))
+    assert result.missing == {part: "ZeroDivisionError: on purpose"}
+    assert [row.layer for row in result.boundaries] == [0, 1, 2, 3]
+    assert bool(result.masks) == (part != "mask")
+    assert bool(result.heads) == (part != "heads")
+    assert bool(result.controls) == (part != "controls")
+    assert bool(result.ablation) == (part != "ablation")
+
+
+def test_controls_are_compared_in_the_view_in_which_the_model_is_judged() -> None:
+    result = audit(small_model("llama"), inputs=torch.randint(4, 60, (2, 14)), heads=False, ablation=False)
+    ends = {one.name: one.rows[-1].values for one in result.controls}
+    (reason,) = (one for one in result.verdict.reasons if one.topic == "controls")
+    assert reason.numbers == {name: values["unit"]["effective_rank"] for name, values in ends.items()}
+    assert all(values["unit"]["effective_rank"] != values["raw"]["effective_rank"] for values in ends.values())
+    boundaries = {one.name: [row for row in one.rows if row.part == "boundary"] for one in result.controls}
+    figure = draw_token_depth(result.boundaries, boundaries, "m")
+    for panel, (measure, _) in zip(figure.axes, PANELS, strict=True):
+        drawn = {line.get_label(): list(line.get_ydata()) for line in panel.lines}
+        shown = {"model": result.boundaries, **{name.replace("_", " "): rows for name, rows in boundaries.items()}}
+        assert drawn == {name: [row.values["unit"][measure] for row in rows] for name, rows in shown.items()}
 
 
 def test_inputs_that_are_not_tokens() -> None:

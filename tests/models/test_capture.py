@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 from tests.models.small import small_model
-from torch import Tensor
+from torch import Tensor, nn
 
 from rankfall.errors import RequestError
 from rankfall.measures.measures import measure
-from rankfall.models.depth.blocks import choose_stack, find_stacks
+from rankfall.models.blocks import choose_blocks, choose_stack, find_stacks
 from rankfall.models.depth.capture import Place, capture
 from rankfall.models.depth.measure import measure_depth
 from rankfall.models.texts import from_ids
@@ -77,6 +77,63 @@ def test_a_parallel_block_has_no_state_after_attention() -> None:
     assert "mlp_output" in parts
 
 
+# Where a block's attention and feed-forward end, by hand: block, last map of attention, last of the feed-forward.
+ENDS: dict[str, tuple[str, str, str, dict[str, Any]]] = {
+    "albert": (
+        "encoder.albert_layer_groups.0.albert_layers.0",
+        "attention.dense",
+        "ffn_output",
+        {},
+    ),
+    "distilbert": ("transformer.layer.2", "attention.out_lin", "ffn.lin2", {"dim": 32, "n_layers": 3, "n_heads": 4}),
+    "bart": (
+        "encoder.layers.2",
+        "self_attn.out_proj",
+        "fc2",
+        {"d_model": 32, "encoder_layers": 3, "decoder_layers": 1},
+    ),
+    "opt": ("decoder.layers.2", "self_attn.out_proj", "fc2", {"word_embed_proj_dim": 32, "ffn_dim": 48}),
+    "olmo2": ("layers.2", "self_attn.o_proj", "mlp.down_proj", {}),
+    "gemma2": ("layers.2", "self_attn.o_proj", "mlp.down_proj", {"head_dim": 8, "num_key_value_heads": 2}),
+    "mixtral": ("layers.2", "self_attn.o_proj", "mlp", {"num_key_value_heads": 2, "num_local_experts": 7}),
+    "bloom": ("h.2", "self_attention.dense", "mlp.dense_4h_to_h", {"n_layer": 3, "n_head": 4}),
+    "falcon": ("h.2", "self_attention.dense", "mlp.dense_4h_to_h", {}),
+    "cohere": ("layers.2", "self_attn.o_proj", "mlp.down_proj", {}),
+    "dinov2": ("encoder.layer.2", "attention.o_proj", "mlp.fc2", {"image_size": 16, "patch_size": 4}),
+    "modernbert": ("layers.0", "attn.Wo", "mlp.Wo", {}),
+}
+PARALLEL = ("falcon", "cohere")
+
+
+@pytest.mark.parametrize("kind", ENDS)
+def test_the_inside_of_a_block_is_what_its_modules_gave(kind: str) -> None:
+    path, attention, mlp, changes = ENDS[kind]
+    model: Any = small_model(kind, **changes)
+    with torch.no_grad():
+        # Fresh weights are so small that a branch hardly shows in the stream.
+        for parameter in model.parameters():
+            parameter.mul_(4 if parameter.ndim > 1 else 1)
+    ids = torch.randint(4, 60, (2, 10))
+    inputs = {"pixel_values": torch.randn(2, 3, 16, 16)} if kind == "dinov2" else {"input_ids": ids}
+    block = model.get_submodule(path)
+    gave: dict[str, Tensor] = {}
+    handles = [
+        block.get_submodule(name).register_forward_hook(
+            lambda module, args, out, name=name: gave.update(
+                {name: (out[0] if isinstance(out, tuple) else out).clone()}
+            )
+        )
+        for name in (attention, mlp)
+    ]
+    found = seen(model, inputs, inside=True)
+    for handle in handles:
+        handle.remove()
+    layer = 1 if kind == "modernbert" else 3
+    assert torch.equal(found[Place(layer, "attention_output")], gave[attention])
+    assert torch.equal(found[Place(layer, "mlp_output")], gave[mlp].reshape(found[Place(layer)].shape))
+    assert (Place(layer, "after_attention") in found) == (kind not in PARALLEL)
+
+
 def test_no_hook_stays() -> None:
     model = small_model("bert")
     seen(model, {"input_ids": torch.randint(4, 60, (1, 6))}, inside=True)
@@ -114,6 +171,106 @@ def test_stacks_are_found_by_what_they_hold() -> None:
         choose_stack(small_model("llama"), "nothing")
     with pytest.raises(RequestError, match="made of blocks"):
         find_stacks(torch.nn.Linear(2, 2))
+
+
+class Mixture(nn.Module):
+    """A block of a plain mixture of experts: every token goes to one expert."""
+
+    def __init__(self, experts: int, width: int = 8) -> None:
+        super().__init__()
+        self.mix = nn.Sequential(nn.Linear(width, width), nn.GELU())
+        self.router = nn.Linear(width, experts)
+        self.experts = nn.ModuleList(nn.Sequential(nn.Linear(width, width), nn.GELU()) for _ in range(experts))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        tokens = tokens + self.mix(tokens).mean(dim=1, keepdim=True)
+        chosen = self.router(tokens).argmax(dim=-1)
+        out = torch.zeros_like(tokens)
+        for number, expert in enumerate(self.experts):
+            out[chosen == number] = expert(tokens[chosen == number])
+        return tokens + out
+
+
+class Model(nn.Module):
+    def __init__(self, **parts: nn.Module) -> None:
+        super().__init__()
+        for name, part in parts.items():
+            self.add_module(name, part)
+
+
+def layer() -> nn.Module:
+    return nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+
+
+def stack_cases() -> dict[str, tuple[nn.Module, list[str]]]:
+    """A model, and the names of its blocks."""
+    mixtures = [Mixture(experts=9) for _ in range(3)]
+    return {
+        "mixture of experts": (Model(blocks=nn.ModuleList(mixtures)), [f"blocks.{n}" for n in range(3)]),
+        "mixture in a Sequential": (nn.Sequential(nn.Linear(4, 8), *mixtures), ["1", "2", "3"]),
+        "one beside many outputs": (
+            Model(heads=nn.ModuleList(nn.Linear(8, 2) for _ in range(9)), body=nn.Sequential(*mixtures)),
+            ["body.0", "body.1", "body.2"],
+        ),
+        "nested Sequential": (
+            nn.Sequential(nn.Sequential(layer(), layer()), nn.Sequential(layer(), layer()), nn.Linear(8, 2)),
+            ["0.0", "0.1", "1.0", "1.1"],
+        ),
+        "layers that are Sequentials": (
+            nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.GELU()) for _ in range(3))),
+            ["0", "1", "2"],
+        ),
+        "torch's encoder": (nn.TransformerEncoder(layer(), 4), [f"layers.{n}" for n in range(4)]),
+        "shared block": (
+            small_model("albert"),
+            ["encoder.albert_layer_groups.0"],
+        ),
+        "encoder and decoder": (small_model("t5"), [f"encoder.block.{n}" for n in range(3)]),
+        "experts of a real mixture": (
+            small_model("mixtral", num_local_experts=7, num_key_value_heads=2),
+            [f"layers.{n}" for n in range(3)],
+        ),
+    }
+
+
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor")
+def test_blocks_are_what_the_stream_runs_through_not_what_is_inside_them() -> None:
+    for case, (model, names) in stack_cases().items():
+        chosen = choose_stack(model)
+        assert list(chosen.names) == names, case
+        assert [model.get_submodule(name) for name in names] == list(chosen.blocks), case
+        assert list(choose_blocks(model, 99)) == names, case
+
+
+def test_a_mixture_of_experts_is_measured_block_by_block() -> None:
+    model = nn.Sequential(*(Mixture(experts=9) for _ in range(3)))
+    tokens = torch.randn(2, 12, 8)
+    found = seen(model, {"input": tokens})
+    assert sorted(found, key=lambda place: place.layer) == [Place(layer) for layer in range(4)]
+    with torch.inference_mode():
+        assert torch.equal(found[Place(2)], model[:2](tokens))
+
+
+def test_modules_that_run_side_by_side_are_not_blocks() -> None:
+    class Committee(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.experts = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.GELU()) for _ in range(4))
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            return torch.stack([expert(tokens) for expert in self.experts]).mean(dim=0)
+
+    with pytest.raises(RequestError, match="run one after the other; got two of them that took the same tokens"):
+        seen(Committee(), {"tokens": torch.randn(1, 12, 8)})
+
+
+@pytest.mark.parametrize(("tokens", "sinks"), [(7, 0), (8, 1)])
+def test_sinks_are_looked_for_among_eight_tokens_or_more(tokens: int, sinks: int) -> None:
+    given = torch.randn(1, tokens, 8, generator=torch.Generator().manual_seed(0))
+    given[0, 2] *= 100
+    model = nn.Sequential(*(Mixture(experts=2) for _ in range(2)))
+    rows = measure_depth(model, {"input": given}, real=[None], names=[["w"] * tokens], layers={0})
+    assert len(rows[0].sinks) == sinks
 
 
 def test_a_failure_while_measuring_is_reported_not_lost() -> None:

@@ -13,10 +13,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from rankfall.errors import RequestError
-from rankfall.models.heads.probe import probe_site
+from rankfall.models.heads.probe import probe_site, sample_inputs
 from rankfall.models.heads.ranks import head_ranks, head_ranks_from_file
-from rankfall.models.trace.record import traced
-from rankfall.models.trace.sample import sample_inputs
+from rankfall.models.replay import traced
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
 SMALL |= {"vocab_size": 50}

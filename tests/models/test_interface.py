@@ -11,9 +11,8 @@ import transformers
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 
-from rankfall.models.interface.call import Call
-from rankfall.models.interface.modules import attention_modules, expected_attention_layers
-from rankfall.models.interface.recording import recorded
+from rankfall.models.interface import attention_modules, runs_as_is
+from rankfall.models.recorder import Call, Ran, recorded
 
 SMALL = {
     "hidden_size": 32,
@@ -123,6 +122,52 @@ def test_fused_attention_of_a_bypasser_shows_queries_and_keys() -> None:
     assert calls[0].query.shape == (2, 4, 9, 8)
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_watched_as_it_is_a_model_computes_what_it_computes_alone(family: str) -> None:
+    config, arguments, expected = FAMILIES[family]
+    model = build(config, arguments)
+    inputs = inputs_of(model)
+    with torch.no_grad():
+        plain = model(**inputs)[0]
+    calls: list[Call] = []
+    with torch.no_grad(), recorded(model, calls.append, own=True) as recorder:
+        out = model(**inputs)[0]
+    assert torch.equal(out, plain)
+    assert recorder.coverage().calls == {"interface": expected}
+    fused = model.config._attn_implementation == "sdpa"
+    assert {call.missing for call in calls} == {("weights",) if fused else ()}
+    assert [call.given[1].get("hidden_states", *call.given[0][:1]).shape[0] for call in calls] == [2] * expected
+    assert runs_as_is(model)
+
+
+def test_another_model_is_not_seen() -> None:
+    model, other = (build(*FAMILIES["llama"][:2]) for _ in range(2))
+    calls: list[Call] = []
+    with torch.no_grad(), recorded(model, calls.append, own=True):
+        other(**inputs_of(other))
+    assert calls == []
+
+
+def test_recordings_share_a_pass() -> None:
+    model = build(*FAMILIES["llama"][:2])
+    calls: list[Call] = []
+    leaves: list[Ran] = []
+    entered: list[tuple[int, ...]] = []
+    blocks = list(model.layers)
+    with (
+        torch.no_grad(),
+        recorded(model, calls.append, own=True),
+        recorded(model, on_leaf=leaves.append),
+        recorded(model, blocks=blocks, on_enter=lambda block, tokens: entered.append(tuple(tokens.shape))),
+    ):
+        model(**inputs_of(model))
+    assert len(calls) == 3
+    assert entered == [(2, 9, 32)] * 3
+    projections = [ran for ran in leaves if ran.name.endswith("o_proj")]
+    assert [ran.within for ran in projections] == [(call.module,) for call in calls]
+    assert {ran.kind for ran in leaves} == {"linear", "norm"}
+
+
 class SilentAttention(nn.Module):
     """Attention that neither the interface nor the softmax watch can see."""
 
@@ -195,6 +240,6 @@ def test_everything_is_restored_even_after_a_failure() -> None:
 
 
 def test_expected_layers_count_modules_not_names() -> None:
-    assert expected_attention_layers(build(*FAMILIES["albert"][:2])) == 1
-    assert expected_attention_layers(build(*FAMILIES["bert"][:2])) == 3
+    assert len(attention_modules(build(*FAMILIES["albert"][:2]))) == 1
+    assert len(attention_modules(build(*FAMILIES["bert"][:2]))) == 3
     assert list(attention_modules(build(*FAMILIES["gpt2"][:2]))) == [f"h.{layer}.attn" for layer in range(3)]

@@ -7,7 +7,8 @@ import torch
 from tests.models.small import small_model
 
 from rankfall.masks import Explicit, Mask, parse_mask
-from rankfall.models.masks import observe_masks, recognise, uniform_rate
+from rankfall.models.masks import MaskObserver, observe_masks, recognise, uniform_rate
+from rankfall.models.recorder import Call, recorded
 from rankfall.models.texts import from_ids
 
 
@@ -52,6 +53,57 @@ def test_layers_with_windows_differ_from_layers_without() -> None:
     assert names == ["causal-window:3", "causal", "causal-window:3"]
     names, _, _ = masks_of("modernbert", (12,), local_attention=4, global_attn_every_n_layers=2)
     assert set(names) == {"complete", "window:2"}
+
+
+@pytest.mark.parametrize("lengths", [(12,), (7, 12)])
+@pytest.mark.parametrize(
+    "kind", ["bert", "llama", "gpt2", "t5", "modernbert", "mistral", "gemma2", "gpt_oss", "albert", "bloom", "falcon"]
+)
+def test_the_models_own_attention_shows_the_same_masks_as_eager(kind: str, lengths: tuple[int, ...]) -> None:
+    changes = {
+        "mistral": {"sliding_window": 4, "num_key_value_heads": 2},
+        "gemma2": {"sliding_window": 4, "head_dim": 8, "num_key_value_heads": 2},
+        "gpt_oss": {"sliding_window": 4, "head_dim": 8, "num_key_value_heads": 2, "num_local_experts": 4},
+        "bloom": {"n_layer": 3, "n_head": 4},
+    }.get(kind, {})
+    model = small_model(kind, **changes)
+    batch = from_ids([torch.randint(4, 60, (length,)).tolist() for length in lengths])
+    inputs = batch.inputs(model)
+    with torch.inference_mode():
+        plain = model(**inputs)[0]
+    observer = MaskObserver(batch.kept())
+    with torch.inference_mode(), recorded(model, observer.see, own=True) as recorder:
+        assert torch.equal(model(**inputs)[0], plain)
+        # A second pass, of other texts, is not read.
+        model(**inputs)
+    eager, coverage = observe_masks(model, inputs, batch.kept())
+    assert [one.record() for one in observer.masks()] == [one.record() for one in eager]
+    assert recorder.coverage().state == coverage.state
+
+
+def test_keys_of_other_tokens_have_no_mask() -> None:
+    model = small_model("t5")
+    ids = torch.randint(4, 60, (1, 9))
+    inputs = {"input_ids": ids, "decoder_input_ids": ids[:, :5], "use_cache": False}
+    found, _ = observe_masks(model, inputs, [None])
+    crossing = [one for one in found if "EncDec" in one.module]
+    assert [(one.mask, one.reason) for one in crossing] == [
+        (None, "keys are not the queries' own tokens ((5, 9))")
+    ] * 3
+
+
+def test_a_failing_observation_ends_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(call: Call) -> None:
+        raise ZeroDivisionError("no pattern")
+
+    monkeypatch.setattr("rankfall.models.masks.allowed_pattern", fail)
+    observer = MaskObserver([None])
+    model = small_model("bert")
+    with recorded(model, observer.see, own=True) as recorder, torch.inference_mode():
+        model(torch.randint(4, 60, (1, 9)))
+    assert recorder.coverage().complete
+    with pytest.raises(ZeroDivisionError, match="no pattern"):
+        observer.masks()
 
 
 def test_a_model_that_bypasses_the_interface_is_still_seen() -> None:

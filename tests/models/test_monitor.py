@@ -13,7 +13,7 @@ import transformers
 from torch import Tensor, nn
 
 from rankfall.measures.measures import measure
-from rankfall.models.monitor.blocks import chosen_blocks
+from rankfall.models.blocks import choose_blocks
 from rankfall.models.monitor.callbacks import lightning_callback
 from rankfall.models.monitor.monitor import Alarms, RankMonitor, RankWarning, as_log
 
@@ -134,13 +134,13 @@ def test_a_monitored_run_is_the_same_run() -> None:
 
 def test_blocks_are_spread_or_named() -> None:
     model = Network(depth=9)
-    assert list(chosen_blocks(model)) == ["blocks.0", "blocks.4", "blocks.8"]
-    assert list(chosen_blocks(model, 1)) == ["blocks.8"]
-    assert list(chosen_blocks(model, (-1, "blocks.2.inner"))) == ["blocks.8", "blocks.2.inner"]
+    assert list(choose_blocks(model, 3)) == ["blocks.0", "blocks.4", "blocks.8"]
+    assert list(choose_blocks(model, 1)) == ["blocks.8"]
+    assert list(choose_blocks(model, (-1, "blocks.2.inner"))) == ["blocks.8", "blocks.2.inner"]
     with pytest.raises(ValueError, match="the name of a module, or a position among 9 blocks; got missing"):
-        chosen_blocks(model, ("missing",))
+        choose_blocks(model, ("missing",))
     with pytest.raises(ValueError, match="0 blocks found"):
-        chosen_blocks(nn.Linear(2, 2))
+        choose_blocks(nn.Linear(2, 2), 3)
 
 
 def test_blocks_of_real_architectures() -> None:
@@ -185,6 +185,120 @@ def test_tokens_that_are_not_finite_warn_and_do_not_stop_training() -> None:
         model(batch(0))
     assert logged[0]["rankfall/blocks.4/nonfinite"] == 1.0
     assert "rankfall/blocks.0/effective_rank" in logged[0]
+
+
+class Odd(nn.Module):
+    """A block that gives what it is told to give, beside what the next block takes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(16, 16)
+        self.gives: Any = None
+
+    def forward(self, tokens: Any) -> Any:
+        return tokens if self.gives is None else self.gives
+
+
+class OddNetwork(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Odd() for _ in range(3))
+
+    def forward(self, tokens: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        for block in self.blocks:
+            block(tokens)
+        return tokens
+
+
+ODD: dict[str, tuple[Tensor, Any, Tensor | None]] = {
+    "one token": (batch(0, tokens=1), None, None),
+    "no tokens": (batch(0, tokens=0), None, None),
+    "an empty batch": (batch(0)[:0], None, None),
+    "all padding": (batch(0), None, torch.zeros(2, 40)),
+    "two axes": (batch(0), batch(0)[0], None),
+    "four axes": (batch(0), batch(0)[None], None),
+    "whole numbers": (batch(0), batch(0).long(), None),
+    "no tensor": (batch(0), {"loss": 1.0}, None),
+}
+
+
+@pytest.mark.parametrize("case", ODD)
+def test_what_cannot_be_measured_is_one_warning_and_a_gap(case: str) -> None:
+    given, gives, mask = ODD[case]
+    model, logged = OddNetwork(), []
+    with (
+        RankMonitor(model, logged, every=1, alarms=QUIET) as monitor,
+        warnings.catch_warnings(record=True) as caught,
+    ):
+        warnings.simplefilter("always")
+        for block in model.blocks:
+            block.gives = gives
+        for _ in range(2):
+            model(given, attention_mask=mask)
+        assert logged == []
+        assert monitor.latest == {}
+        for block in model.blocks:
+            block.gives = None
+        model(batch(0))
+    assert [one.category for one in caught] == [RankWarning]
+    assert str(caught[0].message).startswith("gap at blocks.0, step 0: sampling failed, RequestError")
+    assert [row["step"] for row in logged] == [2]
+
+
+def test_one_odd_block_leaves_the_others_measured() -> None:
+    model, logged = OddNetwork(), []
+    model.blocks[1].gives = batch(0)[0]
+    with RankMonitor(model, logged, every=1, alarms=QUIET), pytest.warns(RankWarning, match="gap at blocks.1"):
+        model(batch(0))
+    watched = {name.split("/")[1] for name in logged[0] if "/" in name}
+    assert watched == {"blocks.0", "blocks.2"}
+
+
+def failing(*_: Any, **__: Any) -> None:
+    raise OSError("disk full")
+
+
+def test_a_failing_logger_measure_or_step_ends_no_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = train(Network(), 3)
+    model = Network()
+    with RankMonitor(model, failing, every=1, alarms=QUIET), pytest.warns(RankWarning, match="disk full") as caught:
+        assert train(model, 3) == plain
+    assert [str(one.message) for one in caught] == [
+        "gap at the logger, step 0: logging failed, OSError: disk full",
+    ]
+    model = Network()
+    with (
+        RankMonitor(model, [], every=1, alarms=QUIET, step=failing),
+        pytest.warns(RankWarning, match="counting steps failed"),
+    ):
+        assert train(model, 3) == plain
+    monkeypatch.setattr("rankfall.models.monitor.monitor.measure", failing)
+    model = Network()
+    with RankMonitor(model, [], every=1, alarms=QUIET), pytest.warns(RankWarning, match="measuring failed"):
+        assert train(model, 3) == plain
+
+
+class Routed(nn.Module):
+    """A block of a plain mixture of experts, with more experts than there are blocks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts = nn.ModuleList(nn.Sequential(nn.Linear(16, 16), nn.GELU()) for _ in range(8))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        out = torch.zeros_like(tokens)
+        for number, expert in enumerate(self.experts):
+            chosen = tokens[..., : len(self.experts)].argmax(dim=-1) == number
+            out[chosen] = expert(tokens[chosen])
+        return tokens + out
+
+
+def test_blocks_of_a_mixture_are_watched_not_its_experts() -> None:
+    model, logged = nn.Sequential(*(Routed() for _ in range(3))), []
+    with RankMonitor(model, logged, alarms=QUIET):
+        train(model, 2)
+    watched = {name.split("/")[1] for name in logged[0] if "/" in name}
+    assert watched == {"0", "1", "2"}
 
 
 class Writer:

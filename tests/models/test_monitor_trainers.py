@@ -12,7 +12,7 @@ import transformers
 from torch import Tensor, nn
 
 from rankfall.models.monitor.callbacks import lightning_callback, trainer_callback
-from rankfall.models.monitor.monitor import Alarms
+from rankfall.models.monitor.monitor import Alarms, RankWarning
 
 pytest.importorskip("accelerate")
 lightning = pytest.importorskip("pytorch_lightning")
@@ -104,6 +104,22 @@ def test_an_attached_callback_logs_through_the_trainer(tmp_path: Path) -> None:
     assert watched(run.state.log_history) == [1, 3]
 
 
+@pytest.mark.filterwarnings("ignore::rankfall.models.monitor.monitor.RankWarning")
+def test_a_failing_log_ends_no_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = trainer(language_model(), tmp_path, [], max_steps=3)
+    trainer_callback(every=1, alarms=QUIET).attach(run)
+    plain = run.log
+
+    def log(scalars: dict[str, float], *given: Any, **named: Any) -> None:
+        if WATCHED in scalars:
+            raise OSError("disk full")
+        plain(scalars, *given, **named)
+
+    monkeypatch.setattr(run, "log", log)
+    run.train()
+    assert run.state.global_step == 3
+
+
 def test_the_trainer_learns_the_same_with_the_monitor_as_without(tmp_path: Path) -> None:
     plain, monitored = language_model(), language_model()
     trainer(plain, tmp_path / "plain", [], max_steps=3).train()
@@ -172,6 +188,21 @@ def test_lightning_logs_to_all_of_its_loggers(tmp_path: Path) -> None:
     assert loggers[0].got == loggers[1].got
     assert WATCHED in loggers[0].got[0][1]
     assert hooks(module.network) == 0
+
+
+class Broken(Recorder):
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        if any(name.startswith("rankfall/") for name in metrics):
+            raise OSError("disk full")
+
+
+@in_lightning
+def test_a_failing_logger_of_lightning_ends_no_training(tmp_path: Path) -> None:
+    module, sound = Lit(), Recorder()
+    with pytest.warns(RankWarning, match="gap at Broken, step 0: logging failed, OSError: disk full"):
+        run = fit(module, tmp_path, [Broken(), sound], max_steps=3)
+    assert run.global_step == 3
+    assert [step for step, _ in sound.got] == [1, 3]
 
 
 @in_lightning

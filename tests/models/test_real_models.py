@@ -115,4 +115,4 @@ def test_the_masks_are_what_the_architectures_say(name: str, mask: str) -> None:
     assert {str(one.mask) for one in result.masks} == {mask}
     assert len(result.masks) == result.model.layers
     assert result.coverage is not None
-    assert result.coverage["state"] == "complete"
+    assert result.coverage.state == "complete"

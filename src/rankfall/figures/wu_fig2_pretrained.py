@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from rankfall.figures.base import Claim, Outcome, Reproduction, Scale
 from rankfall.figures.pretrained import Subject, subjects
 from rankfall.masks import Causal, CausalWindow, Complete, Mask, Window
-from rankfall.models.ablation.ablate import ATTENTION, FULL, WITH_NORM, ablate, whole_under
+from rankfall.models.ablation import ATTENTION, FULL, WITH_NORM, AblationRow, ablate, whole_under
 from rankfall.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ class WuFig2Pretrained(Reproduction):
                 worst = max(worst, done.verified or 0.0)
             under = whole_under(subject.network, inputs, MASKS, told(3))
             parts.append(_frame(subject, whole.rows))
-            own = [row for row in (*hot.rows, *normed.rows) if row["mask"] is not None]
+            own = [row for row in (*hot.rows, *normed.rows) if row.mask is not None]
             changes.append(_frame(subject, (*own, *under)))
         blocks, variations = pd.concat(parts), pd.concat(changes)
         return Outcome(
@@ -158,12 +158,14 @@ def _inputs(subject: Subject, texts: int) -> dict[str, Any]:
     return {name: value[:texts] for name, value in given.items() if name in ("input_ids", "attention_mask")}
 
 
-def _frame(subject: Subject, found: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+def _frame(subject: Subject, found: Sequence[AblationRow]) -> pd.DataFrame:
     """Means over texts, layer by layer."""
     import pandas as pd
 
     keys = ["variant", "scaling", "temperature", "mask", "layer"]
-    rows = pd.DataFrame(list(found), columns=[*keys, "mu", "relative_mu", "effective_rank", "text"])
+    rows = pd.DataFrame(
+        [row.record() for row in found], columns=[*keys, "mu", "relative_mu", "effective_rank", "text"]
+    )
     rows["mask"] = rows["mask"].fillna("own")
     means = rows.groupby(keys, as_index=False)[["mu", "relative_mu", "effective_rank"]].mean()
     return means.assign(model=subject.model, weights=subject.weights)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict
+import contextlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +12,19 @@ from torch import Tensor, nn
 
 from rankfall.errors import RequestError, require, require_count
 from rankfall.models import configuration as aliases
+from rankfall.models.ablation import Ablation, AblationRow, ablate
 from rankfall.models.controls import Control, run_controls
 from rankfall.models.depth.capture import Place, capture
 from rankfall.models.depth.measure import measure_depth
+from rankfall.models.depth.rows import DepthRow
 from rankfall.models.heads.ranks import HeadRecord, head_ranks
+from rankfall.models.interface import runs_as_is
 from rankfall.models.load.folder import LoadedModel
 from rankfall.models.load.guards import LIMITS
 from rankfall.models.load.named import DEFAULT_NAME
 from rankfall.models.load.open import open_model
-from rankfall.models.masks import ObservedMask, observe_masks
+from rankfall.models.masks import MaskObserver, ObservedMask, observe_masks
+from rankfall.models.recorder import Coverage, recorded
 from rankfall.models.result import AuditResult, ModelFacts, TextFacts
 from rankfall.models.texts import Batch, encode, from_ids, shipped_text
 from rankfall.models.verdict import heads_reason, judge, layer_rate, parts_reason
@@ -70,52 +74,59 @@ def audit(
     options = {"dtype": dtype, "device": device, "allow_download": allow_download, "load_seconds": load_seconds}
     loaded = _loaded(model, tokenizer, options)
     network = loaded.network
-    was_training = network.training
-    network.eval()
-    try:
+    missing: dict[str, str] = {}
+    with evaluating(network):
         batch, given, real, names = _inputs(loaded, texts, inputs, tokens, passages)
         progress("measuring tokens at every block", 0.1)
         wanted = None if layers is None else _with_both_ends(layers, capture(network, given, _unread, stack=stack))
-        depth = measure_depth(
-            network, given, real=real, names=names, layers=wanted, inside=inside, stack=stack, seed=seed
-        )
-        missing: dict[str, str] = {}
-        seen: list[ObservedMask] = []
-        coverage: Mapping[str, Any] | None = None
-        if masks:
-            progress("watching the masks", 0.3)
-            seen, coverage = _masks(network, given, real, missing)
+        asked = {"layers": wanted, "inside": inside, "stack": stack, "seed": seed}
+        depth, seen, coverage = _depth(network, given, real, names, masks, asked, missing)
         found_heads: tuple[HeadRecord, ...] = ()
         if heads:
             progress("probing the heads", 0.4)
-            found_heads = _heads(network, given, batch, offset, missing)
+            with _noted(missing, "heads"):
+                found_heads = head_ranks(network, offset=offset, inputs=None if batch is not None else given)
         compared: tuple[Control, ...] = ()
         if controls:
             progress("running the controls", 0.55)
             compared = _controls(network, batch, seed, missing)
-        parts: Sequence[Mapping[str, Any]] = ()
+        parts: tuple[AblationRow, ...] = ()
         if ablation:
             progress("taking the blocks apart", 0.75)
             parts = _ablation(network, given, missing, progress)
         progress("judging", 0.98)
-    finally:
-        network.train(was_training)
     boundaries = [row for row in depth if row.part == "boundary"]
-    more = [one for one in (heads_reason(found_heads), parts_reason(parts)) if one is not None]
+    more = [heads_reason(found_heads), parts_reason([row.record() for row in parts])]
     return AuditResult(
-        model=_facts(loaded, boundaries[-1].layer, given),
-        text=TextFacts(len(real), _lengths(batch, given), any(one is not None for one in real)),
+        model=_facts(loaded, boundaries[-1].layer),
+        text=TextFacts(
+            len(real), () if batch is None else tuple(batch.lengths), any(one is not None for one in real)
+        ),
         depth=tuple(depth),
         masks=tuple(seen),
         coverage=coverage,
         heads=found_heads,
         controls=compared,
-        ablation=tuple(parts),
-        verdict=judge(loaded.name, depth, masks=seen, controls=compared, more=more),
+        ablation=parts,
+        verdict=judge(
+            loaded.name, depth, masks=seen, controls=compared, more=[one for one in more if one is not None]
+        ),
         missing=missing,
         provenance=provenance(command),
         measured_rate=layer_rate(boundaries),
     )
+
+
+@contextlib.contextmanager
+def evaluating(network: nn.Module) -> Iterator[None]:
+    """Inside, every module is in evaluation mode; afterwards each is as it was, whatever happened."""
+    before = [(module, module.training) for module in network.modules()]
+    network.eval()
+    try:
+        yield
+    finally:
+        for module, training in before:
+            module.training = training
 
 
 def _unread(place: Place, tokens: Tensor) -> None:
@@ -189,53 +200,66 @@ def _require_positions(network: nn.Module, batch: Batch) -> None:
     )
 
 
-def _masks(
-    network: nn.Module, given: dict[str, Any], real: list[Tensor | None], missing: dict[str, str]
-) -> tuple[list[ObservedMask], Mapping[str, Any] | None]:
-    try:
-        seen, coverage = observe_masks(network, given, real)
-    except Exception as error:
-        missing["mask"] = _reason(error)
-        return [], None
-    if not coverage.complete:
-        missing["attention"] = coverage.reason
-    return seen, {**asdict(coverage), "state": coverage.state, "reason": coverage.reason}
-
-
-def _heads(
-    network: nn.Module, given: dict[str, Any], batch: Batch | None, offset: int, missing: dict[str, str]
-) -> tuple[HeadRecord, ...]:
-    try:
-        return head_ranks(network, offset=offset, inputs=None if batch is not None else given)
-    except Exception as error:
-        missing["heads"] = _reason(error)
-        return ()
+def _depth(
+    network: nn.Module,
+    given: dict[str, Any],
+    real: list[Tensor | None],
+    names: list[list[str]],
+    masks: bool,
+    options: Mapping[str, Any],
+    missing: dict[str, str],
+) -> tuple[list[DepthRow], list[ObservedMask], Coverage | None]:
+    """Tokens by depth and the masks of attention, in one pass; without the masks, if those cannot be had."""
+    if not masks:
+        return measure_depth(network, given, real=real, names=names, **options), [], None
+    depth: list[DepthRow] | None = None
+    seen: list[ObservedMask] = []
+    coverage: Coverage | None = None
+    with _noted(missing, "mask"):
+        if runs_as_is(network):
+            observer = MaskObserver(real)
+            with recorded(network, observer.see, own=True) as recorder:
+                depth = measure_depth(network, given, real=real, names=names, **options)
+            seen, coverage = observer.masks(), recorder.coverage()
+        else:
+            # Attention kernels that do not show their mask: eager attention does, in a pass of its own.
+            seen, coverage = observe_masks(network, given, real)
+        if not coverage.complete:
+            missing["attention"] = coverage.reason
+    if depth is None:
+        depth = measure_depth(network, given, real=real, names=names, **options)
+    return depth, seen, coverage
 
 
 def _controls(network: nn.Module, batch: Batch | None, seed: int, missing: dict[str, str]) -> tuple[Control, ...]:
     if batch is None:
         missing["controls"] = "the inputs are not token ids, so there is nothing to shuffle or draw"
         return ()
-    made = run_controls(network, batch, seed=seed)
-    for one in made:
-        if one.reason is not None:
-            missing[f"control {one.name}"] = one.reason
+    made: tuple[Control, ...] = ()
+    with _noted(missing, "controls"):
+        made = run_controls(network, batch, seed=seed)
+    missing |= {f"control {one.name}": one.reason for one in made if one.reason is not None}
     return made
 
 
 def _ablation(
     network: nn.Module, given: dict[str, Any], missing: dict[str, str], progress: Progress
-) -> Sequence[Mapping[str, Any]]:
-    from rankfall.models.ablation.ablate import ablate
-
-    try:
+) -> tuple[AblationRow, ...]:
+    found = Ablation(())
+    with _noted(missing, "ablation"):
         found = ablate(network, given, progress=part(progress, 0.75, 0.95, "taking apart"))
-    except Exception as error:
-        missing["ablation"] = _reason(error)
-        return ()
     if found.refusal is not None:
         missing["ablation"] = found.refusal
     return found.rows
+
+
+@contextlib.contextmanager
+def _noted(missing: dict[str, str], name: str) -> Iterator[None]:
+    """A part of an audit that fails is noted as missing, with its reason; the audit goes on."""
+    try:
+        yield
+    except Exception as error:
+        missing[name] = _reason(error)
 
 
 def _reason(error: Exception) -> str:
@@ -244,12 +268,8 @@ def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
-def _facts(loaded: LoadedModel, layers: int, given: Mapping[str, Any]) -> ModelFacts:
+def _facts(loaded: LoadedModel, layers: int) -> ModelFacts:
     config = getattr(loaded.network, "config", None)
     width = aliases.number(config, aliases.WIDTH) or 0
     kind = str(getattr(config, "model_type", type(loaded.network).__name__))
     return ModelFacts(loaded.name, loaded.source, kind, loaded.parameters, layers, width, loaded.notes)
-
-
-def _lengths(batch: Batch | None, given: Mapping[str, Any]) -> tuple[int, ...]:
-    return tuple(batch.lengths) if batch is not None else ()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -13,8 +12,6 @@ from torch import nn
 from rankfall.models.depth.measure import measure_depth
 from rankfall.models.depth.rows import DepthRow
 from rankfall.models.texts import Batch, shuffled, with_random_tokens
-
-Step = Callable[[int], None]
 
 
 @final
@@ -33,16 +30,16 @@ class Control:
         return {"name": self.name, "meaning": self.meaning, "depth": depth, "reason": self.reason}
 
 
-def run_controls(network: nn.Module, batch: Batch, *, seed: int = 0, step: Step | None = None) -> tuple[Control, ...]:
+def run_controls(network: nn.Module, batch: Batch, *, seed: int = 0) -> tuple[Control, ...]:
     """The three controls on the same texts."""
     vocabulary = _vocabulary(network)
-    made = [_random_weights(network, batch, seed, step)]
+    made = [_random_weights(network, batch, seed)]
     shuffle = "the same tokens in random order"
-    made.append(_measured("shuffled_tokens", shuffle, network, shuffled(batch, seed), seed, step))
+    made.append(_measured("shuffled_tokens", shuffle, network, shuffled(batch, seed), seed))
     uniform = "tokens drawn uniformly from the vocabulary"
     if vocabulary is not None:
         drawn = with_random_tokens(batch, vocabulary, seed)
-        made.append(_measured("random_tokens", uniform, network, drawn, seed, step))
+        made.append(_measured("random_tokens", uniform, network, drawn, seed))
     else:
         made.append(Control("random_tokens", uniform, reason="the model has no table of token embeddings"))
     return tuple(made)
@@ -54,13 +51,13 @@ def _vocabulary(network: Any) -> int | None:
     return getattr(table, "num_embeddings", None)
 
 
-def _random_weights(network: nn.Module, batch: Batch, seed: int, step: Step | None) -> Control:
+def _random_weights(network: nn.Module, batch: Batch, seed: int) -> Control:
     meaning = "the same architecture with freshly initialised weights"
     try:
         twin = random_twin(network, seed)
     except Exception as error:
         return Control("random_weights", meaning, reason=f"{type(error).__name__}: {str(error)[:120]}")
-    return _measured("random_weights", meaning, twin, batch, seed, step)
+    return _measured("random_weights", meaning, twin, batch, seed)
 
 
 def random_twin(network: nn.Module, seed: int = 0) -> nn.Module:
@@ -74,6 +71,6 @@ def random_twin(network: nn.Module, seed: int = 0) -> nn.Module:
     return twin.to(parameter.device).eval()
 
 
-def _measured(name: str, meaning: str, network: nn.Module, batch: Batch, seed: int, step: Step | None) -> Control:
-    rows = measure_depth(network, batch.inputs(network), real=batch.kept(), names=batch.names, seed=seed, step=step)
+def _measured(name: str, meaning: str, network: nn.Module, batch: Batch, seed: int) -> Control:
+    rows = measure_depth(network, batch.inputs(network), real=batch.kept(), names=batch.names, seed=seed)
     return Control(name, meaning, tuple(rows))

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from rankfall.errors import RequestError, require
-from rankfall.models.interface.modules import INTERFACE_NAMES
-from rankfall.models.interface.recording import recorded
+from rankfall.models.interface import INTERFACE_NAMES
+from rankfall.models.recorder import recorded
 from rankfall.models.small import candidate_inputs, small_models
 
 Reach = Literal["interface", "bypasses", "no attention of its own"]

@@ -11,9 +11,7 @@ from jaxtyping import Bool
 from torch import Tensor, nn
 
 from rankfall.masks import BlockDiagonal, Causal, CausalWindow, Complete, Explicit, Mask, Prefix, Window
-from rankfall.models.interface.call import Call
-from rankfall.models.interface.coverage import Coverage
-from rankfall.models.interface.recording import recorded
+from rankfall.models.recorder import Call, Coverage, recorded
 from rankfall.theory.uniform_attention import tail_rate
 
 # Beyond this many tokens the eigenvalues of a pattern take longer than the audit itself.
@@ -104,24 +102,44 @@ def observe_masks(
     model: nn.Module, inputs: Mapping[str, Any], real: Sequence[Tensor | None]
 ) -> tuple[list[ObservedMask], Coverage]:
     """One run with every attention call recorded: its masks in order of calls, and how much of attention was seen."""
-    observer = _Observer(real)
-    with recorded(model, observer.see) as recording, torch.inference_mode():
+    observer = MaskObserver(real)
+    with recorded(model, observer.see) as recorder, torch.inference_mode():
         model(**inputs)
-    return observer.found, recording.coverage()
+    return observer.masks(), recorder.coverage()
 
 
-class _Observer:
+class MaskObserver:
+    """Subscribes to attention calls of a run on texts of which `real` marks the tokens that are not padding.
+
+    Of several passes the first is read. A failure ends neither the run nor other observations; `masks` raises it.
+    """
+
     def __init__(self, real: Sequence[Tensor | None]) -> None:
         self._real = real
         self._padded = any(one is not None for one in real)
         self._last: tuple[Tensor, Mask] | None = None
-        self.found: list[ObservedMask] = []
+        self._found: list[ObservedMask] = []
+        self._failure: Exception | None = None
+
+    def masks(self) -> list[ObservedMask]:
+        """What was observed, in the order of calls."""
+        if self._failure is not None:
+            raise self._failure
+        return self._found
 
     def see(self, call: Call) -> None:
-        layer = len(self.found)
+        """Read one call."""
+        if call.run == 0 and self._failure is None:
+            try:
+                self._found.append(self._observed(call))
+            except Exception as failure:
+                self._failure = failure
+
+    def _observed(self, call: Call) -> ObservedMask:
         pattern, reason = allowed_pattern(call)
-        if isinstance(pattern, Tensor) and pattern.shape[-1] != pattern.shape[-2]:
-            reason = f"keys are not the queries' own tokens ({tuple(pattern.shape[-2:])})"
+        sizes = _sizes(call, pattern)
+        if sizes is not None and sizes[0] != sizes[1]:
+            reason = f"keys are not the queries' own tokens ({sizes})"
             pattern = None
         if isinstance(pattern, Tensor):
             pattern = self._real_part(pattern)
@@ -133,7 +151,7 @@ class _Observer:
             else:
                 reason = "some token does not see itself"
         rate = None if mask is None else uniform_rate(mask, tokens)
-        self.found.append(ObservedMask(layer, call.name, tokens, mask, self._masks_padding(call), rate, reason))
+        return ObservedMask(len(self._found), call.name, tokens, mask, self._masks_padding(call), rate, reason)
 
     def _real_part(self, pattern: Tensor) -> Tensor:
         keep = self._real[0]
@@ -162,7 +180,8 @@ class _Observer:
         if not self._padded or call.mask is None:
             return False
         hidden = []
-        for text, keep in enumerate(self._real):
+        texts = self._real if call.query is None else self._real[: call.query.shape[0]]
+        for text, keep in enumerate(texts):
             full = _matrix(call.mask, text)
             if keep is None or full is None or full.shape[-1] != keep.shape[0]:
                 continue
@@ -185,6 +204,15 @@ def allowed_pattern(call: Call) -> tuple[Tensor | Mask | None, str | None]:
             weights = weights[0] if weights.ndim > 3 else weights.amax(dim=0)
         return weights > 0, None
     return Complete(), None
+
+
+def _sizes(call: Call, pattern: Tensor | Mask | None) -> tuple[int, int] | None:
+    """Numbers of queries and keys, where they can be told."""
+    if isinstance(pattern, Tensor):
+        return pattern.shape[-2], pattern.shape[-1]
+    if call.query is None or call.key is None or pattern is None:
+        return None
+    return call.query.shape[-2], call.key.shape[-2]
 
 
 def _matrix(mask: Tensor, text: int) -> Tensor | None:

@@ -7,10 +7,12 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, final
 
 from rankfall.measures.profile import VIEWS
+from rankfall.models.ablation import AblationRow
 from rankfall.models.controls import Control
 from rankfall.models.depth.rows import DepthRow
 from rankfall.models.heads.ranks import HeadRecord
 from rankfall.models.masks import ObservedMask
+from rankfall.models.recorder import Coverage
 from rankfall.models.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -50,10 +52,10 @@ class AuditResult:
     text: TextFacts
     depth: tuple[DepthRow, ...]
     masks: tuple[ObservedMask, ...]
-    coverage: Mapping[str, Any] | None
+    coverage: Coverage | None
     heads: tuple[HeadRecord, ...]
     controls: tuple[Control, ...]
-    ablation: tuple[Mapping[str, Any], ...]
+    ablation: tuple[AblationRow, ...]
     verdict: Verdict
     missing: Mapping[str, str] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
@@ -75,8 +77,8 @@ class AuditResult:
             "mask": [mask.record() for mask in self.masks],
             "measured_rate": self.measured_rate,
             "controls": [control.record() for control in self.controls],
-            "ablation": [dict(row) for row in self.ablation],
-            "coverage": self.coverage,
+            "ablation": [row.record() for row in self.ablation],
+            "coverage": None if self.coverage is None else self.coverage.record(),
             "verdict": self.verdict.record(),
             "missing": dict(self.missing),
             "provenance": dict(self.provenance),
@@ -100,7 +102,7 @@ class AuditResult:
             "controls": [line for one in self.controls for row in one.rows for line in _lines(row, one.name)],
             "masks": [{**mask.record(), "first_roots": str(mask.record().get("first_roots"))} for mask in self.masks],
             "heads": [_flat(head.record()) for head in self.heads],
-            "ablation": [dict(row) for row in self.ablation],
+            "ablation": [row.record() for row in self.ablation],
         }
         return {name: pd.DataFrame(rows) for name, rows in made.items() if rows}
 

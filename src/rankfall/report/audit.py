@@ -99,7 +99,7 @@ def _parts(result: AuditResult, tables: dict[str, Grid]) -> Section:
         "Blocks taken apart",
         "The model's own attention modules, replayed without norm, residual or feed-forward layers, each replay"
         " verified first. Scale-matched: one factor a layer gives tokens the size that the layer really got.",
-        draw_ablation(result.ablation, f"What holds the rank up, {result.model.name}"),
+        draw_ablation([row.record() for row in result.ablation], f"What holds the rank up, {result.model.name}"),
     )
     return Section("What holds the rank up", (), [picture, tables["ablation"]])
 

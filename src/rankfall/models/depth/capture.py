@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Literal, final
 
 import torch
 from torch import Tensor, nn
 
-from rankfall.errors import RequestError
-from rankfall.models.depth.blocks import Stack, choose_stack
-from rankfall.models.depth.inside import InsideHooks
+from rankfall.errors import RequestError, require
+from rankfall.models.assembly import inner_tokens
+from rankfall.models.blocks import BlockStack, choose_stack
+from rankfall.models.recorder import Ran, recorded
 
 Part = Literal["boundary", "before_final_norm", "attention_output", "after_attention", "mlp_output"]
 
@@ -42,60 +42,69 @@ def capture(
     on_tokens: OnTokens,
     *,
     inside: bool = False,
-    stack: str | Stack | None = None,
+    stack: str | BlockStack | None = None,
 ) -> int:
     """Run the model once; `on_tokens` gets (b, n, d) tokens at every boundary. Gives the number of layers run."""
-    chosen = stack if isinstance(stack, Stack) else choose_stack(model, stack)
-    watcher = _Watcher(on_tokens)
-    with contextlib.ExitStack() as hooks, torch.inference_mode():
-        for handle in watcher.hooks(chosen):
-            hooks.callback(handle.remove)
-        if inside:
-            for handle in InsideHooks(chosen.blocks, watcher.inner).hooks():
-                hooks.callback(handle.remove)
+    chosen = stack if isinstance(stack, BlockStack) else choose_stack(model, stack)
+    watcher = _Watcher(on_tokens, chosen)
+    with (
+        torch.inference_mode(),
+        recorded(
+            model,
+            blocks=chosen.blocks,
+            on_enter=watcher.enter,
+            on_leave=watcher.leave,
+            on_module=watcher.keep if inside else None,
+        ),
+    ):
         output = model(**inputs)
-    return watcher.finish(output, chosen)
-
-
-def first_tokens(value: Any) -> Tensor | None:
-    """The token tensor (b, n, d) that a module takes or gives: itself, or the first in a tuple, list or output."""
-    if isinstance(value, Tensor):
-        return value if value.ndim == 3 and value.is_floating_point() else None
-    if isinstance(value, Mapping):
-        value = tuple(value.values())
-    if isinstance(value, (tuple, list)):
-        for item in value:
-            if (found := first_tokens(item)) is not None:
-                return found
-    return None
+    return watcher.finish(output)
 
 
 class _Watcher:
     """Counts blocks in the order of their calls. The newest output waits until it is known not to be the last."""
 
-    def __init__(self, on_tokens: OnTokens) -> None:
+    def __init__(self, on_tokens: OnTokens, stack: BlockStack) -> None:
         self._on_tokens = on_tokens
-        self._waiting: Tensor | None = None
+        self._stack = stack
+        self._entered: Tensor | None = None
+        self._left: Tensor | None = None
+        self._copy: Tensor | None = None
+        self._ran: list[Ran] = []
         self.layer = 0
 
-    def hooks(self, stack: Stack) -> Iterator[Any]:
-        for block in dict.fromkeys(stack.blocks):
-            yield block.register_forward_pre_hook(self._enter, with_kwargs=True)
-            yield block.register_forward_hook(self._leave)
-
-    def inner(self, part: Part, tokens: Tensor) -> None:
-        self._on_tokens(Place(self.layer, part), tokens)
-
-    def _enter(self, block: nn.Module, arguments: Any, named: Any) -> None:
+    def enter(self, block: nn.Module, tokens: Tensor | None) -> None:
+        require(
+            tokens is None or tokens is not self._entered or tokens is self._left,
+            required=f"blocks of {self._stack.name} that run one after the other",
+            got="two of them that took the same tokens, side by side",
+            remedy="name the stack that the token stream runs through",
+        )
         if self.layer == 0:
-            tokens = first_tokens(arguments)
-            self._emit(tokens if tokens is not None else first_tokens(named))
-        elif self._waiting is not None:
-            self._emit(self._waiting)
+            self._emit(tokens)
+        elif self._left is not None:
+            self._emit(self._left)
+        self._entered, self._copy = tokens, None
+        self._ran.clear()
         self.layer += 1
 
-    def _leave(self, block: nn.Module, arguments: Any, output: Any) -> None:
-        self._waiting = first_tokens(output)
+    def keep(self, ran: Ran) -> None:
+        """Copies, because a model may add in place; tokens in a row (b * n, d) are put back in their places."""
+        if self._entered is None:
+            return
+        if self._copy is None:
+            self._copy = self._entered.clone()
+        shape = self._entered.shape
+        given, output = (_shaped(one, shape).clone() for one in (ran.input, ran.output))
+        if shape in (given.shape, output.shape):
+            self._ran.append(replace(ran, input=given, output=output))
+
+    def leave(self, block: nn.Module, tokens: Tensor | None) -> None:
+        self._left = tokens
+        if tokens is not None and self._copy is not None:
+            for part, inner in inner_tokens(self._copy, self._ran, tokens).items():
+                self._on_tokens(Place(self.layer, part), inner)
+        self._ran.clear()
 
     def _emit(self, tokens: Tensor | None) -> None:
         if tokens is None:
@@ -106,24 +115,28 @@ class _Watcher:
             )
         self._on_tokens(Place(self.layer), tokens)
 
-    def finish(self, output: Any, stack: Stack) -> int:
-        if self.layer == 0 or self._waiting is None:
+    def finish(self, output: Any) -> int:
+        if self.layer == 0 or self._left is None:
             raise RequestError(
-                required=f"a run through the blocks of {stack.name}",
+                required=f"a run through the blocks of {self._stack.name}",
                 got="none of them was called",
                 remedy="name another stack, or give the inputs that this one needs",
             )
-        final = _final_tokens(output, stack)
-        if final is None or final.shape != self._waiting.shape or torch.equal(final, self._waiting):
-            self._emit(self._waiting)
+        final = _final_tokens(output, self._stack)
+        if final is None or final.shape != self._left.shape or torch.equal(final, self._left):
+            self._emit(self._left)
         else:
-            self._on_tokens(Place(self.layer, "before_final_norm"), self._waiting)
+            self._on_tokens(Place(self.layer, "before_final_norm"), self._left)
             self._emit(final)
-        self._waiting = None
         return self.layer
 
 
-def _final_tokens(output: Any, stack: Stack) -> Tensor | None:
+def _shaped(tensor: Tensor, shape: torch.Size) -> Tensor:
+    flat = tensor.ndim == 2 and tensor.shape[-1] == shape[-1] and tensor.numel() == shape.numel()
+    return tensor.reshape(shape) if flat else tensor
+
+
+def _final_tokens(output: Any, stack: BlockStack) -> Tensor | None:
     """What the model itself calls its last hidden state; of an encoder-decoder, the encoder's for its stack."""
     if "encoder" in stack.name and getattr(output, "encoder_last_hidden_state", None) is not None:
         return output.encoder_last_hidden_state

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, final
@@ -10,11 +11,10 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from rankfall.errors import require
+from rankfall.errors import RequestError, require
 from rankfall.linalg.factored import Factored
-from rankfall.models.trace.modules import is_norm
-from rankfall.models.trace.replay import Passed, Replay
-from rankfall.models.trace.site import Site
+from rankfall.models.blocks import is_norm
+from rankfall.models.replay import Passed, Replay, Site
 
 
 @final
@@ -65,6 +65,39 @@ def _same_height(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
         return torch.nn.functional.pad(factor, (0, 0, 0, height - factor.shape[-2]))
 
     return padded(left), padded(right)
+
+
+DEFAULT_IMAGE = 32
+
+
+def sample_inputs(model: Any, position: int = 0) -> dict[str, Any]:
+    """One token at the given position for a model of text; one blank image for a model of images."""
+    accepted = inspect.signature(model.forward).parameters
+    device = next(model.parameters()).device
+    main = getattr(model, "main_input_name", "input_ids")
+    if main == "pixel_values":
+        return {"pixel_values": torch.zeros(1, *_image_shape(model.config), device=device)}
+    if "input_ids" not in accepted:
+        raise RequestError(
+            required="a model that takes input_ids or pixel_values",
+            got=f"{type(model).__name__}, which takes {main}",
+            remedy="pass `inputs` that make it run once",
+        )
+    ids = torch.ones(1, 1, dtype=torch.long, device=device)
+    inputs: dict[str, Any] = {"input_ids": ids}
+    if "position_ids" in accepted:
+        inputs["position_ids"] = torch.full((1, 1), position, dtype=torch.long, device=device)
+    if "decoder_input_ids" in accepted:
+        inputs["decoder_input_ids"] = ids
+    if "use_cache" in accepted:
+        inputs["use_cache"] = False
+    return inputs
+
+
+def _image_shape(config: Any) -> tuple[int, int, int]:
+    size = getattr(config, "image_size", DEFAULT_IMAGE)
+    height, width = (size, size) if isinstance(size, int) else (size[0], size[-1])
+    return int(getattr(config, "num_channels", 3)), int(height), int(width)
 
 
 # Large against any epsilon inside the norm, small against overflow.
@@ -135,16 +168,16 @@ class _Answers:
 
 def probe_site(layer: int, site: Site, elsewhere: Site, at_offset: Site | None, offset: int) -> HeadMaps:
     """The maps of one site. `site` was traced at position 0, `elsewhere` at another one, where rotary maps differ;
-    `at_offset` at the position of the asking token, when the offset asked for is not 0."""
+    `at_offset` at the position of the query, when the offset is not 0."""
     replay = Replay(site)
     width = site.tokens.shape[-1]
     checks = {"replay": _replay_error(replay)}
     with linear_norms(replay.module) as norms:
         here, packed = _maps(replay, width)
-        asked = here
+        queries = here
         if at_offset is not None:
             replay.arguments = Replay(at_offset).arguments
-            asked, _ = _maps(replay, width)
+            queries, _ = _maps(replay, width)
             replay.arguments = Replay(site).arguments
         random = torch.randn(
             RANDOM_PROBES, width, generator=torch.Generator().manual_seed(0), dtype=torch.float64
@@ -160,7 +193,7 @@ def probe_site(layer: int, site: Site, elsewhere: Site, at_offset: Site | None, 
         layer=layer,
         name=site.name,
         source="probe",
-        query=asked.query[1:].movedim(1, 0),
+        query=queries.query[1:].movedim(1, 0),
         key=here.key[1:].movedim(1, 0),
         value=here.value[1:].movedim(1, 0),
         output=output,
@@ -202,9 +235,9 @@ def _answers(replay: Replay, rows: Tensor, packed: bool) -> _Answers:
     tokens = rows[:, None].expand(count, length, width)
     context = None
     if replay.site.context_name is not None:
-        asked = replay.arguments[replay.site.context_name]
+        looked_at = replay.arguments[replay.site.context_name]
         # Both sides get the same vectors; one side wider than the other is not probed.
-        context = rows[:, None].expand(count, asked.shape[1], width)
+        context = rows[:, None].expand(count, looked_at.shape[1], width)
     return _Answers(*(part[:, :, 0] for part in _parts(replay.run(tokens, context))))
 
 
@@ -234,7 +267,7 @@ def _linearity_error(rows: Tensor, answers: _Answers, maps: _Answers) -> float:
 
 
 def _own_scores(answers: _Answers) -> Tensor:
-    """q_i . k_i: what a token thinks of itself, which no rotation by its position may change."""
+    """q_i . k_i: the score of a token for itself, which no rotation by its position may change."""
     groups = answers.query.shape[1] // answers.key.shape[1]
     return (answers.query * answers.key.repeat_interleave(groups, dim=1)).sum(dim=-1)
 

@@ -15,14 +15,13 @@ from torch import Tensor
 from rankfall.errors import RequestError, require, require_count
 from rankfall.linalg.factored import Factored
 from rankfall.models import configuration as aliases
-from rankfall.models.heads.probe import HeadMaps, probe_site
+from rankfall.models.heads.probe import HeadMaps, probe_site, sample_inputs
 from rankfall.models.heads.weights import TensorFiles, maps_from_tensors
 from rankfall.models.load.folder import find_weights
 from rankfall.models.load.guards import clean_config, read_json
 from rankfall.models.load.headers import read_safetensors_header
 from rankfall.models.load.named import named_path
-from rankfall.models.trace.record import Trace, traced
-from rankfall.models.trace.sample import sample_inputs
+from rankfall.models.replay import Trace, traced
 from rankfall.theory.head_bounds import HeadClass, mse_floor
 
 # Where the self-check looks for rotations, unless an offset is asked for: any position but 0 serves.

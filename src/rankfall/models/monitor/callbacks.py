@@ -3,12 +3,44 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from rankfall.errors import RequestError
 from rankfall.models.monitor.monitor import RankMonitor
+
+PACKAGES = ("lightning.pytorch", "pytorch_lightning")
+
+
+class _Monitored:
+    """A monitor that is open while training runs, and the scalars that it gave since the last log."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        super().__init__()
+        self._options = dict(options)
+        self._monitor: RankMonitor | None = None
+        self._pending: dict[str, float] = {}
+
+    def _open(self, model: Any, step: Callable[[], int]) -> None:
+        self._monitor = RankMonitor(model, self._receive, step=step, **self._options)
+        self._monitor.__enter__()
+
+    def _close(self) -> None:
+        if self._monitor is not None:
+            self._monitor.__exit__(None, None, None)
+            self._monitor = None
+
+    def _receive(self, scalars: Mapping[str, float], step: int) -> None:
+        self._pending.update(scalars)
+
+    def _tell(self, *logs: tuple[str, Callable[[dict[str, float]], Any]]) -> None:
+        """Hand over what is new; a log that fails costs a warning, not the training."""
+        if self._pending and self._monitor is not None:
+            scalars, self._pending = self._pending, {}
+            for name, log in logs:
+                with self._monitor.harmless("logging", name):
+                    log(dict(scalars))
 
 
 def trainer_callback(**options: Any) -> Any:
@@ -17,19 +49,10 @@ def trainer_callback(**options: Any) -> Any:
     `callback.attach(trainer)` adds it and logs through `trainer.log`, which reaches every reporter. Given in
     `Trainer(callbacks=[...])` instead, the scalars go into the log history and into the next log of the Trainer.
     """
-    return _callback_class()(options)
-
-
-@cache
-def _callback_class() -> Any:
     from transformers import TrainerCallback
 
-    class RankCallback(TrainerCallback):  # type: ignore[misc,unused-ignore]
-        def __init__(self, options: Mapping[str, Any]) -> None:
-            self._options = dict(options)
-            self._monitor: RankMonitor | None = None
-            self._pending: dict[str, float] = {}
-            self._trainer: Any = None
+    class TrainerRankCallback(_Monitored, TrainerCallback):  # type: ignore[misc,unused-ignore]
+        _trainer: Any = None
 
         def attach(self, trainer: Any) -> None:
             """Add this callback to the trainer and log through it."""
@@ -37,16 +60,12 @@ def _callback_class() -> Any:
             trainer.add_callback(self)
 
         def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
-            self._monitor = RankMonitor(model, self._receive, step=lambda: int(state.global_step), **self._options)
-            self._monitor.__enter__()
+            self._open(model, lambda: int(state.global_step))
 
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            if not self._pending:
-                return
             if self._trainer is not None:
-                scalars, self._pending = self._pending, {}
-                self._trainer.log(dict(scalars))
-            else:
+                self._tell(("the trainer", self._trainer.log))
+            elif self._pending:
                 control.should_log = True
 
         def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
@@ -56,17 +75,9 @@ def _callback_class() -> Any:
                 state.log_history.append({**scalars, "step": state.global_step})
 
         def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            if self._monitor is not None:
-                self._monitor.__exit__(None, None, None)
-                self._monitor = None
+            self._close()
 
-        def _receive(self, scalars: Mapping[str, float], step: int) -> None:
-            self._pending.update(scalars)
-
-    return RankCallback
-
-
-PACKAGES = ("lightning.pytorch", "pytorch_lightning")
+    return TrainerRankCallback(options)
 
 
 def lightning_callback(**options: Any) -> Any:
@@ -75,32 +86,18 @@ def lightning_callback(**options: Any) -> Any:
     Steps are the trainer's global steps. The module that is watched is the LightningModule itself, or the one that
     `model` names, for example `model="network"`.
     """
-    return _callback_class_lightning()(options)
+    base: Any = _lightning_base()
+    inner = options.pop("model", "")
 
-
-def _callback_class_lightning() -> Any:
-    base = _base()
-
-    class RankCallback(base):  # type: ignore[valid-type]
-        def __init__(self, options: Mapping[str, Any]) -> None:
-            super().__init__()
-            self._options = dict(options)
-            self._inner = self._options.pop("model", "")
-            self._monitor: RankMonitor | None = None
-            self._pending: dict[str, float] = {}
-
+    class LightningRankCallback(_Monitored, base):
         def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-            watched = pl_module.get_submodule(self._inner)
-            self._monitor = RankMonitor(
-                watched, self._receive, step=lambda: int(trainer.global_step), **self._options
-            )
-            self._monitor.__enter__()
+            self._open(pl_module.get_submodule(inner), lambda: int(trainer.global_step))
 
         def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any, **__: Any) -> None:
-            if self._pending:
-                scalars, self._pending = self._pending, {}
-                for logger in trainer.loggers:
-                    logger.log_metrics(scalars, step=trainer.global_step)
+            named = [
+                (type(one).__name__, partial(one.log_metrics, step=trainer.global_step)) for one in trainer.loggers
+            ]
+            self._tell(*named)
 
         def on_train_end(self, trainer: Any, pl_module: Any) -> None:
             self._close()
@@ -108,18 +105,10 @@ def _callback_class_lightning() -> Any:
         def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
             self._close()
 
-        def _close(self) -> None:
-            if self._monitor is not None:
-                self._monitor.__exit__(None, None, None)
-                self._monitor = None
-
-        def _receive(self, scalars: Mapping[str, float], step: int) -> None:
-            self._pending.update(scalars)
-
-    return RankCallback
+    return LightningRankCallback(options)
 
 
-def _base() -> type:
+def _lightning_base() -> type:
     for package in PACKAGES:
         try:
             found: type = importlib.import_module(package).Callback

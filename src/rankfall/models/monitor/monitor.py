@@ -1,4 +1,7 @@
-"""When a monitor warns."""
+"""Watch token rank while a model trains: what is measured, when it warns, where it is logged.
+
+A monitor never ends a training run: what goes wrong while measuring or logging is one warning and a gap in the log.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import contextlib
 import inspect
 import logging
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -15,7 +18,8 @@ from torch import Tensor, nn
 
 from rankfall.errors import RequestError, require, require_count
 from rankfall.measures.measures import measure
-from rankfall.models.monitor.blocks import chosen_blocks
+from rankfall.models.blocks import choose_blocks
+from rankfall.models.recorder import recorded
 from rankfall.models.thresholds import THRESHOLDS
 from rankfall.norms import UnitNorm
 
@@ -33,7 +37,7 @@ class Alarms:
     effective_rank: float = THRESHOLDS.collapsed_effective_rank
     norm_ratio: float = THRESHOLDS.sink_norm_ratio
 
-    def heard(self, values: Mapping[str, float]) -> dict[str, str]:
+    def raised(self, values: Mapping[str, float]) -> dict[str, str]:
         """What to warn about, by kind, in words with the number and the threshold."""
         found: dict[str, str] = {}
         if values.get("nonfinite"):
@@ -75,29 +79,22 @@ def _bound(model: nn.Module, given: Sequence[Any]) -> Mapping[str, Any]:
 MEASURES = ("relative_mu", "effective_rank", "mean_abs_cosine")
 
 
-def token_output(output: Any) -> Tensor | None:
-    """The (b, n, d) tokens among what a block returned."""
-    if isinstance(output, Tensor):
-        return output if output.ndim == 3 else None
-    if isinstance(output, dict):
-        output = tuple(output.values())
-    if isinstance(output, (tuple, list)):
-        return next((found for item in output if (found := token_output(item)) is not None), None)
-    return None
-
-
-def sampled(tokens: Tensor, most: int, real: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def sampled(tokens: Tensor | None, most: int, real: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """At most `most` tokens of one sequence, evenly spaced and with the first, where sinks sit (m, d); their places.
 
     The sequence is the first of the batch; where `real` (b, n) marks padding, the longest, without its padding. No
     random numbers are drawn: a monitored run stays the same run.
     """
+    if tokens is None or tokens.numel() == 0:
+        got = "something else" if tokens is None else tuple(tokens.shape)
+        raise RequestError(required="a block that gives (b, n, d) tokens", got=got, remedy="watch other modules")
     row, where = 0, torch.arange(tokens.shape[1])
     if real is not None and real.shape == tokens.shape[:2]:
         row = int(real.sum(dim=-1).argmax())
         where = real[row].nonzero()[:, 0].cpu()
     spread = torch.linspace(0, len(where) - 1, min(most, len(where))).round().long()
     kept = where[spread]
+    require(len(kept) > 1, required="two or more tokens", got=len(kept), remedy="nothing is measured here")
     return tokens.detach()[row].index_select(0, kept.to(tokens.device)), kept
 
 
@@ -174,6 +171,7 @@ class RankMonitor:
     `prefix/block/measure`: `relative_mu`, `effective_rank` and `mean_abs_cosine` of the tokens scaled to length one,
     `norm_ratio` (longest over median length) and `longest_token` (its place). Each alarm is a `RankWarning`, once per
     block and kind. Nothing random is drawn and nothing is kept of the graph: the run is the run it would have been.
+    What cannot be measured (a batch of one token, a block that gives something else) is left out, with one warning.
     """
 
     def __init__(
@@ -190,7 +188,7 @@ class RankMonitor:
     ) -> None:
         require_count("every", every)
         require_count("tokens", tokens, least=2)
-        self.blocks = chosen_blocks(model, blocks)
+        self.blocks = choose_blocks(model, blocks)
         self.latest: dict[str, float] = {}
         self._model = model
         self._log = as_log(log)
@@ -210,9 +208,7 @@ class RankMonitor:
     def __enter__(self) -> RankMonitor:
         model = self._model
         self._hooks.callback(model.register_forward_pre_hook(self._start, with_kwargs=True).remove)
-        for name, block in self.blocks.items():
-            hook = self._sampler(name)
-            self._hooks.callback(block.register_forward_hook(hook).remove)
+        self._hooks.enter_context(recorded(model, blocks=list(self.blocks.values()), on_leave=self._sample))
         self._hooks.callback(model.register_forward_hook(self._finish, always_call=True).remove)
         return self
 
@@ -220,34 +216,37 @@ class RankMonitor:
         self._hooks.close()
         self._samples.clear()
 
+    @contextlib.contextmanager
+    def harmless(self, work: str, where: str) -> Iterator[None]:
+        """Inside, any failure becomes a warning, one for each kind of work; training goes on."""
+        try:
+            yield
+        except Exception as error:
+            if ("gap", work) not in self._warned:
+                self._warned.add(("gap", work))
+                words = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+                warnings.warn(f"gap at {where}, step {self._last}: {work} failed, {words}", RankWarning, stacklevel=3)
+
     def _start(self, model: nn.Module, given: Any, named: Any) -> None:
+        self._due = False
+        self._samples, self._real = {}, None
         if not model.training:
-            self._due = False
             return
-        step = self._steps if self._step_of is None else self._step_of()
-        self._steps += 1
-        # With accumulated gradients one step has several passes: the first of them is enough.
-        self._due = step % self._every == 0 and step != self._last
-        if self._due:
-            self._last = step
-            self._real = real_tokens(model, given, named)
+        with self.harmless("counting steps", "the model"):
+            step = self._steps if self._step_of is None else self._step_of()
+            self._steps += 1
+            # With accumulated gradients one step has several passes: the first of them is enough.
+            if step % self._every == 0 and step != self._last:
+                self._last = step
+                self._real = real_tokens(model, given, named)
+                self._due = True
 
-    def _sampler(self, name: str) -> Callable[[nn.Module, Any, Any], None]:
-        def hook(_: nn.Module, __: Any, output: Any) -> None:
-            # Not due again until the next pass: a block run anew by checkpointing in the backward pass is not seen.
-            if not self._due or name in self._samples:
-                return
-            found = token_output(output)
-            require(
-                found is not None and found.shape[1] > 1,
-                required=f"{name} to return (b, n, d) tokens, at least two",
-                got=type(output).__name__ if found is None else tuple(found.shape),
-                remedy="name other modules to watch",
-            )
-            assert found is not None
-            self._samples[name] = sampled(found, self._tokens, self._real)
-
-        return hook
+    def _sample(self, block: nn.Module, tokens: Tensor | None) -> None:
+        name = next(name for name, one in self.blocks.items() if one is block)
+        # Not due again until the next pass: a block run anew by checkpointing in the backward pass is not seen.
+        if self._due and name not in self._samples:
+            with self.harmless("sampling", name):
+                self._samples[name] = sampled(tokens, self._tokens, self._real)
 
     def _finish(self, *_: Any) -> None:
         if not self._due:
@@ -256,16 +255,19 @@ class RankMonitor:
         samples, self._samples, self._real = self._samples, {}, None
         if not samples or self._last is None:
             return
-        with torch.no_grad():
+        records: dict[str, dict[str, float]] = {}
+        with self.harmless("measuring", ", ".join(samples)), torch.no_grad():
             records = self._records(samples)
         self.latest = {
             f"{self._prefix}/{name}/{measure}": value
             for name, record in records.items()
             for measure, value in record.items()
         }
-        self._log(self.latest, self._last)
+        if records:
+            with self.harmless("logging", "the logger"):
+                self._log(self.latest, self._last)
         for name, record in records.items():
-            self._warn(name, self._alarms.heard(record), self._last)
+            self._warn(name, self._alarms.raised(record))
 
     def _records(self, samples: dict[str, tuple[Tensor, Tensor]]) -> dict[str, dict[str, float]]:
         shapes = {tokens.shape for tokens, _ in samples.values()}
@@ -275,8 +277,8 @@ class RankMonitor:
             return dict(zip(samples, measured(stacked, places), strict=True))
         return {name: measured(tokens[None], places)[0] for name, (tokens, places) in samples.items()}
 
-    def _warn(self, name: str, heard: dict[str, str], step: int) -> None:
-        for kind, words in heard.items():
+    def _warn(self, name: str, raised: dict[str, str]) -> None:
+        for kind, words in raised.items():
             if (name, kind) not in self._warned:
                 self._warned.add((name, kind))
-                warnings.warn(f"{kind} at {name}, step {step}: {words}", RankWarning, stacklevel=3)
+                warnings.warn(f"{kind} at {name}, step {self._last}: {words}", RankWarning, stacklevel=3)

@@ -1,1 +1,0 @@
-"""Which part of a block holds the token rank up: attention alone, with the norm, with the residual, with both."""

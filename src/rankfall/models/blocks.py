@@ -1,0 +1,153 @@
+"""Where a model's blocks are: the modules that the token stream runs through, one after the other."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+from torch import Tensor, nn
+
+from rankfall.errors import RequestError, require
+from rankfall.models.interface import attention_modules
+
+
+def first_tokens(*values: Any) -> Tensor | None:
+    """The tokens (b, n, d) that a module takes or gives: the first such tensor, also inside tuples and mappings."""
+    for value in values:
+        if isinstance(value, Tensor):
+            if value.ndim == 3 and value.is_floating_point():
+                return value
+        elif isinstance(value, Mapping):
+            if (found := first_tokens(*value.values())) is not None:
+                return found
+        elif isinstance(value, (tuple, list)) and (found := first_tokens(*value)) is not None:
+            return found
+    return None
+
+
+def is_linear(module: nn.Module) -> bool:
+    """A leaf with one weight matrix that is applied to tokens: nn.Linear, GPT-2's Conv1D, quantised maps."""
+    weight = getattr(module, "weight", None)
+    return (
+        is_leaf(module)
+        and isinstance(weight, Tensor)
+        and weight.ndim == 2
+        and not isinstance(module, nn.Embedding | nn.Bilinear)
+    )
+
+
+def is_norm(module: nn.Module) -> bool:
+    """A leaf named after a norm. Its shape alone cannot tell: some norms have no parameters."""
+    return "norm" in type(module).__name__.lower() and is_leaf(module)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class BlockStack:
+    """Blocks in order and their names; one that is called several times (shared weights) is listed once."""
+
+    name: str
+    names: tuple[str, ...]
+    blocks: tuple[nn.Module, ...]
+
+
+def find_stacks(model: nn.Module) -> list[BlockStack]:
+    """The outermost lists of modules that hold attention; of any that hold matrices, if none holds attention.
+
+    Lists inside the blocks of another list, such as the experts of a mixture, do not count.
+    """
+    found = _stacks(model)
+    if not found:
+        raise RequestError(
+            required="a model made of blocks (a ModuleList or Sequential of layers)",
+            got=f"{type(model).__name__}, 0 blocks found",
+            remedy="pass the part of the model that holds its layers, or name the blocks where that is possible",
+        )
+    return found
+
+
+def choose_stack(model: nn.Module, name: str | None = None) -> BlockStack:
+    """The stack whose name contains `name`; without one, the first of the longest."""
+    stacks = find_stacks(model)
+    if name is None:
+        return max(stacks, key=lambda stack: len(stack.blocks))
+    for stack in stacks:
+        if name in stack.name:
+            return stack
+    known = ", ".join(stack.name for stack in stacks)
+    raise RequestError(required=f"a stack among {known}", got=name, remedy="give part of its name")
+
+
+def choose_blocks(model: nn.Module, wanted: int | Sequence[str | int]) -> dict[str, nn.Module]:
+    """By name: so many blocks, spread evenly from first to last (one: the last), or those of the given names or
+    positions; a name may be that of any module."""
+    if isinstance(wanted, int):
+        require(wanted >= 1, required="at least one block", got=wanted, remedy="name the blocks, or give a number")
+        stack = choose_stack(model)
+        last = len(stack.blocks) - 1
+        count = min(wanted, last + 1)
+        places = {last} if count == 1 else {round(index * last / (count - 1)) for index in range(count)}
+        return {stack.names[place]: stack.blocks[place] for place in sorted(places)}
+    names = choose_stack(model).names if _stacks(model) else ()
+    modules = dict(model.named_modules())
+    chosen: dict[str, nn.Module] = {}
+    for block in wanted:
+        name = names[block] if isinstance(block, int) and -len(names) <= block < len(names) else block
+        if not isinstance(name, str) or name not in modules:
+            raise RequestError(
+                required=f"the name of a module, or a position among {len(names)} blocks",
+                got=block,
+                remedy=f"the blocks are {', '.join(names[:3])} ..." if names else "the model has no list of blocks",
+            )
+        chosen[name] = modules[name]
+    return chosen
+
+
+def _stacks(model: nn.Module) -> list[BlockStack]:
+    stacks = list(_outermost(model, ""))
+    # One block tells for all: looking through the whole model would take longer than running some of it.
+    holding = [stack for stack in stacks if attention_modules(stack.blocks[0])]
+    if not holding:
+        holding = [stack for stack in stacks if any(p.ndim == 2 for p in stack.blocks[0].parameters())]
+        # A list of bare linear maps is rather a set of output layers than a stack of blocks.
+        holding = [stack for stack in holding if not is_leaf(stack.blocks[0])] or holding
+    return holding
+
+
+def _outermost(module: nn.Module, path: str) -> Iterator[BlockStack]:
+    items = _in_turn(module)
+    if items:
+        names = tuple(f"{path}.{name}" if path else name for name in items)
+        yield BlockStack(path, names, tuple(items.values()))
+        return
+    for name, child in module.named_children():
+        yield from _outermost(child, f"{path}.{name}" if path else name)
+
+
+def _in_turn(module: nn.Module) -> dict[str, nn.Module]:
+    """The blocks of a list; of a Sequential those of its commonest class, where two or more are not leaves."""
+    if isinstance(module, nn.ModuleList):
+        return dict(module.named_children())
+    if not isinstance(module, nn.Sequential):
+        return {}
+    for items in (dict(_flattened(module)), dict(module.named_children())):
+        kinds = Counter(type(item) for item in items.values() if not is_leaf(item))
+        if kinds and (commonest := kinds.most_common(1)[0])[1] > 1:
+            return {name: item for name, item in items.items() if type(item) is commonest[0]}
+    return {}
+
+
+def _flattened(module: nn.Sequential) -> Iterator[tuple[str, nn.Module]]:
+    """What runs in turn, with the Sequentials inside it taken apart."""
+    for name, child in module.named_children():
+        if isinstance(child, nn.Sequential):
+            yield from ((f"{name}.{inner}", item) for inner, item in _flattened(child))
+        else:
+            yield name, child
+
+
+def is_leaf(module: nn.Module) -> bool:
+    """Whether there are no modules inside this one."""
+    return not any(True for _ in module.children())

@@ -1,1 +1,0 @@
-"""Every attention call of a model, as it happens, through the library's own attention interface."""

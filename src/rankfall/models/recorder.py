@@ -1,0 +1,332 @@
+"""One recorded run of a model, handed to subscribers as it happens; the recorder itself keeps nothing.
+
+Four kinds of events: a block is entered, a block is left (with the tokens), an attention call (queries, keys, values,
+mask, scaling, weights, output), a module ran (linear maps and norms, or all). Depth, masks, heads and ablation
+subscribe to those that they need; recordings can be nested, and then share a pass. On the way out the model and the
+library are as they were.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, final
+
+from torch import Tensor, nn
+
+from rankfall.models.blocks import first_tokens, is_linear, is_norm
+from rankfall.models.interface import BypassWatch, Eager, attention_modules, routed, uses_interface
+
+Source = Literal["interface", "sdpa", "softmax"]
+"""How a call was seen: at the library's attention interface (everything), at torch's fused attention (all but the
+weights), or at a softmax inside a module that bypasses both (weights and logits only)."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One attention call. Tensors are the model's own, not copies: read them now or copy them.
+
+    query (b, h, n, r)     key, value (b, g, m, r) with g dividing h, before groups are repeated
+    mask                   added to the scores, or boolean; None means that every token sees every token, unless
+                           `options` says `is_causal`
+    weights (b, h, n, m)   what the model computed, where it computes them
+    logits                 what went into a softmax (source `softmax` only)
+    output                 what attention returned: (b, n, h, r) from the interface
+    given                  positional and keyword arguments of the module that made the call
+    run                    passes of the model before this one
+    """
+
+    index: int
+    name: str
+    module: nn.Module
+    source: Source
+    query: Tensor | None = None
+    key: Tensor | None = None
+    value: Tensor | None = None
+    mask: Tensor | None = None
+    scaling: float | None = None
+    weights: Tensor | None = None
+    logits: Tensor | None = None
+    output: Tensor | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    given: tuple[tuple[Any, ...], Mapping[str, Any]] = ((), {})
+    run: int = 0
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Which of query, key, value and weights could not be seen."""
+        parts = {"query": self.query, "key": self.key, "value": self.value, "weights": self.weights}
+        return tuple(name for name, part in parts.items() if part is None)
+
+
+Kind = Literal["linear", "norm", "attention", "other"]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Ran:
+    """A module that ran, the tensor that went in and the one that came out; `within` are the attention modules
+    around it, outermost first."""
+
+    kind: Kind
+    name: str
+    module: nn.Module
+    input: Tensor
+    output: Tensor
+    within: tuple[nn.Module, ...] = ()
+
+
+@final
+@dataclass(frozen=True)
+class Missed:
+    """An attention module that ran more often than it was seen."""
+
+    name: str
+    kind: str
+    runs: int
+    calls: int
+
+
+@final
+@dataclass(frozen=True)
+class Coverage:
+    """How much of a model's attention was seen.
+
+    `expected` modules hold attention; `ran` of them ran; `calls` were seen, by source; the rest is named.
+    """
+
+    expected: int
+    ran: int
+    calls: dict[str, int]
+    missed: tuple[Missed, ...]
+    not_run: tuple[str, ...]
+
+    @property
+    def state(self) -> Literal["complete", "weights only", "partial", "none", "not run"]:
+        """`complete`: every run of every attention module was seen with its queries, keys and values."""
+        seen = sum(self.calls.values())
+        if self.ran == 0:
+            return "not run" if self.expected else "none"
+        if self.missed:
+            return "partial" if seen else "none"
+        return "weights only" if self.calls.get("softmax", 0) else "complete"
+
+    @property
+    def complete(self) -> bool:
+        """Nothing that ran was missed, in whole or in part."""
+        return self.state == "complete"
+
+    @property
+    def reason(self) -> str:
+        """The state in one sentence, naming what is missing."""
+        if self.expected == 0:
+            return "no module of this model holds attention that we know how to see"
+        if self.ran == 0:
+            return f"none of the {self.expected} attention modules ran on these inputs"
+        parts = [f"{sum(self.calls.values())} calls of {self.ran} attention modules seen"]
+        if self.calls.get("softmax", 0):
+            parts.append(
+                f"{self.calls['softmax']} of them only at their softmax, because the module bypasses the attention"
+                " interface: weights and logits are there, queries, keys and values are not"
+            )
+        if self.missed:
+            first = self.missed[0]
+            parts.append(
+                f"{len(self.missed)} modules ran unseen, the first {first.name} ({first.kind}):"
+                f" {first.runs} runs, {first.calls} calls"
+            )
+        if self.not_run:
+            parts.append(f"{len(self.not_run)} attention modules did not run, the first {self.not_run[0]}")
+        return "; ".join(parts)
+
+    def record(self) -> dict[str, Any]:
+        """The coverage as `--json` prints it."""
+        return {**asdict(self), "state": self.state, "reason": self.reason}
+
+
+OnCall = Callable[[Call], None]
+OnRan = Callable[[Ran], None]
+OnBlock = Callable[[nn.Module, Tensor | None], None]
+"""Called with a block and its tokens (b, n, d); None where it takes or gives something else."""
+
+
+@contextlib.contextmanager
+def recorded(
+    model: nn.Module,
+    on_call: OnCall | None = None,
+    *,
+    own: bool = False,
+    blocks: Sequence[nn.Module] = (),
+    on_enter: OnBlock | None = None,
+    on_leave: OnBlock | None = None,
+    on_leaf: OnRan | None = None,
+    on_module: OnRan | None = None,
+) -> Iterator[Recorder]:
+    """Run the model inside this context and the functions given get their events as they happen.
+
+    `on_call`: attention calls. The model then computes what it computes with eager attention, bit for bit; with
+    `own`, what it computes without us, where attention is torch's fused one (weights are not seen there).
+    `on_enter`, `on_leave`: tokens before and after each of `blocks`. `on_leaf`: linear maps and norms of the model
+    that ran; `on_module`: every module inside `blocks` that took and gave tokens.
+    Afterwards `coverage()` of what this yields says whether any attention was missed.
+    """
+    inside = on_call is not None or on_leaf is not None or on_module is not None
+    # Looking for attention takes longer than running some models: only where something inside the blocks is wanted.
+    recorder = Recorder(model, attention_modules(model) if inside else {}, on_call, own)
+    listed = tuple(dict.fromkeys(blocks))
+    with contextlib.ExitStack() as stack:
+        for handle in itertools.chain(
+            (block.register_forward_pre_hook(_entering(on_enter), with_kwargs=True) for block in listed if on_enter),
+            recorder.hooks(),
+            recorder.leaf_hooks(on_leaf) if on_leaf is not None else (),
+            recorder.module_hooks(listed, on_module) if on_module is not None else (),
+            # Last, so that a block is left after everything inside it was told.
+            (block.register_forward_hook(_leaving(on_leave)) for block in listed if on_leave),
+        ):
+            stack.callback(handle.remove)
+        if on_call is not None:
+            stack.enter_context(routed(model, recorder.route, own=own))
+            if recorder.bypassing:
+                stack.enter_context(BypassWatch(recorder.seen, recorder.watching))
+        yield recorder
+
+
+class Recorder:
+    """Knows which attention modules run, counts their runs and calls, and hands events over."""
+
+    def __init__(self, model: nn.Module, modules: dict[str, nn.Module], on_call: OnCall | None, own: bool) -> None:
+        self.modules = modules
+        self._model = model
+        self._on_call = on_call
+        self._own = own
+        self._names = {id(module): name for name, module in self.modules.items()}
+        self._all_names = {id(module): name for name, module in model.named_modules()}
+        self._running: list[tuple[nn.Module, tuple[Any, ...], Mapping[str, Any]]] = []
+        self._runs: Counter[str] = Counter()
+        self._calls: Counter[str] = Counter()
+        self._sources: Counter[str] = Counter()
+        self._passes = 0
+
+    @property
+    def bypassing(self) -> bool:
+        """Whether some attention module bypasses the interface."""
+        return any(not uses_interface(module) for module in self.modules.values())
+
+    def coverage(self) -> Coverage:
+        """What was seen so far of what ran so far."""
+        missed = tuple(
+            Missed(name, type(self.modules[name]).__name__, runs, self._calls[name])
+            for name, runs in self._runs.items()
+            if self._calls[name] < runs
+        )
+        not_run = tuple(name for name in self.modules if name not in self._runs)
+        return Coverage(len(self.modules), len(self._runs), dict(self._sources), missed, not_run)
+
+    def hooks(self) -> Iterator[Any]:
+        """Count the passes and the runs of every attention module, and know which one is running."""
+        yield self._model.register_forward_pre_hook(self._start)
+        for module in self.modules.values():
+            yield module.register_forward_pre_hook(self._enter, with_kwargs=True)
+            yield module.register_forward_hook(self._leave, always_call=True)
+
+    def leaf_hooks(self, tell: OnRan) -> Iterator[Any]:
+        """Tell of the model's linear maps and norms."""
+        for module in self._model.modules():
+            if (kind := _kind(module, self._names)) in ("linear", "norm"):
+                yield module.register_forward_hook(self._ran(kind, tell), with_kwargs=True)
+
+    def module_hooks(self, blocks: Sequence[nn.Module], tell: OnRan) -> Iterator[Any]:
+        """Tell of all modules inside the blocks."""
+        for module in dict.fromkeys(inner for block in blocks for inner in block.modules() if inner is not block):
+            yield module.register_forward_hook(self._ran(_kind(module, self._names), tell), with_kwargs=True)
+
+    def route(
+        self, function: Eager, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, **options: Any
+    ) -> tuple[Tensor, Tensor | None]:
+        """Run the attention function and report it."""
+        fused: list[dict[str, Any]] = []
+        with BypassWatch(lambda **parts: fused.append(parts)) if self._own else contextlib.nullcontext():
+            output, weights = function(module, query, key, value, mask, **options)
+        if fused and fused[-1]["source"] == "sdpa":
+            # What the fused function was told in the end: whether it is causal is decided on the way to it.
+            mask = fused[-1]["mask"]
+            options = {**options, "is_causal": fused[-1]["options"].get("is_causal", False)}
+        scaling = options.get("scaling")
+        self._report(
+            self._owner(module),
+            source="interface",
+            query=query,
+            key=key,
+            value=value,
+            mask=mask,
+            # Functions that are given no scaling use 1/sqrt(r).
+            scaling=float(query.shape[-1]) ** -0.5 if scaling is None else scaling,
+            weights=weights,
+            output=output,
+            options=options,
+        )
+        return output, weights
+
+    def watching(self) -> bool:
+        """Whether the module now running must be watched from outside."""
+        return bool(self._running) and not uses_interface(self._running[-1][0])
+
+    def seen(self, **parts: Any) -> None:
+        """A bypassing module's attention, as far as it was seen."""
+        self._report(self._running[-1][0], **parts)
+
+    def _owner(self, module: nn.Module) -> nn.Module:
+        if id(module) in self._names or not self._running:
+            return module
+        return self._running[-1][0]
+
+    def _report(self, module: nn.Module, *, source: Any, **parts: Any) -> None:
+        name = self._all_names.get(id(module), "?")
+        index = sum(self._sources.values())
+        self._calls[name] += 1
+        self._sources[source] += 1
+        given = next((tuple(one[1:]) for one in reversed(self._running) if one[0] is module), ((), {}))
+        if self._on_call is not None:
+            run = max(self._passes - 1, 0)
+            self._on_call(Call(index, name, module, source, given=given, run=run, **parts))
+
+    def _ran(self, kind: Kind, tell: OnRan) -> Callable[..., None]:
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+            if kind in ("linear", "norm"):
+                given = args[0] if args else next(iter(kwargs.values()), None)
+            else:
+                given, output = first_tokens(args, kwargs), first_tokens(output)
+            if isinstance(given, Tensor) and isinstance(output, Tensor):
+                within = tuple(one[0] for one in self._running)
+                tell(Ran(kind, self._all_names[id(module)], module, given, output, within))
+
+        return hook
+
+    def _start(self, *_: Any) -> None:
+        self._passes += 1
+
+    def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._runs[self._names[id(module)]] += 1
+        self._running.append((module, args, kwargs))
+
+    def _leave(self, module: nn.Module, *_: Any) -> None:
+        if self._running and self._running[-1][0] is module:
+            self._running.pop()
+
+
+def _kind(module: nn.Module, attention: Collection[int]) -> Kind:
+    if is_linear(module):
+        return "linear"
+    return "norm" if is_norm(module) else "attention" if id(module) in attention else "other"
+
+
+def _entering(tell: OnBlock) -> Callable[..., None]:
+    return lambda block, args, kwargs: tell(block, first_tokens(args, kwargs))
+
+
+def _leaving(tell: OnBlock) -> Callable[..., None]:
+    return lambda block, args, output: tell(block, first_tokens(output))

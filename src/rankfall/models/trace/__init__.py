@@ -1,1 +1,0 @@
-"""One forward pass taken apart: what each attention module was given and what ran around it; replays in float64."""
