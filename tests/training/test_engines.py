@@ -16,7 +16,7 @@ def test_every_engine_file_is_listed() -> None:
 
 
 def test_training_and_store_import_without_optional_libraries() -> None:
-    absent = ("duckdb", "plotly", "beartype", "ray", "gguf", "tensorboard", "matplotlib", "transformers")
+    absent = ("duckdb", "beartype", "ray", "gguf", "tensorboard", "matplotlib", "transformers")
     code = (
         f"import sys; sys.modules.update(dict.fromkeys({absent!r}));"
         "import rankfall.store, rankfall.training.sweep, rankfall.training.grid, rankfall.training.engines.ray;"
