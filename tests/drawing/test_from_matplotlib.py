@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.lines import Line2D
 
 from rankfall.drawing.canvas import canvas
 from rankfall.drawing.from_matplotlib import plot_of
@@ -98,8 +99,6 @@ def test_a_series_may_belong_to_another_ones_entry() -> None:
     figure, axes = canvas()
     axes[0, 0].plot([], [], marker="o", label="two layers")
     axes[0, 0].plot([1, 2], [3, 4], gid="two layers", label="_published")
-    from matplotlib.lines import Line2D
-
     handles = [*axes[0, 0].get_legend_handles_labels()[0], Line2D([], [], linestyle=":", label="dotted: published")]
     figure.legend(handles=handles, title="a title")
     plot = plot_of(figure, "name", "says")
@@ -116,11 +115,11 @@ def test_texts_stand_at_their_places() -> None:
     figure, axes = canvas()
     one = axes[0, 0]
     one.plot([0, 2], [0, 2])
-    one.text(1, 0.5, r"$\mu$ here", ha="right", va="top", color="grey")
+    one.text(1, 0.5, r"$\mu_2$ here", ha="right", va="top", color="grey")
     one.text(0.9, 0.1, "corner", transform=one.transAxes)
     one.annotate("moved", (2, 1), xytext=(3.6, -7.2), textcoords="offset points")
     here, corner, moved = panels_of(figure)[0]["texts"]
-    assert (here["text"], here["x"], here["y"], here["anchor"], here["sinks"]) == ("μ here", 1.0, 0.5, "end", 10)
+    assert (here["text"], here["x"], here["y"], here["anchor"], here["sinks"]) == ("μ₂ here", 1.0, 0.5, "end", 10)
     assert (corner["inside"], corner["x"], corner["y"]) == (True, 0.9, 0.1)
     assert (moved["x"], moved["y"], moved["off"]) == (2.0, 1.0, [5.0, -10.0])
 

@@ -6,6 +6,7 @@ the interactive page can never show different numbers.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,8 @@ SYMBOLS = {
     "o": "circle", "s": "square", "^": "up", "v": "down", "D": "diamond", "d": "diamond", "P": "cross", "X": "x",
     "x": "x", "+": "plus", "*": "star", ".": "circle", ",": "circle", "|": "upright", "_": "flat",
 }  # fmt: skip
+# Marks without a face show what is behind them; white ones hide it.
+HOLLOW = {"none": "open", "white": "hollow"}
 ANCHORS = {"left": "start", "center": "middle", "right": "end"}
 # How far below its place a text's foot stands, in dots of the screen.
 SINKS = {"top": 10, "center": 4, "center_baseline": 4}
@@ -122,14 +125,15 @@ def _look(line: Any, dashed: bool, marked: bool) -> dict[str, Any]:
     else:
         look["line"] = False
     if marked:
-        hollow = str(line.get_markerfacecolor()).lower() in ("none", "white")
+        hollow = HOLLOW.get(str(line.get_markerfacecolor()).lower())
         look |= {"dots": _round(line.get_markersize() / 2), "symbol": SYMBOLS.get(str(line.get_marker()), "circle")}
-        look |= {"hollow": True} if hollow else {}
+        look |= {"hollow": hollow} if hollow else {}
     return look
 
 
 def _scatter(collection: Any) -> dict[str, Any]:
-    x, y = np.ma.filled(np.ma.asarray(collection.get_offsets(), dtype=float), np.nan).T.reshape(2, -1)
+    places: Any = np.ma.filled(np.ma.asarray(collection.get_offsets(), dtype=float), np.nan)
+    x, y = places.reshape(-1, 2).T
     faces, radii = collection.get_facecolors(), np.sqrt(np.atleast_1d(collection.get_sizes())) / 2
     hollow = len(faces) == 0
     colours = collection.get_edgecolors() if hollow else faces
@@ -138,17 +142,17 @@ def _scatter(collection: Any) -> dict[str, Any]:
     if len(looks) > 1:
         one["colours"] = [look["colour"] for look in looks]
     one["dots"] = [_round(radius) for radius in radii] if len(radii) == len(x) > 1 else _round(radii[0])
-    return one | {"symbol": _symbol(collection), **({"hollow": True} if hollow else {})}
+    return one | {"symbol": _symbol(collection), **({"hollow": "open"} if hollow else {})}
 
 
 def _symbol(collection: Any) -> str:
     """Matplotlib keeps of a marker only its outline."""
     from matplotlib.markers import MarkerStyle
 
-    outline = collection.get_paths()[0].vertices
+    outline: Any = collection.get_paths()[0].vertices
     for marker, symbol in SYMBOLS.items():
         style = MarkerStyle(marker)
-        known = style.get_path().transformed(style.get_transform()).vertices
+        known: Any = style.get_path().transformed(style.get_transform()).vertices
         if known.shape == outline.shape and np.allclose(known, outline):
             return symbol
     return "circle"
@@ -249,7 +253,8 @@ def _keys(figure: Figure, known: set[Any]) -> Iterator[dict[str, Any]]:
     for legend in filter(None, legends):
         if legend.get_title().get_text():
             yield {"type": "note", "name": _plain_text(legend.get_title().get_text())}
-        for handle, text in zip(legend.legend_handles, legend.get_texts(), strict=True):
+        handles: list[Any] = legend.legend_handles
+        for handle, text in zip(handles, legend.get_texts(), strict=True):
             name = _plain_text(text.get_text())
             if name not in known and hasattr(handle, "get_markerfacecolor"):
                 dashed = handle.get_linestyle() not in ("None", "", " ")
@@ -347,6 +352,7 @@ def _plain_text(text: str) -> str:
     if plain.count("$") >= 2:
         for name, letter in GREEK.items():
             plain = plain.replace(f"\\{name}", letter)
+        plain = re.sub(r"_\{?(\d)\}?", lambda found: chr(0x2080 + int(found[1])), plain)
         for sign in ("$", "\\mathrm", "{", "}"):
             plain = plain.replace(sign, "")
         plain = plain.replace("\\log", "log")

@@ -1,7 +1,7 @@
 """Interactive plots as plain data, which the scripts beside this file draw in a report and on the page.
 
-A plot has a `kind`: `panels` (curves, areas, bars and maps), `graph`, `motion` or `table`. Many numbers travel as whole
-numbers of 16 bits, little-endian, in base 64. Nothing is fetched, and words are only ever put in as text.
+A plot has a `kind`: `panels` (curves, areas, bars and maps), `graph`, `motion` or `table`. Many numbers travel as
+whole numbers of 16 bits, little-endian, in base 64. Nothing is fetched, and words are only ever put in as text.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def lines(name: str, title: str, x: dict[str, Any], panels: list[dict[str, Any]]
 
 
 def matrix(name: str, title: str, labels: tuple[str, str], heat: dict[str, Any], height: int) -> dict[str, Any]:
-    """A square matrix as a map of cells, its first row at the top; `labels` name the axis below and the upright one."""
+    """A square matrix as a map of cells, its first row at the top; `labels` name the x axis and the y axis."""
     side = heat["size"][0]
     ends = [-0.5, side - 0.5]
     one = {"type": "heat", "x": ends, "y": ends, **heat}

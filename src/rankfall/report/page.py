@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from rankfall.drawing.canvas import FORMATS, save
-from rankfall.errors import require
-from rankfall.report.document import Document, Grid
 from rankfall.drawing.from_matplotlib import plot_of
 from rankfall.drawing.plots import PANEL_SCRIPTS, element, scripts
+from rankfall.errors import require
+from rankfall.report.document import Document, Grid
 
 # What is only said, and not judged, has no mark.
 MARKS = {"good": "✓", "warn": "!", "bad": "✗", "unknown": ""}

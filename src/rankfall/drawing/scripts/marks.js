@@ -26,16 +26,19 @@ function lineStyle(one) {
 
 function dotStyle(one, colour) {
   if (THIN.has(one.symbol)) return { stroke: colour, fill: "none", "stroke-width": 1.6, opacity: one.opacity };
-  if (one.hollow) return { stroke: colour, class: "hollow", "stroke-width": 1.5, opacity: one.opacity };
+  if (one.hollow) return { stroke: colour, class: one.hollow, "stroke-width": 1.5, opacity: one.opacity };
   return { fill: colour, opacity: one.opacity };
 }
+
+// A path has no place for numbers with an exponent; so far outside nobody sees the difference.
+const within = (place) => Math.min(1e6, Math.max(-1e6, place));
 
 function drawCurve(picture, one, panel) {
   const { left, right, top, bottom } = panel.box;
   // A line at one value reaches from edge to edge, whatever the axis shows.
   if (one.aside === "x") return drawAcross(picture, one, { x1: left, x2: right, y1: panel.up.place(one.y[0]), y2: panel.up.place(one.y[1]) });
   if (one.aside === "y") return drawAcross(picture, one, { x1: panel.across.place(one.x[0]), x2: panel.across.place(one.x[1]), y1: top, y2: bottom });
-  const points = one.x.map((x, k) => [x === null ? NaN : panel.across.place(x), one.y[k] === null ? NaN : panel.up.place(one.y[k])]);
+  const points = one.x.map((x, k) => [x === null ? NaN : within(panel.across.place(x)), one.y[k] === null ? NaN : within(panel.up.place(one.y[k]))]);
   const seen = points.map(([x, y]) => Number.isFinite(x) && Number.isFinite(y));
   if (one.line !== false) {
     // A gap in the numbers is a gap in the curve.

@@ -1,7 +1,8 @@
 // Panels of curves, areas, bars and maps side by side, with a legend that switches series, and the numbers as a file.
 
 const GAP = 14;
-const NARROW = 560;
+// A panel narrower than this says little.
+const NARROWEST = 280;
 // Letters of the axes are about this wide.
 const LETTER = 6.4;
 
@@ -47,17 +48,23 @@ function numbersAlong(series, which) {
   });
 }
 
-// Places of all panels: rows by their shares, columns of one width; where the screen is narrow, all below each other.
+// Places of all panels: rows by their shares, columns of one width; where the screen is narrow, in fewer columns.
 function layOut(plot, panels, width) {
-  const columns = Math.max(...panels.map((panel) => (panel.cell?.[1] ?? 0) + (panel.cell?.[3] ?? 1)));
-  const single = columns > 1 && width / columns < NARROW / 2;
   for (const panel of panels) {
-    const [row, column, down, along] = single || !panel.cell ? [panel.index, 0, 1, 1] : panel.cell;
+    const [row, column, down, along] = panel.cell ?? [panel.index, 0, 1, 1];
     Object.assign(panel, { row, column, down, along });
   }
-  const rows = Math.max(...panels.map((panel) => panel.row + panel.down));
-  const tall = Math.max(...panels.map((panel) => (panel.cell?.[0] ?? panel.index) + (panel.cell?.[2] ?? 1)));
-  const height = single ? Math.max(260, plot.height / tall) * rows : plot.height;
+  const wanted = Math.max(...panels.map((panel) => panel.column + panel.along));
+  let columns = wanted;
+  while (columns > 1 && (width / columns < NARROWEST || wanted % columns)) columns -= 1;
+  let rows = Math.max(...panels.map((panel) => panel.row + panel.down));
+  let height = plot.height;
+  if (columns < wanted) {
+    const each = Math.max(260, height / rows);
+    panels.forEach((panel, k) => Object.assign(panel, { row: Math.floor(k / columns), column: k % columns, down: 1, along: 1 }));
+    rows = Math.ceil(panels.length / columns);
+    height = each * rows;
+  }
   const shares = Array.from({ length: rows }, (_, row) => panels.find((panel) => panel.row === row)?.share ?? 1);
   const whole = shares.reduce((sum, share) => sum + share, 0);
   const bottomLabels = 40;
@@ -72,12 +79,11 @@ function layOut(plot, panels, width) {
     panel.up = axisOf(numbersAlong(panel.shown, "y"), { gap: 30, ...panel.y }, bottom, top);
     panel.margin = 14 + LETTER * Math.max(3, ...panel.up.ticks.map(([, label]) => label.length)) + (panel.y.label ? 18 : 0);
   }
-  const used = single ? 1 : columns;
   for (const panel of panels) {
     const margin = Math.max(...panels.filter((one) => one.column === panel.column).map((one) => one.margin));
-    panel.box.left = (width * panel.column) / used + margin;
-    panel.box.right = (width * (panel.column + panel.along)) / used - (panel.scale ? 70 : 14);
-    panel.box.edge = (width * panel.column) / used;
+    panel.box.left = (width * panel.column) / columns + margin;
+    panel.box.right = (width * (panel.column + panel.along)) / columns - (panel.scale ? 70 : 14);
+    panel.box.edge = (width * panel.column) / columns;
     if (panel.equal) evenly(panel);
     const across = { air: 0.02, gap: 64, names: LETTER, ...panel.x };
     panel.across = axisOf(numbersAlong(panel.all, "x"), across, panel.box.left, panel.box.right);
@@ -127,7 +133,7 @@ function drawPanel(picture, panel, plot) {
   const inside = svg("g", { "clip-path": `url(#panel-${panel.index})` });
   picture.append(clip, inside);
   for (const one of panel.shown) MARKS[one.type](inside, one, panel);
-  for (const text of panel.texts ?? []) drawText(inside, text, panel);
+  for (const text of panel.texts ?? []) drawText(picture, text, panel);
   if (plot.mark !== null && plot.mark !== undefined) {
     const x = across.place(plot.mark);
     picture.append(svg("line", { x1: x, x2: x, y1: box.top, y2: box.bottom, class: "mark" }));
@@ -139,7 +145,7 @@ function drawText(picture, text, panel) {
   const { box } = panel;
   const x = text.inside ? box.left + text.x * (box.right - box.left) : panel.across.place(text.x);
   const y = text.inside ? box.bottom - text.y * (box.bottom - box.top) : panel.up.place(text.y);
-  if (!Number.isFinite(x) || !Number.isFinite(y)) return;
+  if (!(x >= box.left - 2 && x <= box.right + 2 && y >= box.top - 2 && y <= box.bottom + 2)) return;
   const [right, upwards] = text.off ?? [0, 0];
   const style = { x: x + right, y: y - upwards + (text.sinks ?? 0), "text-anchor": text.anchor, fill: text.colour, opacity: text.opacity };
   picture.append(svg("text", { ...style, class: "remark" }, text.text));

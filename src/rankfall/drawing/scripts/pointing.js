@@ -118,14 +118,14 @@ function zooming(host, picture, panels, plot, memory) {
     const frame = picture.getBoundingClientRect();
     return [event.clientX - frame.left, event.clientY - frame.top];
   };
-  const within = ([x, y], { box: b }) => [Math.min(Math.max(x, b.left), b.right), Math.min(Math.max(y, b.top), b.bottom)];
+  const inPanel = ([x, y], { box: b }) => [Math.min(Math.max(x, b.left), b.right), Math.min(Math.max(y, b.top), b.bottom)];
   picture.addEventListener("pointerdown", (event) => {
     const panel = event.pointerType === "mouse" && event.button === 0 ? panelAt(panels, ...spot(event)) : null;
-    if (panel) held = { panel, from: within(spot(event), panel) };
+    if (panel) held = { panel, from: inPanel(spot(event), panel) };
   });
   picture.addEventListener("pointermove", (event) => {
     if (!held) return;
-    const [x, y] = within(spot(event), held.panel);
+    const [x, y] = inPanel(spot(event), held.panel);
     const [left, top] = held.from;
     const size = { x: Math.min(left, x), y: Math.min(top, y), width: Math.abs(x - left), height: Math.abs(y - top) };
     picture.append(filled(box, size, []));
@@ -133,7 +133,7 @@ function zooming(host, picture, panels, plot, memory) {
   picture.addEventListener("pointerup", (event) => {
     if (!held) return;
     const { panel, from } = held;
-    const to = within(spot(event), panel);
+    const to = inPanel(spot(event), panel);
     reset();
     if (Math.abs(to[0] - from[0]) < 8 || Math.abs(to[1] - from[1]) < 8) return;
     const ends = (axis, a, b, given) => {
