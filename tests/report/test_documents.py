@@ -17,8 +17,7 @@ from rankfall.masks import parse_schedule
 from rankfall.models.audit import audit
 from rankfall.models.result import AuditResult
 from rankfall.models.verdict.reasons import Reason, advice
-from rankfall.report.audit import audit_document
-from rankfall.report.comparison import comparison_document, depth_table, labels
+from rankfall.report.audit import audit_document, comparison_document, depth_table, labels
 from rankfall.report.gallery import gallery
 from rankfall.report.page import render
 from rankfall.report.simulation import simulation_document

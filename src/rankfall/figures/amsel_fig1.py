@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
-from rankfall.figures.base import Claim, Outcome, Reproduction, Scale, published
+from rankfall.figures.base import Claim, FigureOutcome, Reproduction, Scale, published
 from rankfall.figures.trained import error_of, gather, points
 from rankfall.progress import Progress, silent
 from rankfall.training.cell import DATA, Cell
@@ -34,7 +34,7 @@ class Figure1(Reproduction):
     title: ClassVar[str] = "Trained transformers: error against rank, by depth and width"
     statements: ClassVar[tuple[str, ...]] = ("A-fig1",)
 
-    def run(self, scale: Scale, progress: Progress = silent) -> Outcome:
+    def run(self, scale: Scale, progress: Progress = silent) -> FigureOutcome:
         import pandas as pd
 
         cells = figure_cells(scale)
@@ -44,7 +44,7 @@ class Figure1(Reproduction):
         if scale != "paper":
             notes = [f"d = {cells[0].dim}, not 64: the crosses are the published points at the same rank over width."]
         drawn = found if scale == "paper" else [*found, *_published_records(known)]
-        return Outcome(
+        return FigureOutcome(
             points=found,
             claims=[claim for claim in (cliff(found, cells[0].dim, CLIFF[scale]),) if claim is not None],
             tables={"figure1": pd.DataFrame(found)},

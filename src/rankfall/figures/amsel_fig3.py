@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
-from rankfall.figures.base import Claim, Outcome, Reproduction, Scale, published
+from rankfall.figures.base import Claim, FigureOutcome, Reproduction, Scale, published
 from rankfall.figures.trained import error_of, gather, points
 from rankfall.progress import Progress, silent
 from rankfall.training.cell import POSITIONS, Cell
@@ -30,7 +30,7 @@ class Figure3(Reproduction):
     title: ClassVar[str] = "Positional codes: none, additive, concatenated, against rank and depth"
     statements: ClassVar[tuple[str, ...]] = ("A-fig3", "A-thm7")
 
-    def run(self, scale: Scale, progress: Progress = silent) -> Outcome:
+    def run(self, scale: Scale, progress: Progress = silent) -> FigureOutcome:
         import pandas as pd
 
         cells = figure_cells(scale)
@@ -43,7 +43,7 @@ class Figure3(Reproduction):
         if scale != "paper":
             notes = [f"d = {cells[0].dim} with {cells[0].position_width} learned coordinates, not 64 with 64."]
         claims = depth_claims(found) if scale != "smoke" else []
-        return Outcome(
+        return FigureOutcome(
             points=found, claims=claims, tables={"figure3": pd.DataFrame(found)},
             draw=lambda: _draw(found, cells[0]), notes=notes,
         )  # fmt: skip

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
-from rankfall.figures.base import Claim, Outcome, Reproduction, Scale, published
+from rankfall.figures.base import Claim, FigureOutcome, Reproduction, Scale, published
 from rankfall.figures.trained import error_of, gather, points
 from rankfall.progress import Progress, silent
 from rankfall.training.cell import Cell
@@ -30,7 +30,7 @@ class Figure4(Reproduction):
     title: ClassVar[str] = "Number of points: low rank degrades with the length of the context"
     statements: ClassVar[tuple[str, ...]] = ("A-fig4", "A-conj8")
 
-    def run(self, scale: Scale, progress: Progress = silent) -> Outcome:
+    def run(self, scale: Scale, progress: Progress = silent) -> FigureOutcome:
         import pandas as pd
 
         cells = figure_cells(scale)
@@ -41,7 +41,7 @@ class Figure4(Reproduction):
         found = points(trained, BY, known if scale == "paper" else {})
         if scale != "paper":
             notes = [f"d = {cells[0].dim} and {cells[0].multiplier} copies, not 64 and 64."]
-        return Outcome(
+        return FigureOutcome(
             points=found, claims=length_claims(found), tables={"figure4": pd.DataFrame(found)},
             draw=lambda: _draw(found, cells[0].dim), notes=notes,
         )  # fmt: skip

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import numpy as np
 
-from rankfall.figures.base import Claim, Outcome, Reproduction, Scale, published
+from rankfall.figures.base import Claim, FigureOutcome, Reproduction, Scale, published
 from rankfall.progress import Progress, silent
 from rankfall.theory.harmonics import Floats
 from rankfall.theory.representing import WeightFunction, cut_sign, represented_sign, weight_function
@@ -32,7 +32,7 @@ class Figure5(Reproduction):
     title: ClassVar[str] = "weight function u over the angle between query and key"
     statements: ClassVar[tuple[str, ...]] = ("A-fig5",)
 
-    def run(self, scale: Scale, progress: Progress = silent) -> Outcome:
+    def run(self, scale: Scale, progress: Progress = silent) -> FigureOutcome:
         """Closed form: the same at every scale, but for the number of angles drawn."""
         import pandas as pd
 
@@ -42,7 +42,7 @@ class Figure5(Reproduction):
         curves = {int(row["dim"]): weight_function(int(row["dim"]), angles, DEGREE) for row in rows}
         peaks = [_peaks(dim) for dim in BEYOND]
         table = pd.DataFrame({"angle": angles, **{f"u_d{dim}": curve.numbers for dim, curve in curves.items()}})
-        return Outcome(
+        return FigureOutcome(
             points=points,
             claims=[_represents(dim) for dim in curves],
             tables={"weight_function": table, "peaks": pd.DataFrame(peaks)},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
-from rankfall.figures.base import Claim, Outcome, Reproduction, Scale
+from rankfall.figures.base import Claim, FigureOutcome, Reproduction, Scale
 from rankfall.models.survey import Survey, survey_configurations
 from rankfall.progress import Progress, silent
 
@@ -50,7 +50,7 @@ class Table1(Reproduction):
     title: ClassVar[str] = "Heads times rank over width in well-known models, and in all architectures"
     statements: ClassVar[tuple[str, ...]] = ("A-tab1",)
 
-    def run(self, scale: Scale, progress: Progress = silent) -> Outcome:
+    def run(self, scale: Scale, progress: Progress = silent) -> FigureOutcome:
         """Every scale reads the well-known ones; `quick` and `paper` read all configurations for the other claims."""
         import pandas as pd
 
@@ -72,7 +72,7 @@ class Table1(Reproduction):
             }
             for shape in known.models
         ]
-        return Outcome(
+        return FigureOutcome(
             points=points,
             claims=self._claims(every) if scale != "smoke" else (),
             tables={

@@ -14,7 +14,7 @@ from rankfall.equilibria.examine import examine, examine_construction
 from rankfall.equilibria.families import families
 from rankfall.equilibria.outside import twisted, twisted_multipliers
 from rankfall.equilibria.stability import multipliers
-from rankfall.figures.base import Claim, Outcome, Reproduction, Scale
+from rankfall.figures.base import Claim, FigureOutcome, Reproduction, Scale
 from rankfall.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Equilibria(Reproduction):
     title: ClassVar[str] = "Equilibria of every rank: how stable, how well conditioned, how far a disturbance grows"
     statements: ClassVar[tuple[str, ...]] = ("B-thm2", "B-thm3")
 
-    def run(self, scale: Scale, progress: Progress = silent) -> Outcome:
+    def run(self, scale: Scale, progress: Progress = silent) -> FigureOutcome:
         import pandas as pd
 
         count, width, around = SIZES[scale]
@@ -44,7 +44,7 @@ class Equilibria(Reproduction):
                 promised = family.strict(count, width, rank)
                 rows.append({"family": family.name, "wanted": rank, "promised_stable": promised, **seen})
         turns = [twisted_row(around, q, d) for d in (2, 3) for q in range((around - 1) // 3 + 1)]
-        return Outcome(
+        return FigureOutcome(
             points=[],
             claims=claims(rows, turns),
             tables={"families": pd.DataFrame(rows), "twisted": pd.DataFrame(turns)},

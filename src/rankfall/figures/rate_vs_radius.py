@@ -12,7 +12,7 @@ from rankfall.dynamics.rate import measured_rate
 from rankfall.dynamics.simulate import simulate
 from rankfall.dynamics.step import random_tokens
 from rankfall.dynamics.weights import DrawnWeights, Recipe
-from rankfall.figures.base import Claim, Outcome, Reproduction, Scale
+from rankfall.figures.base import Claim, FigureOutcome, Reproduction, Scale
 from rankfall.masks import Mask, parse_mask
 from rankfall.progress import Progress, silent
 from rankfall.theory.collapse import collapse_theorem
@@ -39,7 +39,7 @@ class RateVsRadius(Reproduction):
     title: ClassVar[str] = "measured rate of collapse against radius, over many masks"
     statements: ClassVar[tuple[str, ...]] = ("B-thm1",)
 
-    def run(self, scale: Scale, progress: Progress = silent) -> Outcome:
+    def run(self, scale: Scale, progress: Progress = silent) -> FigureOutcome:
         import pandas as pd
 
         size = SIZES[scale]
@@ -72,7 +72,7 @@ class RateVsRadius(Reproduction):
             fit = measured_rate(done.layers, log_mu[:, place].tolist())
             assert fit is not None
             row |= {"law": fit.law, "measured": fit.rate, "r_squared": fit.r_squared}
-        return Outcome(
+        return FigureOutcome(
             points=[],
             claims=_claims(rows),
             tables={"masks": pd.DataFrame(rows)},

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from rankfall.figures.amsel_fig1 import published_errors
-from rankfall.figures.base import Claim, Outcome, Reproduction, Scale
+from rankfall.figures.base import Claim, FigureOutcome, Reproduction, Scale
 from rankfall.figures.trained import error_of, gather, points
 from rankfall.progress import Progress, silent
 from rankfall.training.cell import ALL_RECIPES, Cell
@@ -33,7 +33,7 @@ class TrainedDepth(Reproduction):
     title: ClassVar[str] = "What lets depth train: the published recipe and the stable one"
     statements: ClassVar[tuple[str, ...]] = ("A-fig1",)
 
-    def run(self, scale: Scale, progress: Progress = silent) -> Outcome:
+    def run(self, scale: Scale, progress: Progress = silent) -> FigureOutcome:
         import pandas as pd
 
         cells = figure_cells(scale)
@@ -42,7 +42,7 @@ class TrainedDepth(Reproduction):
         known = {(*key, "published"): value for key, value in published_errors().items()}
         known = {key: value for key, value in known.items() if scale == "paper" and key in asked}
         found = points(trained, BY, known)
-        return Outcome(
+        return FigureOutcome(
             points=found,
             claims=recipe_claims(found) if scale != "smoke" else [],
             tables={"depth": pd.DataFrame(found)},

@@ -14,7 +14,7 @@ from rankfall.dynamics.rate import measured_rate
 from rankfall.dynamics.simulate import simulate
 from rankfall.dynamics.step import FeedForward, Rule, full_block, random_tokens, step
 from rankfall.dynamics.weights import DrawnWeights, Recipe, generator_for
-from rankfall.figures.base import Claim, Outcome, Reproduction, Scale
+from rankfall.figures.base import Claim, FigureOutcome, Reproduction, Scale
 from rankfall.masks import parse_mask
 from rankfall.measures.catalogue import measure
 from rankfall.mechanism.heads import Heads
@@ -44,7 +44,7 @@ class WuFig2(Reproduction):
     title: ClassVar[str] = "mu against depth with random weights, four masks"
     statements: ClassVar[tuple[str, ...]] = ("B-fig2", "B-thm1")
 
-    def run(self, scale: Scale, progress: Progress = silent) -> Outcome:
+    def run(self, scale: Scale, progress: Progress = silent) -> FigureOutcome:
         import pandas as pd
 
         size = SIZES[scale]
@@ -61,7 +61,7 @@ class WuFig2(Reproduction):
             for (variant, mask), curve in curves.items()
             for layer, value in enumerate(curve)
         ]
-        return Outcome(
+        return FigureOutcome(
             points=[],
             claims=_claims(curves, masks),
             tables={"curves": pd.DataFrame(rows)},

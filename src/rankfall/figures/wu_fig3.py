@@ -11,7 +11,7 @@ from torch import Tensor
 from rankfall.dynamics.simulate import simulate
 from rankfall.dynamics.step import random_tokens
 from rankfall.dynamics.weights import DrawnWeights, Recipe
-from rankfall.figures.base import Claim, Outcome, Reproduction, Scale
+from rankfall.figures.base import Claim, FigureOutcome, Reproduction, Scale
 from rankfall.masks import parse_mask
 from rankfall.progress import Progress, silent
 
@@ -37,7 +37,7 @@ class WuFig3(Reproduction):
     title: ClassVar[str] = "mu against depth for three temperatures and four masks"
     statements: ClassVar[tuple[str, ...]] = ("B-fig3",)
 
-    def run(self, scale: Scale, progress: Progress = silent) -> Outcome:
+    def run(self, scale: Scale, progress: Progress = silent) -> FigureOutcome:
         import pandas as pd
 
         size = SIZES[scale]
@@ -49,7 +49,7 @@ class WuFig3(Reproduction):
             for (mask, temperature), curve in curves.items()
             for layer, value in enumerate(curve)
         ]
-        return Outcome(
+        return FigureOutcome(
             points=[],
             claims=_claims(curves, masks),
             tables={"curves": pd.DataFrame(rows)},

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, final
 import torch
 from torch import Tensor
 
-from rankfall.figures.base import Claim, Outcome, Reproduction, Scale
+from rankfall.figures.base import Claim, FigureOutcome, Reproduction, Scale
 from rankfall.figures.pretrained import Subject, subjects
 from rankfall.measures.catalogue import measure
 from rankfall.models.depth.capture import Place, capture
@@ -44,7 +44,7 @@ class WuFig4(Reproduction):
     title: ClassVar[str] = "share of full-rank inputs, smallest singular value and mean |cosine| by layer"
     statements: ClassVar[tuple[str, ...]] = ("B-fig4",)
 
-    def run(self, scale: Scale, progress: Progress = silent) -> Outcome:
+    def run(self, scale: Scale, progress: Progress = silent) -> FigureOutcome:
         """One forward pass a model; every layer is measured on each passage alone, raw and on unit tokens."""
         import pandas as pd
 
@@ -59,7 +59,7 @@ class WuFig4(Reproduction):
         points = [
             {"published": None, "agrees": None, "ours": row["full_rank_share"], **row} for row in _records(by_layer)
         ]
-        return Outcome(
+        return FigureOutcome(
             points=points,
             claims=_claims(by_layer),
             tables={"layers": by_layer},
