@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from matplotlib.lines import Line2D
 
 from rankfall.drawing.canvas import canvas
 from rankfall.drawing.from_matplotlib import plot_of
-
-
-def panels_of(figure: Any) -> list[dict[str, Any]]:
-    return plot_of(figure, "name", "what it says")["panels"]
+from tests.drawing.read import panels_of
 
 
 def test_lines_keep_their_numbers_names_and_scales() -> None:

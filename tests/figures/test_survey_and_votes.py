@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.drawing.read import curves, panels_of, same
 
 from rankfall.catalogue import FIGURES
 from rankfall.figures.base import FigureOutcome
@@ -42,4 +43,11 @@ def test_vote_quality_is_near_theory_for_many_heads(votes: FigureOutcome) -> Non
 
 def test_vote_quality_picture(votes: FigureOutcome) -> None:
     assert votes.draw is not None
-    assert len(votes.draw().axes) == 3
+    *laws, last = panels_of(votes.draw())
+    for panel, law in zip(laws, ("orthonormal", "independent"), strict=True):
+        assert law in panel["title"]
+        for heads in (100, 1_000):
+            mine = [p for p in votes.points if (p["what"], p["law"], p["heads"]) == ("vote", law, heads)]
+            assert same(curves(panel)[f"H = {heads}"], [p["points"] for p in mine], [p["ours"] for p in mine])
+    codes = [p for p in votes.points if p["what"] == "code"]
+    assert same(curves(last)["N = 8"], [p["code_rank"] / 7 for p in codes], [p["ours"] for p in codes])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -69,17 +69,15 @@ def draw_views(rows: Sequence[DepthRow], title: str) -> Figure:
     return figure
 
 
-def draw_head_ranks(heads: Sequence[Mapping[str, Any]], title: str) -> Figure:
+def draw_head_ranks(heads: pd.DataFrame, title: str) -> Figure:
     """A map of heads: bright heads spread their scores over many directions."""
-    layers = max(int(head["layer"]) for head in heads) + 1
-    count = max(int(head["head"]) for head in heads) + 1
+    layers, count = int(heads["layer"].max()) + 1, int(heads["head"].max()) + 1
     grid = np.full((count, layers), np.nan)
-    for head in heads:
-        grid[int(head["head"]), int(head["layer"])] = float(head["qk_effective_rank"])
+    grid[heads["head"], heads["layer"]] = heads["qk_effective_rank"]
     figure, axes = canvas(1, 1, size=(max(4.5, 0.22 * layers + 2), max(3.2, 0.22 * count + 1.2)))
     panel = axes[0, 0]
     panel.grid(False)
-    widest = max(int(head["head_dim"]) for head in heads)
+    widest = int(heads["head_dim"].max())
     image = panel.imshow(grid, aspect="auto", origin="lower", vmin=0, vmax=widest, cmap="viridis")
     figure.colorbar(image, ax=panel, label=f"effective rank, of {widest}")
     panel.set_xlabel("layer")
@@ -90,21 +88,22 @@ def draw_head_ranks(heads: Sequence[Mapping[str, Any]], title: str) -> Figure:
     return figure
 
 
-def draw_ablation(rows: Sequence[Mapping[str, Any]], title: str) -> Figure:
-    """One panel per scaling; the full model in both. Geometric mean over texts."""
+def draw_ablation(rows: pd.DataFrame, title: str) -> Figure:
+    """One panel per scaling; the full model in both. Geometric mean over texts, mask and temperature unchanged."""
     figure, axes = canvas(1, 2, size=(5.4, 3.8), sharey=True)
+    plain = rows[rows["relative_mu"].notna()]
+    if "mask" in plain:
+        plain = plain[plain["mask"].isna()]
+    if "temperature" in plain:
+        plain = plain[plain["temperature"].fillna(1.0) == 1.0]
+    logs = np.log(plain["relative_mu"].astype(float).clip(lower=SMALLEST))
     for panel, scaling in zip(axes[0], ("matched", "raw"), strict=True):
-        wanted = [row for row in rows if row["scaling"] == scaling or row["variant"] == "full model"]
-        for number, variant in enumerate(dict.fromkeys(row["variant"] for row in wanted)):
-            points: dict[int, list[float]] = {}
-            for row in wanted:
-                plain = row.get("mask") is None and row.get("temperature", 1.0) == 1.0
-                if row["variant"] == variant and plain and row["relative_mu"] is not None:
-                    points.setdefault(int(row["layer"]), []).append(max(float(row["relative_mu"]), SMALLEST))
-            layers = sorted(points)
-            values = [float(np.exp(np.mean(np.log(points[layer])))) for layer in layers]
+        wanted = plain[(plain["scaling"] == scaling) | (plain["variant"] == "full model")]
+        for number, variant in enumerate(wanted["variant"].drop_duplicates()):
+            mine = wanted[wanted["variant"] == variant]
+            values = np.exp(logs[mine.index].groupby(mine["layer"]).mean())
             panel.plot(
-                layers, values, "-", marker=MARKERS[number], color=COLOURS[number], markersize=4, label=variant
+                values.index, values, "-", marker=MARKERS[number], color=COLOURS[number], markersize=4, label=variant
             )
         panel.set_yscale("log")
         panel.set_xlabel("layer")

@@ -103,7 +103,7 @@ def _parts(result: AuditResult, tables: dict[str, Grid]) -> Section:
         "Blocks taken apart",
         "The model's own attention modules, replayed without norm, residual or feed-forward layers, each replay"
         " verified first. Scale-matched: one factor a layer gives tokens the size that the layer really got.",
-        draw_ablation(result.ablation, f"What holds the rank up, {result.model.name}"),
+        draw_ablation(tables["ablation"].table, f"What holds the rank up, {result.model.name}"),
     )
     return Section("What holds the rank up", (), [picture, tables["ablation"]])
 
@@ -115,7 +115,7 @@ def _heads(result: AuditResult, tables: dict[str, Grid]) -> Section:
         "head_rank",
         "Effective rank of every head",
         "Of the query/key form, by probing the running model. Heads that spread over few directions are dark.",
-        draw_head_ranks(result.heads, f"Head rank, {result.model.name}"),
+        draw_head_ranks(tables["heads"].table, f"Head rank, {result.model.name}"),
     )
     return Section("Head rank", (), [picture, tables["heads"]])
 
@@ -187,9 +187,10 @@ def heads_table(pairs: list[tuple[str, AuditResult]]) -> pd.DataFrame:
     """Effective rank of query/key forms, as a median per layer and as a share of the head's width."""
     import pandas as pd
 
-    heads = pd.DataFrame([{"model": name, **dict(head)} for name, one in pairs for head in one.heads])
-    if heads.empty:
+    found = [one.tables()["heads"].assign(model=name) for name, one in pairs if one.heads]
+    if not found:
         return pd.DataFrame({"model": [name for name, _ in pairs]})
+    heads = pd.concat(found)
     heads["share"] = heads["qk_effective_rank"] / heads["head_dim"]
     chosen = ["head_dim", "qk_rank", "qk_effective_rank", "share"]
     return heads.groupby(["model", "layer"], sort=False)[chosen].median().reset_index()
