@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import numpy as np
@@ -31,6 +32,13 @@ class Figure5(Reproduction):
     id: ClassVar[str] = "amsel/fig5"
     title: ClassVar[str] = "weight function u over the angle between query and key"
     statements: ClassVar[tuple[str, ...]] = ("A-fig5",)
+    columns: ClassVar[Mapping[str, str]] = {
+        "degree": "degree of the harmonic polynomial",
+        "representing": "largest weight of the function that represents the target",
+        "log10_representing": "decimal logarithm of the largest weight of the function that represents the target",
+        "log10_published_scaling": "the same, scaled so that the published peaks are met",
+        **{f"u_d{d}": f"weight function at that angle, d = {d}" for d in (4, 6, 8, 16, 32, 64)},
+    }
 
     def run(self, scale: Scale, progress: Progress = silent) -> FigureOutcome:
         """Closed form: the same at every scale, but for the number of angles drawn."""

@@ -42,6 +42,15 @@ class RandomFeatures(Reproduction):
     id: ClassVar[str] = "amsel/random-features"
     title: ClassVar[str] = "best combination of H random rank-1 heads"
     statements: ClassVar[tuple[str, ...]] = ("A-rf", "A-thm2")
+    columns: ClassVar[Mapping[str, str]] = {
+        "lower_bound": "error that no rank-one heads of this number go below",
+        "excess_at_most": "by how much the error can exceed the least one, since the solution is approximate",
+        "condition": "condition number of the system solved",
+        "iterations": "steps of conjugate gradients",
+        "within_tolerance": "whether ours is near the published point; keys were fitted to it, so it decides nothing",
+        "independent": "error with keys independent of queries",
+        "signed": "error with keys equal or opposite to queries",
+    }
 
     def run(self, scale: Scale, progress: Progress = silent) -> FigureOutcome:
         """Every width and design on one draw of heads, nested: smoke to 2^8 heads, quick 2^12, paper 2^16."""

@@ -74,6 +74,8 @@ class Reproduction(ABC):
     title: ClassVar[str]
     statements: ClassVar[tuple[str, ...]]
     """The statements of the papers that this figure makes visible, such as `A-fig1` or `B-thm2`."""
+    columns: ClassVar[Mapping[str, str]] = {}
+    """What the columns of its tables mean, where the report's own words do not say it."""
 
     @abstractmethod
     def run(self, scale: Scale, progress: Progress = silent) -> FigureOutcome:

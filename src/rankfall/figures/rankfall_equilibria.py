@@ -31,6 +31,26 @@ class Equilibria(Reproduction):
     id: ClassVar[str] = "rankfall/equilibria"
     title: ClassVar[str] = "Equilibria of every rank: how stable, how well conditioned, how far a disturbance grows"
     statements: ClassVar[tuple[str, ...]] = ("B-thm2", "B-thm3")
+    columns: ClassVar[Mapping[str, str]] = {
+        "wanted": "rank asked for",
+        "rank": "rank found",
+        "promised_stable": "whether the family is proved to be stable",
+        "rank_tolerance": "singular values below this count as zero",
+        "smallest_singular_value": "smallest singular value that counts",
+        "next_singular_value": "largest singular value that does not",
+        "spectral_radius": "spectral radius of the Jacobian on the tangent space; below 1 is stable",
+        "spectral_radius_float64": "the same, in ordinary precision",
+        "uncertainty": "how far the spectral radius can be off by rounding",
+        "digits": "digits of the arithmetic that decided, where float64 could not",
+        "stable": "whether the fixed point is strictly stable",
+        "neutral_directions": "directions that neither grow nor shrink",
+        "transient_growth": "most that a small disturbance grows before it shrinks",
+        "dimension": "dimension of the tangent space",
+        "residual": "how far a layer moves the tokens",
+        "turns": "times that the twisted state goes around the circle",
+        "predicted": "the largest multiplier of the Jacobian by its closed form",
+        "measured": "the largest multiplier of the Jacobian, the rigid rotation left out",
+    }
 
     def run(self, scale: Scale, progress: Progress = silent) -> FigureOutcome:
         import pandas as pd

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import numpy as np
@@ -38,6 +39,13 @@ class RateVsRadius(Reproduction):
     id: ClassVar[str] = "rankfall/rate-vs-radius"
     title: ClassVar[str] = "measured rate of collapse against radius, over many masks"
     statements: ClassVar[tuple[str, ...]] = ("B-thm1",)
+    columns: ClassVar[Mapping[str, str]] = {
+        "strongly_connected": "whether every token reaches every token",
+        "tail_rate": "second eigenvalue of uniform attention: the factor per layer in the end",
+        "bound": "factor per layer that B-thm1 proves",
+        "bound_speed": "minus the logarithm of that factor",
+        "r_squared": "share of the variance of log mu that a straight line explains",
+    }
 
     def run(self, scale: Scale, progress: Progress = silent) -> FigureOutcome:
         import pandas as pd

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
@@ -44,6 +45,11 @@ class VoteQualityFigure(Reproduction):
     id: ClassVar[str] = "rankfall/vote-quality"
     title: ClassVar[str] = "Votes of rank-1 heads as the context grows, and the rank that the second layer needs"
     statements: ClassVar[tuple[str, ...]] = ("A-thm7", "A-conj8")
+    columns: ClassVar[Mapping[str, str]] = {
+        "points": "points N to choose among",
+        "code_rank": "rank of the code in which the votes are held",
+        "predicted": "the asymptotic error of the vote",
+    }
 
     def run(self, scale: Scale, progress: Progress = silent) -> FigureOutcome:
         size = SIZES[scale]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
@@ -104,6 +105,15 @@ class WuFig1(Reproduction):
     id: ClassVar[str] = "wu/fig1"
     title: ClassVar[str] = "Two tokens: they meet without LayerNorm, and may stay apart with it"
     statements: ClassVar[tuple[str, ...]] = ("B-fig1", "B-thm3")
+    columns: ClassVar[Mapping[str, str]] = {
+        "end_angle": "angle at which the second token ends",
+        "apart": "whether the two tokens stayed apart",
+        "predicted_apart": "whether the closed form of the basin says so",
+        "x": "first coordinate of the second token",
+        "y": "second coordinate of the second token",
+        "multiplier": "factor by which a layer moves a neighbour of the fixed point towards it or away",
+        "closed_form": "the value by formula",
+    }
 
     def run(self, scale: Scale, progress: Progress = silent) -> FigureOutcome:
         import pandas as pd

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, final
 
 from torch import Tensor
@@ -36,6 +37,9 @@ class WuFig3(Reproduction):
     id: ClassVar[str] = "wu/fig3"
     title: ClassVar[str] = "mu against depth for three temperatures and four masks"
     statements: ClassVar[tuple[str, ...]] = ("B-fig3",)
+    columns: ClassVar[Mapping[str, str]] = {
+        "d_qk": "temperature: scores are divided by its square root before the softmax"
+    }
 
     def run(self, scale: Scale, progress: Progress = silent) -> FigureOutcome:
         import pandas as pd

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import torch
@@ -43,6 +44,10 @@ class WuFig4(Reproduction):
     id: ClassVar[str] = "wu/fig4"
     title: ClassVar[str] = "share of full-rank inputs, smallest singular value and mean |cosine| by layer"
     statements: ClassVar[tuple[str, ...]] = ("B-fig4",)
+    columns: ClassVar[Mapping[str, str]] = {
+        "full_rank_share": "share of texts whose tokens have full numerical rank",
+        "unit_min_singular_value": "smallest singular value of tokens scaled to length one",
+    }
 
     def run(self, scale: Scale, progress: Progress = silent) -> FigureOutcome:
         """One forward pass a model; every layer is measured on each passage alone, raw and on unit tokens."""

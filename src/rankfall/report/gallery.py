@@ -49,7 +49,7 @@ def _answer(figure: Reproduction, outcome: FigureOutcome, record: dict[str, Any]
 def _section(figure: Reproduction, outcome: FigureOutcome, record: dict[str, Any]) -> Section:
     import pandas as pd
 
-    meaning = definitions_of(figure.id)
+    meaning = definitions_of(figure)
     command = f"rankfall reproduce {figure.id} --scale {record['scale']}"
     blocks: list[Picture | Grid] = []
     if outcome.draw is not None:
