@@ -53,7 +53,8 @@ def _section(figure: Reproduction, outcome: FigureOutcome, record: dict[str, Any
     command = f"rankfall reproduce {figure.id} --scale {record['scale']}"
     blocks: list[Picture | Grid] = []
     if outcome.draw is not None:
-        caption = f"Makes visible {', '.join(figure.statements)}. Scale: {record['scale']}."
+        shown = f"Shows {', '.join(figure.statements)}. " if figure.statements else ""
+        caption = f"{shown}Scale: {record['scale']}."
         blocks.append(Picture(block_name(figure.id), figure.title, caption, outcome.draw(), command))
     if outcome.claims:
         claims = pd.DataFrame(
