@@ -1,7 +1,5 @@
 """The page that `rankfall explore` opens: a marimo notebook that lays out what the other files of this room make."""
 
-from __future__ import annotations
-
 import marimo
 
 # /// script

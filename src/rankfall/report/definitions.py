@@ -32,7 +32,7 @@ COLUMNS: dict[str, str] = {
     "ov_effective_rank": "exponential of the entropy of the squared singular values of the value/output form",
     "qk_norm": "Frobenius norm of the query/key form",
     "ov_norm": "Frobenius norm of the value/output form",
-    "offset": "distance between the asking and the asked token at which a rotary head was probed",
+    "offset": "distance between the query token and the key token at which a rotary head was probed",
     "mse_lower_bound": "least squared error with which a layer of this shape, skip connection included, can find the "
     "nearer of two orthonormal points (A-thm2), whatever its weights",
     "share": "effective rank of the query/key form over the most that it can be",
