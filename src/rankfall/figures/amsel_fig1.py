@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
+from rankfall.drawing.rank_curves import rank_curves
 from rankfall.figures.base import Claim, FigureOutcome, Reproduction, Scale, published
 from rankfall.figures.trained import error_of, gather, points
 from rankfall.progress import Progress, silent
@@ -13,7 +14,7 @@ from rankfall.training.cell import DATA, Cell
 from rankfall.training.grid import read_grid
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    pass
 
 BY = ("layers", "multiplier", "rank")
 GRIDS = ("amsel-fig1", "amsel-fig1-fresh", "amsel-fig1-extra")
@@ -48,7 +49,12 @@ class Figure1(Reproduction):
             points=found,
             claims=[claim for claim in (cliff(found, cells[0].dim, CLIFF[scale]),) if claim is not None],
             tables={"figure1": pd.DataFrame(found)},
-            draw=lambda: _draw(drawn, cells[0].dim),
+            draw=lambda: rank_curves(
+                drawn,
+                panel=lambda record: f"{record['layers']} layer{'s' if record['layers'] > 1 else ''}",
+                line=lambda record: f"m = {record['multiplier']}",
+                width=lambda record: record.get("width", cells[0].dim),
+            ),
             notes=[*notes, REPEATED],
         )
 
@@ -98,17 +104,6 @@ def _published_records(known: Mapping[tuple[int, ...], float]) -> list[dict[str,
         for (layers, multiplier, rank), value in known.items()
         if (layers, multiplier) == (1, 1)
     ]
-
-
-def _draw(records: Sequence[Mapping[str, Any]], dim: int) -> Figure:
-    from rankfall.drawing.rank_curves import rank_curves
-
-    return rank_curves(
-        records,
-        panel=lambda record: f"{record['layers']} layer{'s' if record['layers'] > 1 else ''}",
-        line=lambda record: f"m = {record['multiplier']}",
-        width=lambda record: record.get("width", dim),
-    )
 
 
 REPRODUCTION = Figure1()

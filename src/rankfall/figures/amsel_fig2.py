@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
+from rankfall.drawing.canvas import COLOURS, canvas
 from rankfall.figures.amsel_fig1 import SMALL
 from rankfall.figures.base import Claim, FigureOutcome, Reproduction, Scale
 from rankfall.figures.trained import gather
@@ -101,8 +102,6 @@ def _claims(records: Sequence[Mapping[str, Any]], least: float) -> list[Claim]:
 
 
 def _draw(records: Sequence[Mapping[str, Any]]) -> Figure:
-    from rankfall.drawing.canvas import COLOURS, canvas
-
     figure, axes = canvas(1, 2)
     heads = sorted({record["heads"] for record in records} | set(PUBLISHED["angle"]))
     for ax, (measure, label) in zip(

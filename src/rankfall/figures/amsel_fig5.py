@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import numpy as np
 
+from rankfall.drawing.canvas import canvas
 from rankfall.figures.base import Claim, FigureOutcome, Reproduction, Scale, published
 from rankfall.progress import Progress, silent
 from rankfall.theory.harmonics import Floats
@@ -89,8 +90,6 @@ def _represents(dim: int) -> Claim:
 
 
 def _draw(curves: dict[int, WeightFunction], peaks: list[dict[str, Any]]) -> Figure:
-    from rankfall.drawing.canvas import canvas
-
     figure, axes = canvas(1, len(curves) + 1, size=(4.0, 3.4))
     for axis, (dim, curve) in zip(axes[0], curves.items(), strict=False):
         axis.plot(curve.angles, curve.numbers, linewidth=0.8)

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
+from rankfall.drawing.rank_curves import rank_curves
 from rankfall.figures.base import Claim, FigureOutcome, Reproduction, Scale
 from rankfall.figures.trained import error_of, gather, points
 from rankfall.progress import Progress, silent
@@ -117,8 +118,6 @@ def measured_errors(found: Sequence[Mapping[str, Any]]) -> dict[int, float]:
 
 
 def _draw(found: Sequence[Mapping[str, Any]], dim: int, least: float) -> Figure:
-    from rankfall.drawing.rank_curves import rank_curves
-
     figure = rank_curves(
         found,
         panel=lambda record: "in-context linear regression",

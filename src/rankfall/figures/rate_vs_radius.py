@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, final
 import numpy as np
 from scipy.stats import spearmanr
 
+from rankfall.drawing.canvas import COLOURS, MARKERS, canvas
 from rankfall.dynamics.rate import measured_rate
 from rankfall.dynamics.simulate import simulate
 from rankfall.dynamics.step import random_tokens
@@ -160,8 +161,6 @@ def _claims(rows: list[dict[str, Any]]) -> list[Claim]:
 
 
 def _draw(rows: list[dict[str, Any]]) -> Figure:
-    from rankfall.drawing.canvas import COLOURS, MARKERS, canvas
-
     figure, axes = canvas(1, 2, size=(6.0, 4.4))
     by_radius, by_eigenvalue = axes[0]
     families = list(dict.fromkeys(row["family"] for row in rows))

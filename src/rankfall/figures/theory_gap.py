@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import torch
 
+from rankfall.drawing.canvas import COLOURS, canvas
 from rankfall.figures.amsel_random_features import measured_curve
 from rankfall.figures.base import Claim, FigureOutcome, Reproduction, Scale
 from rankfall.mechanism.heads import Heads, attention
@@ -118,8 +119,6 @@ def _claims(rows: list[dict[str, Any]], linear: float, error_bar: float) -> list
 
 
 def _draw(rows: list[dict[str, Any]]) -> Figure:
-    from rankfall.drawing.canvas import COLOURS, canvas
-
     figure, axes = canvas(size=(8.6, 5.2))
     axis = axes[0, 0]
     for what in dict.fromkeys(row["what"] for row in rows):

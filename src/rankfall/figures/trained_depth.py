@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
+from rankfall.drawing.rank_curves import rank_curves
 from rankfall.figures.amsel_fig1 import published_errors
 from rankfall.figures.base import Claim, FigureOutcome, Reproduction, Scale
 from rankfall.figures.trained import error_of, gather, points
@@ -17,7 +18,7 @@ from rankfall.training.cell import ALL_RECIPES, Cell
 from rankfall.training.grid import read_grid
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    pass
 
 GRID = "depth"
 BY = ("layers", "multiplier", "rank", "recipe")
@@ -46,7 +47,12 @@ class TrainedDepth(Reproduction):
             points=found,
             claims=recipe_claims(found) if scale != "smoke" else [],
             tables={"depth": pd.DataFrame(found)},
-            draw=lambda: _draw(found, cells[0].dim),
+            draw=lambda: rank_curves(
+                found,
+                panel=lambda record: f"{record['layers']} layers, m = {record['multiplier']}",
+                line=lambda record: f"recipe {record['recipe']}",
+                width=lambda record: cells[0].dim,
+            ),
             notes=[
                 *notes,
                 f"Fresh data, {cells[0].steps:,} steps. The published points are training losses after 100,000 steps "
@@ -95,17 +101,6 @@ def recipe_claims(found: Sequence[Mapping[str, Any]]) -> list[Claim]:
                 )
             )
     return claims
-
-
-def _draw(found: Sequence[Mapping[str, Any]], dim: int) -> Figure:
-    from rankfall.drawing.rank_curves import rank_curves
-
-    return rank_curves(
-        found,
-        panel=lambda record: f"{record['layers']} layers, m = {record['multiplier']}",
-        line=lambda record: f"recipe {record['recipe']}",
-        width=lambda record: dim,
-    )
 
 
 REPRODUCTION = TrainedDepth()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, final
 import torch
 from torch import Tensor
 
+from rankfall.drawing.canvas import COLOURS, canvas
 from rankfall.dynamics.mixing import MaskPlan
 from rankfall.dynamics.rate import measured_rate
 from rankfall.dynamics.simulate import simulate
@@ -176,8 +177,6 @@ def _claims(curves: dict[tuple[str, str], Tensor], masks: list[str]) -> list[Cla
 
 
 def _draw(curves: dict[tuple[str, str], Tensor], masks: list[str]) -> Figure:
-    from rankfall.drawing.canvas import COLOURS, canvas
-
     figure, axes = canvas(1, len(VARIANTS), size=(3.6, 3.6))
     for axis, variant in zip(axes[0], VARIANTS, strict=True):
         lowest = -1.0

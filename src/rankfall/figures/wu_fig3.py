@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, final
 
 from torch import Tensor
 
+from rankfall.drawing.canvas import COLOURS, canvas
 from rankfall.dynamics.simulate import simulate
 from rankfall.dynamics.step import random_tokens
 from rankfall.dynamics.weights import DrawnWeights, Recipe
@@ -125,8 +126,6 @@ def _claims(curves: dict[tuple[str, float], Tensor], masks: list[str]) -> list[C
 
 
 def _draw(curves: dict[tuple[str, float], Tensor], masks: list[str]) -> Figure:
-    from rankfall.drawing.canvas import COLOURS, canvas
-
     figure, axes = canvas(1, len(masks), size=(3.6, 3.6))
     for axis, mask in zip(axes[0], masks, strict=True):
         for temperature, name, colour in zip(TEMPERATURES, NAMES, COLOURS, strict=False):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, final
 import torch
 from torch import Tensor
 
+from rankfall.drawing.canvas import COLOURS, canvas
 from rankfall.figures.base import Claim, FigureOutcome, Reproduction, Scale
 from rankfall.figures.pretrained import Subject, subjects
 from rankfall.measures.catalogue import measure
@@ -158,8 +159,6 @@ def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _draw(table: pd.DataFrame) -> Figure:
-    from rankfall.drawing.canvas import COLOURS, canvas
-
     models = list(table["model"].unique())
     figure, axes = canvas(len(models), len(PANELS), size=(3.7, 2.9))
     for row, model in enumerate(models):
