@@ -12,6 +12,7 @@ app = marimo.App(app_title="rankfall: for an engineer")
 def _():
     import marimo as mo
 
+    from rankfall.drawing.plan import draw_plan
     from rankfall.dynamics.experiment import Experiment, run
     from rankfall.dynamics.step import Rule
     from rankfall.dynamics.weights import WeightRecipe
@@ -28,6 +29,7 @@ def _():
         Rule,
         Sharing,
         candidates,
+        draw_plan,
         floor_column,
         heads_needed,
         mo,
@@ -52,8 +54,9 @@ def _(mo):
 
 
 @app.cell
-def _(Sharing, candidates, floor_column, mo, plan, reference_shape):
+def _(Sharing, candidates, draw_plan, floor_column, mo, plan, reference_shape):
     reference = reference_shape(dim=768, layers=12, context=1024, heads=12, hidden=3072, sharing=Sharing())
+    rows = plan(candidates(reference, Sharing()), [floor_column])
     head_choices = [
         {
             "heads": row["heads"],
@@ -63,12 +66,13 @@ def _(Sharing, candidates, floor_column, mo, plan, reference_shape):
             "KV cache, MiB": row["kv_cache_bytes"] / 2**20,
             "error floor": round(row["mse_lower_bound"], 4),
         }
-        for row in plan(candidates(reference, Sharing()), [floor_column])
+        for row in rows
     ]
     for _row in head_choices:
         print(_row)
-    mo.ui.table(head_choices, selection=None)
-    return (head_choices,)
+    picture = draw_plan([{"step_seconds": None} | row for row in rows], "width 768: floors at equal cost")
+    mo.vstack([mo.ui.table(head_choices, selection=None), picture])
+    return head_choices, picture, rows
 
 
 @app.cell

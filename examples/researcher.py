@@ -16,6 +16,7 @@ def _():
     import marimo as mo
     import torch
 
+    from rankfall.drawing.collapse import curve_of, draw_collapse
     from rankfall.dynamics.experiment import Experiment, run
     from rankfall.dynamics.weights import WeightRecipe
     from rankfall.masks import Mask, MaskSchedule, parse_mask
@@ -31,7 +32,9 @@ def _():
         Mask,
         MaskSchedule,
         WeightRecipe,
+        curve_of,
         dataclass,
+        draw_collapse,
         draw_heads,
         fit,
         mo,
@@ -97,18 +100,20 @@ def _(Experiment, MaskSchedule, PowersOfTwo, WeightRecipe, parse_mask, run):
     ]
     for _row in collapse:
         print(_row)
-    return (collapse,)
+    return collapse, reports
 
 
 @app.cell
-def _(collapse, mo):
+def _(collapse, curve_of, draw_collapse, mo, reports):
+    picture = draw_collapse([curve_of(report) for report in reports], "32 tokens, random weights")
     mo.vstack(
         [
             mo.md("The bound holds, far from tight; the second eigenvalue of uniform attention gives the rate."),
             mo.ui.table(collapse, selection=None),
+            picture,
         ]
     )
-    return
+    return (picture,)
 
 
 @app.cell

@@ -16,9 +16,10 @@ def _():
     import torch
     from torch import nn
 
+    from rankfall.drawing.canvas import canvas
     from rankfall.models.monitor.monitor import RankMonitor, RankWarning
 
-    return RankMonitor, RankWarning, mo, nn, torch, warnings
+    return RankMonitor, RankWarning, canvas, mo, nn, torch, warnings
 
 
 @app.cell
@@ -97,9 +98,20 @@ def _(watched):
 
 
 @app.cell
-def _(bare_log, bare_warnings, last, mo, usual_log, usual_warnings):
+def _(bare_log, canvas, last, usual_log):
+    picture, _axes = canvas()
+    for _name, _log in (("usual", usual_log), ("without residual and norm", bare_log)):
+        _axes[0, 0].plot([row["step"] for row in _log], [row[last] for row in _log], marker="o", label=_name)
+    _axes[0, 0].set(xlabel="step", ylabel="effective rank at the last block", ylim=(0, None))
+    _axes[0, 0].legend()
+    return (picture,)
+
+
+@app.cell
+def _(bare_log, bare_warnings, last, mo, picture, usual_log, usual_warnings):
     mo.vstack(
         [
+            picture,
             mo.ui.table(
                 [
                     {"step": usual["step"], "usual": round(usual[last], 3), "bare": round(bare[last], 3)}

@@ -43,7 +43,7 @@ ROOMS = (
     "cli",
     "__main__",
 )
-HEAVY = ("matplotlib", "plotly", "transformers", "duckdb", "ray", "pandas", "typer", "marimo", "triton")
+HEAVY = ("matplotlib", "transformers", "duckdb", "ray", "pandas", "typer", "marimo", "triton")
 
 
 def room_of(module: str) -> str:

@@ -10,6 +10,8 @@ import pytest
 
 pytest.importorskip("marimo", reason="the extra app is not installed")
 
+from tests.drawing.read import curves, panels_of, same
+
 FOLDER = Path(__file__).parents[2] / "examples"
 
 
@@ -31,6 +33,11 @@ def test_researcher() -> None:
     for row in rows.values():
         assert row["measured factor a layer"] == pytest.approx(row["tail by linear theory"], rel=1e-3)
         assert row["measured factor a layer"] < row["theorem's bound"] < 1
+    drawn = curves(panels_of(found["picture"])[0])
+    for report in found["reports"]:
+        records = report.records
+        layers = [row["layer"] for row in records]
+        assert same(drawn[str(report.mask)], layers, [row["log10_mu"] for row in records])
     for row in found["head_rank"]:
         assert row["floor of any weights"] < row["random heads, fitted"]
         # The prediction is asymptotic in the width, which is 16 here.
@@ -41,6 +48,10 @@ def test_engineer() -> None:
     found = values_of("engineer")
     usual = found["head_choices"][0]
     assert (usual["heads"], usual["rank"]) == (12, 64)
+    (panel,) = panels_of(found["picture"])
+    floors = {row["rank"]: row["mse_lower_bound"] for row in found["rows"] if "parameters" in row["equal"]}
+    ranks, drawn = next(curve for name, curve in curves(panel).items() if "skip" not in name)
+    assert drawn == pytest.approx([floors[rank] for rank in ranks], rel=1e-6)
     fewest = min(found["head_choices"], key=lambda row: row["heads"])
     assert (fewest["rank"], fewest["error floor"]) == (768, 0.0)
     assert list(found["counts"].values()) == sorted(found["counts"].values(), reverse=True)
@@ -54,5 +65,8 @@ def test_training() -> None:
     last = found["last"]
     assert min(row[last] for row in found["usual_log"]) > 5
     assert max(row[last] for row in found["bare_log"]) < 1.01
+    drawn = curves(panels_of(found["picture"])[0])
+    for name, log in (("usual", found["usual_log"]), ("without residual and norm", found["bare_log"])):
+        assert same(drawn[name], [row["step"] for row in log], [row[last] for row in log])
     assert found["usual_warnings"] == []
     assert any("collapse at blocks.5" in line for line in found["bare_warnings"])

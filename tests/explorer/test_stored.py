@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from rankfall.explorer.element import element
+from rankfall.drawing.plots import element
 from rankfall.explorer.stored import (
     REPORTS,
     STORE,

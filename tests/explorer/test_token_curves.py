@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from rankfall.drawing.plots import element
 from rankfall.errors import RequestError
-from rankfall.explorer.element import element
 from rankfall.explorer.same_result import token_command, token_python
 from rankfall.explorer.state import TokenState
 from rankfall.explorer.token_curves import (
@@ -137,10 +137,11 @@ def test_attention_is_that_of_the_recorded_layer() -> None:
         torch.testing.assert_close(attention.sum(dim=-1), torch.ones(10, dtype=torch.float64))
         torch.testing.assert_close(attention @ curves.tokens[row], curves.tokens[row + 1])
     plot = draw_attention(attention, state.mask, 7)
-    sent = unpacked(plot["values"], torch.uint16).to(torch.int64).reshape(10, 10)
+    (one,) = series_of(plot)
+    sent = unpacked(one["packed"], torch.uint16).to(torch.int64).reshape(10, 10)
     forbidden = abs(torch.arange(10)[:, None] - torch.arange(10)) > 2
     assert torch.equal(sent == 65535, forbidden)
-    shown = (sent.double() / 65534 * plot["top"]).masked_fill(forbidden, 0.0)
+    shown = (sent.double() / 65534 * one["top"]).masked_fill(forbidden, 0.0)
     torch.testing.assert_close(shown, attention, atol=0.5 / 65534 + 1e-12, rtol=0)
 
 

@@ -36,7 +36,8 @@ def test_figures_name_known_statements(identity: str) -> None:
     figure = FIGURES[identity]
     assert figure.id == identity
     assert figure.title
-    assert figure.statements
+    # What goes beyond the papers may show no statement of theirs.
+    assert figure.statements or identity.startswith("rankfall/")
     assert set(figure.statements) <= KNOWN
 
 

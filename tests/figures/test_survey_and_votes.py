@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from tests.drawing.read import curves, panels_of, same
 
 from rankfall.catalogue import FIGURES
-from rankfall.figures.base import Outcome
+from rankfall.figures.base import FigureOutcome
 
 
 @pytest.fixture(scope="module")
-def votes() -> Outcome:
+def votes() -> FigureOutcome:
     return FIGURES["rankfall/vote-quality"].run("smoke")
 
 
@@ -23,13 +24,13 @@ def test_table1_well_known_models_follow_the_rule() -> None:
     assert len(outcome.draw().axes) == 2
 
 
-def test_vote_quality_claims_hold(votes: Outcome) -> None:
+def test_vote_quality_claims_hold(votes: FigureOutcome) -> None:
     assert len(votes.claims) == 4
     assert [claim.statement for claim in votes.claims if not claim.holds] == []
     assert all(point["published"] is None for point in votes.points)
 
 
-def test_vote_quality_is_near_theory_for_many_heads(votes: Outcome) -> None:
+def test_vote_quality_is_near_theory_for_many_heads(votes: FigureOutcome) -> None:
     """150 samples at H=1000, d=16: the leading term within 4 standard errors and a fifth for the next term."""
     compared = 0
     for point in votes.points:
@@ -40,6 +41,13 @@ def test_vote_quality_is_near_theory_for_many_heads(votes: Outcome) -> None:
     assert compared == 3
 
 
-def test_vote_quality_picture(votes: Outcome) -> None:
+def test_vote_quality_picture(votes: FigureOutcome) -> None:
     assert votes.draw is not None
-    assert len(votes.draw().axes) == 3
+    *laws, last = panels_of(votes.draw())
+    for panel, law in zip(laws, ("orthonormal", "independent"), strict=True):
+        assert law in panel["title"]
+        for heads in (100, 1_000):
+            mine = [p for p in votes.points if (p["what"], p["law"], p["heads"]) == ("vote", law, heads)]
+            assert same(curves(panel)[f"H = {heads}"], [p["points"] for p in mine], [p["ours"] for p in mine])
+    codes = [p for p in votes.points if p["what"] == "code"]
+    assert same(curves(last)["N = 8"], [p["code_rank"] / 7 for p in codes], [p["ours"] for p in codes])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.drawing.read import curves, panels_of, same
 
 from rankfall.catalogue import FIGURES
 from rankfall.drawing.canvas import save
@@ -27,4 +28,13 @@ def test_claims(figure, tmp_path) -> None:
         assert expected in statement
     assert outcome.agrees is (not failed)
     assert all(len(table) > 0 for table in outcome.tables.values())
-    assert save(outcome.draw(), tmp_path / "figure.png").stat().st_size > 10_000
+    picture = outcome.draw()
+    assert save(picture, tmp_path / "figure.png").stat().st_size > 10_000
+    if figure == "wu/fig3":
+        table = outcome.tables["curves"]
+        names = {"d_QK = 1/64": 1 / 64, "d_QK = 1": 1.0, "d_QK = 64": 64.0}
+        for panel in panels_of(picture):
+            assert curves(panel).keys() == names.keys()
+            for name, temperature in names.items():
+                mine = table[(table["mask"] == panel["title"]) & (table["d_qk"] == temperature)].iloc[1:]
+                assert same(curves(panel)[name], mine["layer"], mine["log10_mu"])

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from tests.drawing.read import curves, panels_of, same
 
 from rankfall.catalogue import FIGURES
 from rankfall.drawing.canvas import save
@@ -27,8 +29,14 @@ def test_smoke_scale_agrees_and_draws(name: str, tmp_path: Path) -> None:
     assert all(len(table) > 0 for table in outcome.tables.values())
 
 
-def test_shares_are_those_of_the_closed_form() -> None:
+def test_shares_are_those_of_the_closed_form_and_of_the_picture() -> None:
     outcome = FIGURES["wu/fig1"].run("smoke")
+    basin = next(table for table in outcome.tables.values() if "end_angle" in table)
+    drawn = curves(panels_of(outcome.draw())[2])
+    for name, chosen in (("apart", basin["apart"]), ("together", ~basin["apart"])):
+        mine = np.degrees(basin[chosen])
+        assert same(drawn[f"simulated: {name}"], mine["angle"], mine["end_angle"])
+    assert len(drawn["simulated: apart"][0]) / len(basin) == pytest.approx(outcome.points[0]["ours"], abs=1e-3)
     alone, pairs = outcome.points
     assert alone["ours"] == pytest.approx(5 / 12, abs=1e-3)
     # Independent simulation: 7.7 per cent; three standard errors of 1000 pairs.

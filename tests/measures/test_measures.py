@@ -11,9 +11,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rankfall.dynamics.simulate import simulate
 
 from rankfall.catalogue import MEASURES
-from rankfall.dynamics.simulate import simulate
 from rankfall.dynamics.weights import SharedWeights
 from rankfall.errors import RequestError
 from rankfall.masks import Complete

@@ -17,11 +17,11 @@ from rankfall.masks import parse_schedule
 from rankfall.models.audit import audit
 from rankfall.models.result import AuditResult
 from rankfall.models.verdict import Reason, advice
-from rankfall.report.audit import audit_document
-from rankfall.report.comparison import comparison_document, depth_table, labels
+from rankfall.report.audit import audit_document, comparison_document, depth_table, labels
 from rankfall.report.gallery import gallery
 from rankfall.report.page import render
 from rankfall.report.simulation import simulation_document
+from tests.drawing.read import curves, panels_of, same
 from tests.models.small import save_small, some_text
 
 
@@ -53,9 +53,21 @@ def test_simulation_answers_for_every_mask() -> None:
     assert "do not collapse" in in_star.verdict
     assert in_star.level == "good"
     assert any("does not apply" in reason and "no token that reaches" in reason for reason in in_star.reasons)
-    layers = next(grid for grid in document.grids() if grid.name == "layers").table
-    assert len(layers) == 3 * 41
+    grids = {grid.name: grid.table for grid in document.grids()}
+    assert len(grids["layers"]) == 3 * 41
     assert "a title" in render(document)
+    # Words and picture are the tables' numbers.
+    rates = grids["rates"].set_index("mask")
+    assert f"by the factor {rates.loc['causal', 'measured']:.4g} a layer" in causal.verdict
+    assert f"second eigenvalue of uniform attention: {rates.loc['causal', 'second eigenvalue']:.4g}" in causal.reasons
+    theorem = next(reason for reason in causal.reasons if "B-thm1" in reason)
+    assert theorem == f"B-thm1 applies and promises at most {reports[0].theorem.bound.rate:.6g}"
+    assert rates.loc["causal", "theorem's bound"] == reports[0].theorem.bound.rate
+    deep, _, ranks = panels_of(document.pictures()[0].figure)
+    for mask, mine in grids["layers"].groupby("mask"):
+        assert same(curves(ranks)[mask], mine["layer"], mine["effective_rank"])
+        if mask != "complete":
+            assert same(curves(deep)[mask], mine["layer"], mine["log10_mu"])
 
 
 def test_audit_says_what_one_would_change(audits) -> None:
@@ -63,6 +75,28 @@ def test_audit_says_what_one_would_change(audits) -> None:
     asked = {answer.question: answer.verdict for answer in document.answers}
     assert "rankfall plan --dim 32" in asked["What would one change?"]
     assert "Does it keep its token rank?" in asked
+
+
+def test_pictures_of_an_audit_are_its_tables(audits) -> None:
+    document = audit_document(audits[1], "rankfall audit")
+    tables = {grid.name: grid.table for grid in document.grids()}
+    pictures = {picture.name: panels_of(picture.figure) for picture in document.pictures()}
+    depth = tables["depth"]
+    depth = depth[(depth["part"] == "boundary") & (depth["sinks"] == "with")]
+    unit = depth[depth["view"] == "unit"]
+    names = ("effective_rank", "relative_mu", "mean_abs_cosine", "min_singular_value")
+    for panel, name in zip(pictures["token_rank"], names, strict=True):
+        assert same(curves(panel)["model"], unit["layer"], unit[name])
+    (views,) = pictures["views"]
+    for view, mine in depth.groupby("view"):
+        assert same(curves(views)[view], mine["layer"], mine["effective_rank"])
+    ((heat,),) = (panel["series"] for panel in pictures["head_rank"])
+    heads = tables["heads"].sort_values(["head", "layer"])
+    assert heat["values"] == pytest.approx(heads["qk_effective_rank"].tolist(), rel=1e-6)
+    first = document.answers[0]
+    thresholds = audits[1].verdict.thresholds
+    assert first.verdict == audits[1].verdict.headline
+    assert any(f"below {thresholds.collapsed_effective_rank} at the last layer" in reason for reason in first.reasons)
 
 
 def test_advice_follows_from_the_findings() -> None:
@@ -78,6 +112,20 @@ def test_comparison_lays_models_over_relative_depth(audits) -> None:
     assert table.groupby("model")["depth"].agg(["min", "max"]).to_numpy().tolist() == [[0, 1], [0, 1]]
     mine = table[table["model"] == "a"]["effective_rank"].tolist()
     assert mine == [row.values["unit"]["effective_rank"] for row in audits[0].boundaries]
+    shares = {}
+    for name, one in zip(("bert", "llama"), audits, strict=True):
+        ranks = [row.values["unit"]["effective_rank"] for row in one.boundaries]
+        shares[name] = ranks[-1] / max(ranks)
+    better, worse = sorted(shares, key=shares.__getitem__, reverse=True)
+    told = document.answers[0].verdict
+    assert told.startswith(f"{better} ({shares[better]:.0%} of its highest")
+    assert f"over {worse} ({shares[worse]:.0%} of its highest" in told
+    (picture,) = document.pictures()
+    assert same(curves(panels_of(picture.figure)[0])["bert"], table[table["model"] == "a"]["depth"], mine)
+    heads = document.grids()[1].table
+    medians = heads[heads["model"] == "llama"]["qk_effective_rank"].tolist()
+    own = audits[1].tables()["heads"].groupby("layer")["qk_effective_rank"].median()
+    assert medians == own.tolist()
     assert labels(audits[0], audits[0]) == ("bert (A)", "bert (B)")
 
 
@@ -99,6 +147,10 @@ def test_every_number_of_the_gallery_is_defined(identity: str) -> None:
     record = {"seconds": 1.0, "scale": "smoke"}
     document = gallery([(figure, figure.run("smoke"), record)], "rankfall reproduce --all")
     assert document.grids()
+    points = next((grid.table for grid in document.grids() if grid.name.endswith("-points")), None)
+    if points is not None and points["agrees"].notna().any():
+        met = f"{int(points['agrees'].sum())} of {points['agrees'].notna().sum()} published points met"
+        assert met in document.answers[0].reasons
     for grid in document.grids():
         numbers = grid.table.select_dtypes(["number", "bool"]).columns
         assert [name for name in numbers if not grid.definitions.get(name)] == [], grid.name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,13 @@ def page(tmp_path_factory) -> Iterator[Any]:
         yield tab
 
 
+def bends(curve: Any) -> float:
+    """By how many dots of the screen the middle of a path is away from the straight line between its ends."""
+    points = [point.split(" ") for point in re.split("[ML]", curve.get_attribute("d"))[1:]]
+    heights = [float(y) for _, y in points]
+    return abs(heights[len(heights) // 2] - (heights[0] + heights[-1]) / 2)
+
+
 def test_page(page) -> None:
     """One visit, in the order of a reader: a browser is too slow to start for each question."""
     assert page.asked == [page.url]
@@ -38,20 +46,55 @@ def test_page(page) -> None:
     assert page.evaluate("scrollY") == 0
     page.wait_for_selector(".plot:not([data-drawn=yes])", state="detached")
     for place in page.query_selector_all(".plot"):
-        assert place.query_selector_all(".trace, .heatmaplayer image, .bars path")
+        assert place.query_selector_all("path[data-name], path[data-dots], image.heat, rect")
+    # Two curves, a band and a line across in one panel, a map in the other.
+    left = "#picture-depth svg g[clip-path='url(#panel-0)']"
+    assert page.locator(f"{left} path[data-name]").count() == 2
+    assert page.locator("#picture-depth image.heat").count() == 1
+    assert page.locator("#picture-bars svg[role=img] rect[fill]").count() == 2
 
     assert page.evaluate("window.harmed") is None
     assert page.inner_text("h1") == f"Audit of {HOSTILE}"
     assert HOSTILE in page.inner_text(".answer li")
 
-    plot = "document.querySelector('.plot[data-name=depth]')"
-    assert page.evaluate(f"{plot}._fullLayout.yaxis.type") == "log"
+    # Points of a falling exponential lie on a straight line while the axis is logarithmic.
+    depth = page.locator(".plot[data-name=depth]")
+    curve = depth.locator("path[data-name=causal]")
+    assert bends(curve) < 0.02
     page.click("#picture-depth button.scale[data-axis=y]")
-    page.wait_for_function(f"{plot}._fullLayout.yaxis.type === 'linear'")
+    assert bends(curve) > 1
+    page.click("#picture-depth button.scale[data-axis=y]")
+    assert bends(curve) < 0.02
 
-    shown = page.evaluate(f"{plot}.data.filter(trace => trace.visible !== 'legendonly').length")
-    page.evaluate(f"Plotly.restyle({plot}, {{visible: 'legendonly'}}, [0])")
-    assert page.evaluate(f"{plot}.data.filter(trace => trace.visible !== 'legendonly').length") == shown - 1
+    depth.get_by_role("button", name="causal").click()
+    assert curve.count() == 0
+    assert depth.get_by_role("button", name="causal").get_attribute("aria-pressed") == "false"
+    depth.get_by_role("button", name="causal").click()
+    assert curve.count() == 1
+
+    # Pointing at a place gives the values there; arrow keys lead to the next.
+    frame = depth.locator("svg[role=img]").bounding_box()
+    page.mouse.move(frame["x"] + frame["width"] / 4, frame["y"] + frame["height"] / 2)
+    said = depth.get_by_role("status").inner_text()
+    layer = int(re.match(r"layer (\d+)", said)[1])
+    value = float(re.search(r"causal: ([\d.]+)", said)[1])
+    assert value == pytest.approx(np.exp(-layer / 3), rel=1e-3)
+    # The map is a lower triangle, its first row at the top.
+    for down in (0.2, 0.7):
+        page.mouse.move(frame["x"] + 0.75 * frame["width"], frame["y"] + frame["height"] * down)
+        column, row, cell = map(int, re.findall(r"\d+", depth.get_by_role("status").inner_text()))
+        assert cell == (row >= column)
+        assert (row > 2) == (down > 0.5)
+
+    # A rectangle drawn with the pointer fills the panel; a double click shows everything again.
+    before = curve.get_attribute("d")
+    page.mouse.move(frame["x"] + frame["width"] * 0.15, frame["y"] + frame["height"] * 0.2)
+    page.mouse.down()
+    page.mouse.move(frame["x"] + frame["width"] * 0.3, frame["y"] + frame["height"] * 0.6)
+    page.mouse.up()
+    assert curve.get_attribute("d") != before
+    page.mouse.dblclick(frame["x"] + frame["width"] / 4, frame["y"] + frame["height"] / 2)
+    assert curve.get_attribute("d") == before
 
     first_cell = "#grid-layers tbody tr:first-child td"
     page.click("#grid-layers th:first-child")
@@ -74,7 +117,8 @@ def test_page(page) -> None:
     dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert dark != before
 
-    seen = "[...document.querySelectorAll('.plot svg')].map(svg => svg.clientWidth)"
+    drawn = "plot.shadowRoot.querySelector('svg[role=img]').clientWidth"
+    seen = f"[...document.querySelectorAll('.plot')].map(plot => {drawn})"
     theme = "document.documentElement.dataset.theme"
     page.evaluate(f"addEventListener('beforeprint', () => {{ window.printed = [...{seen}, {theme}]; }})")
     assert page.pdf(format="A4").startswith(b"%PDF")

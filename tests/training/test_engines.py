@@ -56,7 +56,7 @@ def test_a_missing_package_is_named(kind: type[Engine], monkeypatch: pytest.Monk
 
 
 ABSENT = (
-    "psutil", "threadpoolctl", "platformdirs", "duckdb", "plotly", "gguf", "marimo", "beartype", "ray", "tensorboard",
+    "psutil", "threadpoolctl", "platformdirs", "duckdb", "gguf", "marimo", "beartype", "ray", "tensorboard",
     "matplotlib", "transformers",
 )  # fmt: skip
 ROOMS = ("mechanism", "theory", "constructions", "tasks", "dynamics", "equilibria", "store", "training", "planning")

@@ -31,7 +31,7 @@ def compare(
     """
     from rankfall.models.audit import audit
     from rankfall.models.texts import read_texts
-    from rankfall.report.comparison import comparison_document, depth_table, heads_table, labels
+    from rankfall.report.audit import comparison_document, depth_table, heads_table, labels
     from rankfall.report.page import write
 
     require_folder(out)

@@ -21,7 +21,6 @@ STYLE: dict[str, Any] = {
     "grid.alpha": 0.3,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "legend.frameon": False,
     "figure.constrained_layout.use": True,
     "savefig.dpi": 150,
     "svg.hashsalt": "rankfall",

@@ -60,10 +60,11 @@ def _draw(
     ax: Any, records: Sequence[Record], width: Callable[[Record], int], colour: str, marker: str, label: str
 ) -> None:
     ax.plot([], [], color=colour, marker=marker, linestyle="none", label=label)
-    for column, (_, style) in STYLES.items():
+    for column, (meaning, style) in STYLES.items():
         found = [(r["rank"] / width(r), r[column]) for r in records if r.get(column) is not None]
         if found:
-            ax.plot(*zip(*found, strict=True), **({"color": colour, "marker": marker} | style))
+            named = {"gid": label, "label": f"_{meaning}"}
+            ax.plot(*zip(*found, strict=True), **({"color": colour, "marker": marker} | style | named))
 
 
 def _key(records: Sequence[Record]) -> list[Any]:

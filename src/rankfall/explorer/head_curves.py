@@ -6,14 +6,19 @@ import functools
 from dataclasses import dataclass, replace
 from typing import Any, final
 
-from rankfall.explorer.element import BLUE, GREEN, ORANGE, VERMILION, line, lines, panel
+from rankfall.drawing.plots import BLUE, GREEN, ORANGE, VERMILION, line, lines, panel
 from rankfall.explorer.state import HeadState
+from rankfall.explorer.widgets import facts, side_by_side, small
 from rankfall.planning.candidates import Sharing, candidates, reference_shape, usual_heads
 from rankfall.planning.table import floor_column, plan
 from rankfall.theory.head_bounds import HeadClass, mse_floor
 from rankfall.theory.random_features.learning_curve import predicted_error
 
 HEAD_COUNTS = tuple(2**power for power in range(21))
+HEADS_NOTE = (
+    "The target is the nearer of two orthonormal points. The floor is proved: no weights go below it. Random heads "
+    "are fitted as well as can be; their error is predicted, and theirs is rank 1 whatever r is."
+)
 DESIGNS = {"independent": "random rank-1 heads", "signed": "random rank-1 heads, k = ±q"}
 
 
@@ -147,3 +152,12 @@ def _dot(name: str, x: float, y: float) -> dict[str, Any]:
 
 def _above_zero(values: tuple[float, ...]) -> list[float]:
     return [max(0.0, value) for value in values]
+
+
+def head_view(head: HeadState) -> Any:
+    """The chosen heads in words, and their errors by number and by rank."""
+    import marimo as mo
+
+    curves = head_curves(head)
+    plots = side_by_side(draw_heads(head, curves), draw_ranks(head, curves))
+    return mo.Html("".join([facts(summary(head, curves)), plots.text, small(HEADS_NOTE)]))

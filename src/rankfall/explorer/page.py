@@ -1,7 +1,5 @@
 """The page that `rankfall explore` opens: a marimo notebook that lays out what the other files of this room make."""
 
-from __future__ import annotations
-
 import marimo
 
 # /// script
@@ -17,7 +15,7 @@ with app.setup:
     import marimo as mo
 
     from rankfall.explorer import head_curves, same_result, stored, widgets
-    from rankfall.explorer.element import script, side_by_side
+    from rankfall.explorer.head_curves import head_view
     from rankfall.explorer.state import (
         TABS,
         HeadState,
@@ -30,7 +28,8 @@ with app.setup:
         to_query,
     )
     from rankfall.explorer.stored import draw_audits, draw_runs
-    from rankfall.explorer.views import head_view, token_view
+    from rankfall.explorer.token_curves import token_view
+    from rankfall.explorer.widgets import script, side_by_side
 
 
 @app.cell

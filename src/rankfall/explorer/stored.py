@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
-from rankfall.explorer.element import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION, line, lines, panel
+from rankfall.drawing.plots import CYCLE, line, lines, panel
 from rankfall.store.query import rows_of
 from rankfall.store.store import Store
 
@@ -117,9 +117,6 @@ def settled(rows: list[dict[str, Any]]) -> str:
     """What all runs have in common, in words."""
     common = {name: {str(row.get(name)) for row in rows} for name in CONFIGURATION}
     return ", ".join(f"{name} {next(iter(values))}" for name, values in common.items() if len(values) == 1)
-
-
-CYCLE = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY)
 
 
 def draw_audits(audits: Sequence[StoredAudit], measure: str, view: str) -> dict[str, Any]:

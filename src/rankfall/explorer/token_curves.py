@@ -10,13 +10,25 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from rankfall.drawing.plots import (
+    BLUE,
+    GREEN,
+    ORANGE,
+    VERMILION,
+    line,
+    lines,
+    matrix,
+    packed_places,
+    packed_shares,
+    panel,
+)
 from rankfall.dynamics.experiment import Experiment, MaskResult, run
 from rankfall.dynamics.ordinary import attention_matrices
 from rankfall.dynamics.step import Rule
 from rankfall.dynamics.weights import DrawnWeights, WeightRecipe
 from rankfall.errors import RequestError
-from rankfall.explorer.element import BLUE, GREEN, ORANGE, VERMILION, line, lines, packed_places, packed_shares, panel
 from rankfall.explorer.state import TokenState
+from rankfall.explorer.widgets import as_text, facts, side_by_side, small
 from rankfall.masks import MaskFacts, MaskSchedule, parse_mask
 from rankfall.norms import parse_norm
 
@@ -25,6 +37,9 @@ SHOWN_STATES = 40
 # Factors above this are written by their distance from 1.
 NEAR_ONE = 0.99995
 MEASURES = ("effective_rank",)
+CURVES_HEIGHT, MATRIX_HEIGHT, MOTION_HEIGHT = 400, 400, 470
+# With more tokens than this the arrows of a graph hide each other.
+GRAPH_TOKENS = 14
 
 
 @final
@@ -171,9 +186,6 @@ def shown_coordinates(tokens: Tensor, axes: int) -> tuple[Tensor, float]:
     return unit @ kept, float(share)
 
 
-HEIGHT = 400
-
-
 def draw_depth(curves: TokenCurves, layer: int) -> dict[str, Any]:
     """Above log10 mu, below the effective rank; a thin line marks the layer that is shown elsewhere."""
     fall = [line("mu, measured", curves.layers, curves.log10_mu, BLUE)]
@@ -184,7 +196,7 @@ def draw_depth(curves: TokenCurves, layer: int) -> dict[str, Any]:
         fall.append(line("tail rate, by theory", *tail, ORANGE, dash="dot", width=3))
     rank = [line("effective rank", curves.layers, curves.effective_rank, GREEN)]
     panels = [panel("log10 mu", fall, share=6), panel("effective rank", rank, share=4, zero=True)]
-    return lines("depth", "Collapse by depth", {"label": "layer"}, panels, mark=layer, height=HEIGHT)
+    return lines("depth", "Collapse by depth", {"label": "layer"}, panels, mark=layer, height=CURVES_HEIGHT)
 
 
 def tail_line(curves: TokenCurves) -> tuple[list[float], list[float]] | None:
@@ -200,26 +212,21 @@ def tail_line(curves: TokenCurves) -> tuple[list[float], list[float]] | None:
     return [start, float(last)], [end - (last - start) * math.log10(rate), end]
 
 
-HEIGHT_MASK_FIGURES = 400
-# More tokens than this make a ball of wool of the graph.
-GRAPH_TOKENS = 14
-
-
 def draw_attention(attention: Tensor, mask: str, layer: int) -> dict[str, Any]:
     """Row i: how token i spreads its attention. What the mask forbids stays empty."""
     n = attention.shape[-1]
     top = max(float(attention.max()), 1e-12)
-    return {
-        "kind": "heat",
+    heat = {
         "name": "attention",
-        "title": f"Attention in layer {layer + 1}",
-        "height": HEIGHT_MASK_FIGURES,
-        "size": n,
+        "size": [n, n],
+        "packed": packed_shares(attention, parse_mask(mask).dense(n), top),
         "top": top,
-        "x": "attends to",
-        "y": "token",
-        "values": packed_shares(attention, parse_mask(mask).dense(n), top),
+        "scale": {"low": 0, "high": top},
+        "says": "token {row} attends to {column}",
+        "empty": "forbidden by the mask",
     }
+    title = f"Attention in layer {layer + 1}"
+    return matrix("attention", title, ("attends to", "token"), heat, MATRIX_HEIGHT)
 
 
 def draw_graph(mask: str, tokens: int) -> dict[str, Any]:
@@ -233,7 +240,7 @@ def draw_graph(mask: str, tokens: int) -> dict[str, Any]:
         "kind": "graph",
         "name": "graph",
         "title": f"The mask's graph{count}, roots in orange",
-        "height": HEIGHT_MASK_FIGURES,
+        "height": MATRIX_HEIGHT,
         # Who attends is where information arrives.
         "edges": [[source, target] for target, source in seen],
         "tokens": [
@@ -257,9 +264,6 @@ def graph_tokens(mask: str, tokens: int) -> int:
     return tokens
 
 
-HEIGHT_MOTION_FIGURE = 470
-
-
 def draw_motion(curves: TokenCurves, view: str, layer: int) -> dict[str, Any]:
     """Each token keeps its colour, from first to last; what is shown starts at the given layer."""
     axes = 3 if view == "3-D" else 2
@@ -269,10 +273,31 @@ def draw_motion(curves: TokenCurves, view: str, layer: int) -> dict[str, Any]:
         "kind": "motion",
         "name": "motion",
         "title": title,
-        "height": HEIGHT_MOTION_FIGURE,
+        "height": MOTION_HEIGHT,
         "axes": axes,
         "tokens": points.shape[1],
         "layers": list(curves.layers),
         "row": nearest_row(curves, layer),
         "places": packed_places(points),
     }
+
+
+def token_view(token: TokenState) -> Any:
+    """A run in words, its tokens, its curves, the attention of the layer shown, and the mask's graph."""
+    import marimo as mo
+
+    try:
+        curves = token_curves(token)
+    except RequestError as error:
+        return mo.callout(as_text(f"Not possible: {error}"), kind="warn")
+    row = nearest_row(curves, token.layer)
+    layer = curves.layers[row]
+    # In an element of their own, also when empty: with one child more the page would make all plots anew.
+    why = f"<div>{''.join(map(small, reasons(curves)))}</div>"
+    plots = side_by_side(
+        draw_motion(curves, token.view, layer),
+        draw_depth(curves, layer),
+        draw_attention(attention_at(token, curves, row), token.mask, layer),
+        draw_graph(token.mask, token.tokens),
+    )
+    return mo.Html("".join([facts(summary(curves)), why, plots.text]))

@@ -1,11 +1,14 @@
-"""Controls made from their descriptions."""
+"""Controls made from their descriptions, and words and plots as the page shows them."""
 
 from __future__ import annotations
 
+import base64
+import html
 from dataclasses import MISSING, fields
 from typing import Any
 
 from rankfall.catalogue import MASKS
+from rankfall.drawing.plots import element, scripts
 from rankfall.explorer.state import Choice, Knob, controls
 from rankfall.masks import Mask, parse_mask
 
@@ -63,8 +66,6 @@ def mask_text(name: str, numbers: dict[str, float]) -> str:
 
 def as_text(text: str) -> Any:
     """Words that came from a link, a file or a folder's name: shown as they are, never read as markup."""
-    import html
-
     import marimo as mo
 
     return mo.Html(f'<div style="white-space: pre-wrap">{html.escape(text)}</div>')
@@ -72,14 +73,23 @@ def as_text(text: str) -> Any:
 
 def facts(pairs: list[tuple[str, str]]) -> str:
     """Names and values side by side, as HTML."""
-    import html
-
     told = (f"<span>{html.escape(name)} <b>{html.escape(value)}</b></span>" for name, value in pairs)
     return f'<div class="rankfall-facts">{"".join(told)}</div>'
 
 
 def small(text: str) -> str:
     """A remark under something, as HTML."""
-    import html
-
     return f'<p class="rankfall-remark">{html.escape(text)}</p>'
+
+
+def side_by_side(*plots: dict[str, Any]) -> Any:
+    """Plots beside each other, or under each other where the screen is narrow."""
+    import marimo as mo
+
+    return mo.Html(f'<div class="rankfall-plots">{"".join(map(element, plots))}</div>')
+
+
+def script() -> str:
+    """The element that loads all scripts, once, from the page itself."""
+    packed = base64.b64encode(scripts().encode()).decode()
+    return f'<script src="data:text/javascript;charset=utf-8;base64,{packed}"></script>'

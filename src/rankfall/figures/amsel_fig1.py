@@ -6,14 +6,15 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
-from rankfall.figures.base import Claim, Outcome, Reproduction, Scale, published
+from rankfall.drawing.rank_curves import rank_curves
+from rankfall.figures.base import Claim, FigureOutcome, Reproduction, Scale, published
 from rankfall.figures.trained import error_of, gather, points
 from rankfall.progress import Progress, silent
 from rankfall.training.cell import DATA, Cell
 from rankfall.training.grid import read_grid
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    pass
 
 BY = ("layers", "multiplier", "rank")
 GRIDS = ("amsel-fig1", "amsel-fig1-fresh", "amsel-fig1-extra")
@@ -34,7 +35,7 @@ class Figure1(Reproduction):
     title: ClassVar[str] = "Trained transformers: error against rank, by depth and width"
     statements: ClassVar[tuple[str, ...]] = ("A-fig1",)
 
-    def run(self, scale: Scale, progress: Progress = silent) -> Outcome:
+    def run(self, scale: Scale, progress: Progress = silent) -> FigureOutcome:
         import pandas as pd
 
         cells = figure_cells(scale)
@@ -44,11 +45,16 @@ class Figure1(Reproduction):
         if scale != "paper":
             notes = [f"d = {cells[0].dim}, not 64: the crosses are the published points at the same rank over width."]
         drawn = found if scale == "paper" else [*found, *_published_records(known)]
-        return Outcome(
+        return FigureOutcome(
             points=found,
             claims=[claim for claim in (cliff(found, cells[0].dim, CLIFF[scale]),) if claim is not None],
             tables={"figure1": pd.DataFrame(found)},
-            draw=lambda: _draw(drawn, cells[0].dim),
+            draw=lambda: rank_curves(
+                drawn,
+                panel=lambda record: f"{record['layers']} layer{'s' if record['layers'] > 1 else ''}",
+                line=lambda record: f"m = {record['multiplier']}",
+                width=lambda record: record.get("width", cells[0].dim),
+            ),
             notes=[*notes, REPEATED],
         )
 
@@ -98,17 +104,6 @@ def _published_records(known: Mapping[tuple[int, ...], float]) -> list[dict[str,
         for (layers, multiplier, rank), value in known.items()
         if (layers, multiplier) == (1, 1)
     ]
-
-
-def _draw(records: Sequence[Mapping[str, Any]], dim: int) -> Figure:
-    from rankfall.drawing.rank_curves import rank_curves
-
-    return rank_curves(
-        records,
-        panel=lambda record: f"{record['layers']} layer{'s' if record['layers'] > 1 else ''}",
-        line=lambda record: f"m = {record['multiplier']}",
-        width=lambda record: record.get("width", dim),
-    )
 
 
 REPRODUCTION = Figure1()

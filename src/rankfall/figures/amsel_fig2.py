@@ -7,8 +7,9 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
+from rankfall.drawing.canvas import COLOURS, canvas
 from rankfall.figures.amsel_fig1 import SMALL
-from rankfall.figures.base import Claim, Outcome, Reproduction, Scale
+from rankfall.figures.base import Claim, FigureOutcome, Reproduction, Scale
 from rankfall.figures.trained import gather
 from rankfall.progress import Progress, silent
 from rankfall.training.cell import Cell
@@ -35,14 +36,14 @@ class Figure2(Reproduction):
     title: ClassVar[str] = "Learned K Q^T of full-rank heads: angle to the identity, and norm"
     statements: ClassVar[tuple[str, ...]] = ("A-fig2", "A-rem5")
 
-    def run(self, scale: Scale, progress: Progress = silent) -> Outcome:
+    def run(self, scale: Scale, progress: Progress = silent) -> FigureOutcome:
         import pandas as pd
 
         cells = figure_cells(scale)
         trained, notes = gather(cells, scale, progress, ("multiplier",), (GRID,))
         records = [_record(cell, summary) for cell, summary in trained if "qk_angle_50" in summary]
         found = [point for measure in PUBLISHED for point in _points(measure, records, scale)]
-        return Outcome(
+        return FigureOutcome(
             points=found,
             claims=_claims(records, LEAST_NORM[scale]),
             tables={"heads": pd.DataFrame(records)},
@@ -101,8 +102,6 @@ def _claims(records: Sequence[Mapping[str, Any]], least: float) -> list[Claim]:
 
 
 def _draw(records: Sequence[Mapping[str, Any]]) -> Figure:
-    from rankfall.drawing.canvas import COLOURS, canvas
-
     figure, axes = canvas(1, 2)
     heads = sorted({record["heads"] for record in records} | set(PUBLISHED["angle"]))
     for ax, (measure, label) in zip(

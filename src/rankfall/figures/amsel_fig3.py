@@ -6,14 +6,15 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
-from rankfall.figures.base import Claim, Outcome, Reproduction, Scale, published
+from rankfall.drawing.rank_curves import rank_curves
+from rankfall.figures.base import Claim, FigureOutcome, Reproduction, Scale, published
 from rankfall.figures.trained import error_of, gather, points
 from rankfall.progress import Progress, silent
 from rankfall.training.cell import POSITIONS, Cell
 from rankfall.training.grid import read_grid
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    pass
 
 GRID = "amsel-fig3"
 BY = ("layers", "positions", "rank")
@@ -30,7 +31,7 @@ class Figure3(Reproduction):
     title: ClassVar[str] = "Positional codes: none, additive, concatenated, against rank and depth"
     statements: ClassVar[tuple[str, ...]] = ("A-fig3", "A-thm7")
 
-    def run(self, scale: Scale, progress: Progress = silent) -> Outcome:
+    def run(self, scale: Scale, progress: Progress = silent) -> FigureOutcome:
         import pandas as pd
 
         cells = figure_cells(scale)
@@ -43,10 +44,18 @@ class Figure3(Reproduction):
         if scale != "paper":
             notes = [f"d = {cells[0].dim} with {cells[0].position_width} learned coordinates, not 64 with 64."]
         claims = depth_claims(found) if scale != "smoke" else []
-        return Outcome(
-            points=found, claims=claims, tables={"figure3": pd.DataFrame(found)},
-            draw=lambda: _draw(found, cells[0]), notes=notes,
-        )  # fmt: skip
+        return FigureOutcome(
+            points=found,
+            claims=claims,
+            tables={"figure3": pd.DataFrame(found)},
+            draw=lambda: rank_curves(
+                sorted(found, key=lambda record: (record["layers"], POSITIONS.index(record["positions"]))),
+                panel=lambda record: f"{record['layers']} layer{'s' if record['layers'] > 1 else ''}",
+                line=lambda record: f"positions {record['positions']}",
+                width=lambda record: cells[0].dim,
+            ),
+            notes=notes,
+        )
 
 
 def figure_cells(scale: Scale) -> list[Cell]:
@@ -79,17 +88,6 @@ def depth_claims(found: Sequence[Mapping[str, Any]]) -> list[Claim]:
             f"error without codes over error with: {gains[3]:.2f} in three layers, {gains[1]:.2f} in one",
         )
     ]
-
-
-def _draw(found: Sequence[Mapping[str, Any]], cell: Cell) -> Figure:
-    from rankfall.drawing.rank_curves import rank_curves
-
-    return rank_curves(
-        sorted(found, key=lambda record: (record["layers"], POSITIONS.index(record["positions"]))),
-        panel=lambda record: f"{record['layers']} layer{'s' if record['layers'] > 1 else ''}",
-        line=lambda record: f"positions {record['positions']}",
-        width=lambda record: cell.dim,
-    )
 
 
 REPRODUCTION = Figure3()

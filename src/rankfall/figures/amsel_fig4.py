@@ -7,14 +7,15 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
-from rankfall.figures.base import Claim, Outcome, Reproduction, Scale, published
+from rankfall.drawing.rank_curves import rank_curves
+from rankfall.figures.base import Claim, FigureOutcome, Reproduction, Scale, published
 from rankfall.figures.trained import error_of, gather, points
 from rankfall.progress import Progress, silent
 from rankfall.training.cell import Cell
 from rankfall.training.grid import read_grid
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    pass
 
 GRID = "amsel-fig4"
 BY = ("points", "rank")
@@ -30,7 +31,7 @@ class Figure4(Reproduction):
     title: ClassVar[str] = "Number of points: low rank degrades with the length of the context"
     statements: ClassVar[tuple[str, ...]] = ("A-fig4", "A-conj8")
 
-    def run(self, scale: Scale, progress: Progress = silent) -> Outcome:
+    def run(self, scale: Scale, progress: Progress = silent) -> FigureOutcome:
         import pandas as pd
 
         cells = figure_cells(scale)
@@ -41,10 +42,18 @@ class Figure4(Reproduction):
         found = points(trained, BY, known if scale == "paper" else {})
         if scale != "paper":
             notes = [f"d = {cells[0].dim} and {cells[0].multiplier} copies, not 64 and 64."]
-        return Outcome(
-            points=found, claims=length_claims(found), tables={"figure4": pd.DataFrame(found)},
-            draw=lambda: _draw(found, cells[0].dim), notes=notes,
-        )  # fmt: skip
+        return FigureOutcome(
+            points=found,
+            claims=length_claims(found),
+            tables={"figure4": pd.DataFrame(found)},
+            draw=lambda: rank_curves(
+                sorted(found, key=lambda record: record["points"]),
+                panel=lambda record: "two layers, budget d^3",
+                line=lambda record: f"N = {record['points']}",
+                width=lambda record: cells[0].dim,
+            ),
+            notes=notes,
+        )
 
 
 def figure_cells(scale: Scale) -> list[Cell]:
@@ -73,17 +82,6 @@ def length_claims(found: Sequence[Mapping[str, Any]]) -> list[Claim]:
             ", ".join(f"N = {length}: {error:.4g}" for length, error in measured),
         )
     ]
-
-
-def _draw(found: Sequence[Mapping[str, Any]], dim: int) -> Figure:
-    from rankfall.drawing.rank_curves import rank_curves
-
-    return rank_curves(
-        sorted(found, key=lambda record: record["points"]),
-        panel=lambda record: "two layers, budget d^3",
-        line=lambda record: f"N = {record['points']}",
-        width=lambda record: dim,
-    )
 
 
 REPRODUCTION = Figure4()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import numpy as np
 
-from rankfall.figures.base import Claim, Outcome, Reproduction, Scale, published
+from rankfall.drawing.canvas import canvas
+from rankfall.figures.base import Claim, FigureOutcome, Reproduction, Scale, published
 from rankfall.progress import Progress, silent
 from rankfall.theory.harmonics import Floats
 from rankfall.theory.representing import WeightFunction, cut_sign, represented_sign, weight_function
@@ -31,8 +33,15 @@ class Figure5(Reproduction):
     id: ClassVar[str] = "amsel/fig5"
     title: ClassVar[str] = "weight function u over the angle between query and key"
     statements: ClassVar[tuple[str, ...]] = ("A-fig5",)
+    columns: ClassVar[Mapping[str, str]] = {
+        "degree": "degree of the harmonic polynomial",
+        "representing": "largest weight of the function that represents the target",
+        "log10_representing": "decimal logarithm of the largest weight of the function that represents the target",
+        "log10_published_scaling": "the same, scaled so that the published peaks are met",
+        **{f"u_d{d}": f"weight function at that angle, d = {d}" for d in (4, 6, 8, 16, 32, 64)},
+    }
 
-    def run(self, scale: Scale, progress: Progress = silent) -> Outcome:
+    def run(self, scale: Scale, progress: Progress = silent) -> FigureOutcome:
         """Closed form: the same at every scale, but for the number of angles drawn."""
         import pandas as pd
 
@@ -42,7 +51,7 @@ class Figure5(Reproduction):
         curves = {int(row["dim"]): weight_function(int(row["dim"]), angles, DEGREE) for row in rows}
         peaks = [_peaks(dim) for dim in BEYOND]
         table = pd.DataFrame({"angle": angles, **{f"u_d{dim}": curve.numbers for dim, curve in curves.items()}})
-        return Outcome(
+        return FigureOutcome(
             points=points,
             claims=[_represents(dim) for dim in curves],
             tables={"weight_function": table, "peaks": pd.DataFrame(peaks)},
@@ -81,8 +90,6 @@ def _represents(dim: int) -> Claim:
 
 
 def _draw(curves: dict[int, WeightFunction], peaks: list[dict[str, Any]]) -> Figure:
-    from rankfall.drawing.canvas import canvas
-
     figure, axes = canvas(1, len(curves) + 1, size=(4.0, 3.4))
     for axis, (dim, curve) in zip(axes[0], curves.items(), strict=False):
         axis.plot(curve.angles, curve.numbers, linewidth=0.8)

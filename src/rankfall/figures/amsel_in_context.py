@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
-from rankfall.figures.base import Claim, Outcome, Reproduction, Scale
+from rankfall.drawing.rank_curves import rank_curves
+from rankfall.figures.base import Claim, FigureOutcome, Reproduction, Scale
 from rankfall.figures.trained import error_of, gather, points
 from rankfall.progress import Progress, silent
 from rankfall.tasks.in_context import InContext
@@ -54,7 +55,7 @@ class InContextFigure(Reproduction):
     title: ClassVar[str] = "In-context linear regression: error against rank at equal parameters"
     statements: ClassVar[tuple[str, ...]] = ("A-icl",)
 
-    def run(self, scale: Scale, progress: Progress = silent) -> Outcome:
+    def run(self, scale: Scale, progress: Progress = silent) -> FigureOutcome:
         import pandas as pd
 
         cells = figure_cells(scale)
@@ -63,7 +64,7 @@ class InContextFigure(Reproduction):
         assert isinstance(task, InContext)
         least = task.least_error(*lengths)
         found = [{**point, "least": least} for point in points(trained, BY, {})]
-        return Outcome(
+        return FigureOutcome(
             points=found,
             claims=rank_claims(found) if scale != "smoke" else [],
             tables={"in_context": pd.DataFrame(found)},
@@ -117,8 +118,6 @@ def measured_errors(found: Sequence[Mapping[str, Any]]) -> dict[int, float]:
 
 
 def _draw(found: Sequence[Mapping[str, Any]], dim: int, least: float) -> Figure:
-    from rankfall.drawing.rank_curves import rank_curves
-
     figure = rank_curves(
         found,
         panel=lambda record: "in-context linear regression",

@@ -1,4 +1,4 @@
-"""The picture of A-rf: exact errors, their prediction, the plateaus, and the published values."""
+"""A-rf: the best combination of H random rank-one heads, exact, predicted and as published."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import torch
 
-from rankfall.figures.base import Claim, Outcome, Reproduction, Scale, published
+from rankfall.drawing.canvas import COLOURS, MARKERS, canvas
+from rankfall.figures.base import Claim, FigureOutcome, Reproduction, Scale, published
 from rankfall.progress import Progress, silent
 from rankfall.theory.hardmax import signed_limit, target_overlap
 from rankfall.theory.head_bounds import HeadClass, mse_floor, plateau
@@ -19,48 +20,6 @@ from rankfall.theory.random_features.learning_curve import predicted_error
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-
-def draw_random_features(rows: Sequence[Mapping[str, Any]]) -> Figure:
-    """Three panels: independent heads by width, signed heads by width, and d=64 by design beside published values."""
-    from rankfall.drawing.canvas import COLOURS, MARKERS, canvas
-
-    figure, axes = canvas(1, 3, size=(4.6, 3.8), sharey=True)
-    dims = sorted({row["dim"] for row in rows})
-    for axis, design in zip(axes[0], ("independent", "signed"), strict=False):
-        for place, dim in enumerate(dims):
-            chosen = [row for row in rows if (row["design"], row["dim"]) == (design, dim)]
-            heads = [row["heads"] for row in chosen]
-            axis.plot(heads, [row["mse"] for row in chosen], MARKERS[place], color=COLOURS[place], label=f"d={dim}")
-            axis.plot(heads, [row["predicted"] for row in chosen], color=COLOURS[place], linewidth=1)
-            axis.axhline(plateau(dim, 1), color=COLOURS[place], linestyle=":", linewidth=0.8)
-        title = "k independent of q" if design == "independent" else "k = q or -q"
-        axis.set_title(f"{title} (lines: predicted)")
-        axis.legend(fontsize=8)
-    last = axes[0, 2]
-    for place, design in enumerate(("independent", "signed", "tilted")):
-        chosen = [row for row in rows if (row["design"], row["dim"]) == (design, dims[-1])]
-        label = {"tilted": "<q,k> = ±0.6", "signed": "k = ±q"}.get(design, design)
-        last.plot([r["heads"] for r in chosen], [r["mse"] for r in chosen], marker=MARKERS[place], label=label)
-    bound = [row for row in rows if (row["design"], row["dim"]) == ("signed", dims[-1])]
-    last.plot([r["heads"] for r in bound], [r["lower_bound"] for r in bound], color="grey", label="lower bound")
-    theirs = [row for row in published("amsel_random_features.csv") if int(row["dim"]) == dims[-1]]
-    last.plot(
-        [int(row["heads"]) for row in theirs],
-        [float(row["mse"]) for row in theirs],
-        "kx",
-        markersize=10,
-        markeredgewidth=2,
-        label="published",
-        zorder=5,
-    )
-    last.set_title(f"d = {dims[-1]}, by design")
-    last.legend(fontsize=8)
-    for axis in axes[0]:
-        axis.set_xscale("log", base=2)
-        axis.set_xlabel("heads H (dotted: degree-1 plateau)" if axis is not last else "heads H")
-    axes[0, 0].set_ylabel("mean squared error")
-    return figure
 
 
 WIDTHS: dict[Scale, tuple[int, ...]] = {"smoke": (8, 64), "quick": (8, 16, 32, 64), "paper": (8, 16, 32, 64)}
@@ -83,8 +42,17 @@ class RandomFeatures(Reproduction):
     id: ClassVar[str] = "amsel/random-features"
     title: ClassVar[str] = "best combination of H random rank-1 heads"
     statements: ClassVar[tuple[str, ...]] = ("A-rf", "A-thm2")
+    columns: ClassVar[Mapping[str, str]] = {
+        "lower_bound": "error that no rank-one heads of this number go below",
+        "excess_at_most": "by how much the error can exceed the least one, since the solution is approximate",
+        "condition": "condition number of the system solved",
+        "iterations": "steps of conjugate gradients",
+        "within_tolerance": "whether ours is near the published point; keys were fitted to it, so it decides nothing",
+        "independent": "error with keys independent of queries",
+        "signed": "error with keys equal or opposite to queries",
+    }
 
-    def run(self, scale: Scale, progress: Progress = silent) -> Outcome:
+    def run(self, scale: Scale, progress: Progress = silent) -> FigureOutcome:
         """Every width and design on one draw of heads, nested: smoke to 2^8 heads, quick 2^12, paper 2^16."""
         import pandas as pd
 
@@ -98,7 +66,7 @@ class RandomFeatures(Reproduction):
                 LARGEST[scale],
                 lambda what, _, d=design, w=dim, s=share: progress(f"{d} d={w} {what}", s),
             )
-        return Outcome(
+        return FigureOutcome(
             points=_points(rows),
             claims=_claims(rows),
             tables={"curves": pd.DataFrame(rows)},
@@ -204,6 +172,47 @@ def _prediction_claim(dims: list[int]) -> Claim:
         worst <= 3,
         f"worst over designs and widths, {CHECKED_DRAWS} draws: {where}",
     )
+
+
+def draw_random_features(rows: Sequence[Mapping[str, Any]]) -> Figure:
+    """Three panels: independent heads by width, signed heads by width, and d=64 by design beside published values."""
+    figure, axes = canvas(1, 3, size=(4.6, 3.8), sharey=True)
+    dims = sorted({row["dim"] for row in rows})
+    for axis, design in zip(axes[0], ("independent", "signed"), strict=False):
+        for place, dim in enumerate(dims):
+            chosen = [row for row in rows if (row["design"], row["dim"]) == (design, dim)]
+            heads = [row["heads"] for row in chosen]
+            axis.plot(heads, [row["mse"] for row in chosen], MARKERS[place], color=COLOURS[place], label=f"d={dim}")
+            series = {"gid": f"d={dim}", "label": "_predicted"}
+            axis.plot(heads, [row["predicted"] for row in chosen], color=COLOURS[place], linewidth=1, **series)
+            axis.axhline(plateau(dim, 1), color=COLOURS[place], linestyle=":", linewidth=0.8)
+        title = "k independent of q" if design == "independent" else "k = q or -q"
+        axis.set_title(f"{title} (lines: predicted)")
+        axis.legend(fontsize=8)
+    last = axes[0, 2]
+    for place, design in enumerate(("independent", "signed", "tilted")):
+        chosen = [row for row in rows if (row["design"], row["dim"]) == (design, dims[-1])]
+        label = {"tilted": "<q,k> = ±0.6", "signed": "k = ±q"}.get(design, design)
+        last.plot([r["heads"] for r in chosen], [r["mse"] for r in chosen], marker=MARKERS[place], label=label)
+    bound = [row for row in rows if (row["design"], row["dim"]) == ("signed", dims[-1])]
+    last.plot([r["heads"] for r in bound], [r["lower_bound"] for r in bound], color="grey", label="lower bound")
+    theirs = [row for row in published("amsel_random_features.csv") if int(row["dim"]) == dims[-1]]
+    last.plot(
+        [int(row["heads"]) for row in theirs],
+        [float(row["mse"]) for row in theirs],
+        "kx",
+        markersize=10,
+        markeredgewidth=2,
+        label="published",
+        zorder=5,
+    )
+    last.set_title(f"d = {dims[-1]}, by design")
+    last.legend(fontsize=8)
+    for axis in axes[0]:
+        axis.set_xscale("log", base=2)
+        axis.set_xlabel("heads H (dotted: degree-1 plateau)" if axis is not last else "heads H")
+    axes[0, 0].set_ylabel("mean squared error")
+    return figure
 
 
 REPRODUCTION = RandomFeatures()

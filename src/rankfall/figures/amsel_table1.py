@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
-from rankfall.figures.base import Claim, Outcome, Reproduction, Scale
+from rankfall.figures.base import Claim, FigureOutcome, Reproduction, Scale
 from rankfall.models.survey import Survey, survey_configurations
 from rankfall.progress import Progress, silent
 
@@ -49,8 +50,20 @@ class Table1(Reproduction):
     id: ClassVar[str] = "amsel/table1"
     title: ClassVar[str] = "Heads times rank over width in well-known models, and in all architectures"
     statements: ClassVar[tuple[str, ...]] = ("A-tab1",)
+    columns: ClassVar[Mapping[str, str]] = {
+        "layers": "layers of the model",
+        "kv_heads": "heads that have keys and values of their own",
+        "heads_times_rank_over_width": "H r / d: 1 is the common choice",
+        "rank_over_width": "r / d",
+        "grouped": "whether several query heads share keys",
+        "derived": "whether the head size was worked out as d / H, not read",
+        "latent": "whether keys go through a narrower latent vector",
+        "varies": "whether layers differ",
+        "stage": "which stage of a staged model was read",
+        "part": "which part of a composite model was read",
+    }
 
-    def run(self, scale: Scale, progress: Progress = silent) -> Outcome:
+    def run(self, scale: Scale, progress: Progress = silent) -> FigureOutcome:
         """Every scale reads the well-known ones; `quick` and `paper` read all configurations for the other claims."""
         import pandas as pd
 
@@ -72,7 +85,7 @@ class Table1(Reproduction):
             }
             for shape in known.models
         ]
-        return Outcome(
+        return FigureOutcome(
             points=points,
             claims=self._claims(every) if scale != "smoke" else (),
             tables={

@@ -31,7 +31,7 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class FigureOutcome:
     """What running a reproduction gave.
 
     `points` are records that each have at least `published`, `ours` and `agrees` (None where nothing was published).
@@ -74,9 +74,11 @@ class Reproduction(ABC):
     title: ClassVar[str]
     statements: ClassVar[tuple[str, ...]]
     """The statements of the papers that this figure makes visible, such as `A-fig1` or `B-thm2`."""
+    columns: ClassVar[Mapping[str, str]] = {}
+    """What the columns of its tables mean, where the report's own words do not say it."""
 
     @abstractmethod
-    def run(self, scale: Scale, progress: Progress = silent) -> Outcome:
+    def run(self, scale: Scale, progress: Progress = silent) -> FigureOutcome:
         """Compute it: `smoke` in seconds, `quick` in a minute or two on two cores, `paper` as published."""
 
 

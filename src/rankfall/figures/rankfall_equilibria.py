@@ -14,7 +14,7 @@ from rankfall.equilibria.examine import examine, examine_equilibrium
 from rankfall.equilibria.families import families
 from rankfall.equilibria.known import twisted, twisted_multipliers
 from rankfall.equilibria.stability import multipliers
-from rankfall.figures.base import Claim, Outcome, Reproduction, Scale
+from rankfall.figures.base import Claim, FigureOutcome, Reproduction, Scale
 from rankfall.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -31,8 +31,28 @@ class Equilibria(Reproduction):
     id: ClassVar[str] = "rankfall/equilibria"
     title: ClassVar[str] = "Equilibria of every rank: how stable, how well conditioned, how far a disturbance grows"
     statements: ClassVar[tuple[str, ...]] = ("B-thm2", "B-thm3")
+    columns: ClassVar[Mapping[str, str]] = {
+        "wanted": "rank asked for",
+        "rank": "rank found",
+        "promised_stable": "whether the family is proved to be stable",
+        "rank_tolerance": "singular values below this count as zero",
+        "smallest_singular_value": "smallest singular value that counts",
+        "next_singular_value": "largest singular value that does not",
+        "spectral_radius": "spectral radius of the Jacobian on the tangent space; below 1 is stable",
+        "spectral_radius_float64": "the same, in ordinary precision",
+        "uncertainty": "how far the spectral radius can be off by rounding",
+        "digits": "digits of the arithmetic that decided, where float64 could not",
+        "stable": "whether the fixed point is strictly stable",
+        "neutral_directions": "directions that neither grow nor shrink",
+        "transient_growth": "most that a small disturbance grows before it shrinks",
+        "dimension": "dimension of the tangent space",
+        "residual": "how far a layer moves the tokens",
+        "turns": "times that the twisted state goes around the circle",
+        "predicted": "the largest multiplier of the Jacobian by its closed form",
+        "measured": "the largest multiplier of the Jacobian, the rigid rotation left out",
+    }
 
-    def run(self, scale: Scale, progress: Progress = silent) -> Outcome:
+    def run(self, scale: Scale, progress: Progress = silent) -> FigureOutcome:
         import pandas as pd
 
         count, width, around = SIZES[scale]
@@ -44,7 +64,7 @@ class Equilibria(Reproduction):
                 promised = family.strict(count, width, rank)
                 rows.append({"family": family.name, "wanted": rank, "promised_stable": promised, **seen})
         turns = [twisted_row(around, q, d) for d in (2, 3) for q in range((around - 1) // 3 + 1)]
-        return Outcome(
+        return FigureOutcome(
             points=[],
             claims=claims(rows, turns),
             tables={"families": pd.DataFrame(rows), "twisted": pd.DataFrame(turns)},

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import numpy as np
 from scipy.stats import spearmanr
 
+from rankfall.drawing.canvas import COLOURS, MARKERS, canvas
 from rankfall.dynamics.rate import measured_rate
 from rankfall.dynamics.step import random_tokens
 from rankfall.dynamics.trajectory import run_layers
 from rankfall.dynamics.weights import DrawnWeights, WeightRecipe
-from rankfall.figures.base import Claim, Outcome, Reproduction, Scale
+from rankfall.figures.base import Claim, FigureOutcome, Reproduction, Scale
 from rankfall.masks import Mask, parse_mask
 from rankfall.progress import Progress, part, silent
 from rankfall.theory.collapse import collapse_theorem
@@ -38,8 +40,15 @@ class RateVsRadius(Reproduction):
     id: ClassVar[str] = "rankfall/rate-vs-radius"
     title: ClassVar[str] = "measured rate of collapse against radius, over many masks"
     statements: ClassVar[tuple[str, ...]] = ("B-thm1",)
+    columns: ClassVar[Mapping[str, str]] = {
+        "strongly_connected": "whether every token reaches every token",
+        "tail_rate": "second eigenvalue of uniform attention: the factor per layer in the end",
+        "bound": "factor per layer that B-thm1 proves",
+        "bound_speed": "minus the logarithm of that factor",
+        "r_squared": "share of the variance of log mu that a straight line explains",
+    }
 
-    def run(self, scale: Scale, progress: Progress = silent) -> Outcome:
+    def run(self, scale: Scale, progress: Progress = silent) -> FigureOutcome:
         import pandas as pd
 
         size = SIZES[scale]
@@ -65,7 +74,7 @@ class RateVsRadius(Reproduction):
             fit = measured_rate(done.layers, log_mu[:, place].tolist())
             assert fit is not None
             row |= {"law": fit.law, "measured": fit.rate, "r_squared": fit.r_squared}
-        return Outcome(
+        return FigureOutcome(
             points=[],
             claims=_claims(rows),
             tables={"masks": pd.DataFrame(rows)},
@@ -145,8 +154,6 @@ def _claims(rows: list[dict[str, Any]]) -> list[Claim]:
 
 
 def _draw(rows: list[dict[str, Any]]) -> Figure:
-    from rankfall.drawing.canvas import COLOURS, MARKERS, canvas
-
     figure, axes = canvas(1, 2, size=(6.0, 4.4))
     by_radius, by_eigenvalue = axes[0]
     families = list(dict.fromkeys(row["family"] for row in rows))

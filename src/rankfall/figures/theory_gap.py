@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import torch
 
+from rankfall.drawing.canvas import COLOURS, canvas
 from rankfall.figures.amsel_random_features import measured_curve
-from rankfall.figures.base import Claim, Outcome, Reproduction, Scale
+from rankfall.figures.base import Claim, FigureOutcome, Reproduction, Scale
 from rankfall.mechanism.heads import Heads, attention
 from rankfall.progress import Progress, silent
 from rankfall.theory.harmonics import sign_spectrum
@@ -36,7 +37,7 @@ class TheoryGap(Reproduction):
     title: ClassVar[str] = "lower bound, best random features and constructions at d = 64"
     statements: ClassVar[tuple[str, ...]] = ("A-thm2", "A-fact", "A-thm7", "A-rf")
 
-    def run(self, scale: Scale, progress: Progress = silent) -> Outcome:
+    def run(self, scale: Scale, progress: Progress = silent) -> FigureOutcome:
         """Bounds and predictions in closed form; random features and the linear heads measured."""
         import pandas as pd
 
@@ -59,7 +60,7 @@ class TheoryGap(Reproduction):
         ]
         linear, error_bar = linear_heads_error(DIM, DRAWS[scale])
         rows.append({"what": "linear softmax heads", "heads": DIM, "mse": linear})
-        return Outcome(
+        return FigureOutcome(
             points=[],
             claims=_claims(rows, linear, error_bar),
             tables={"curves": pd.DataFrame(rows)},
@@ -118,8 +119,6 @@ def _claims(rows: list[dict[str, Any]], linear: float, error_bar: float) -> list
 
 
 def _draw(rows: list[dict[str, Any]]) -> Figure:
-    from rankfall.drawing.canvas import COLOURS, canvas
-
     figure, axes = canvas(size=(8.6, 5.2))
     axis = axes[0, 0]
     for what in dict.fromkeys(row["what"] for row in rows):

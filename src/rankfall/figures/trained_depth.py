@@ -10,15 +10,16 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from rankfall.catalogue import RECIPES
+from rankfall.drawing.rank_curves import rank_curves
 from rankfall.figures.amsel_fig1 import published_errors
-from rankfall.figures.base import Claim, Outcome, Reproduction, Scale
+from rankfall.figures.base import Claim, FigureOutcome, Reproduction, Scale
 from rankfall.figures.trained import error_of, gather, points
 from rankfall.progress import Progress, silent
 from rankfall.training.cell import Cell
 from rankfall.training.grid import read_grid
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    pass
 
 GRID = "depth"
 BY = ("layers", "multiplier", "rank", "recipe")
@@ -35,7 +36,7 @@ class TrainedDepth(Reproduction):
     title: ClassVar[str] = "What lets depth train: the published recipe and the stable one"
     statements: ClassVar[tuple[str, ...]] = ("A-fig1",)
 
-    def run(self, scale: Scale, progress: Progress = silent) -> Outcome:
+    def run(self, scale: Scale, progress: Progress = silent) -> FigureOutcome:
         import pandas as pd
 
         cells = figure_cells(scale)
@@ -44,11 +45,16 @@ class TrainedDepth(Reproduction):
         known = {(*key, "published"): value for key, value in published_errors().items()}
         known = {key: value for key, value in known.items() if scale == "paper" and key in asked}
         found = points(trained, BY, known)
-        return Outcome(
+        return FigureOutcome(
             points=found,
             claims=recipe_claims(found) if scale != "smoke" else [],
             tables={"depth": pd.DataFrame(found)},
-            draw=lambda: _draw(found, cells[0].dim),
+            draw=lambda: rank_curves(
+                found,
+                panel=lambda record: f"{record['layers']} layers, m = {record['multiplier']}",
+                line=lambda record: f"recipe {record['recipe']}",
+                width=lambda record: cells[0].dim,
+            ),
             notes=[
                 *notes,
                 f"Fresh data, {cells[0].steps:,} steps. The published points are training losses after 100,000 steps "
@@ -97,17 +103,6 @@ def recipe_claims(found: Sequence[Mapping[str, Any]]) -> list[Claim]:
                 )
             )
     return claims
-
-
-def _draw(found: Sequence[Mapping[str, Any]], dim: int) -> Figure:
-    from rankfall.drawing.rank_curves import rank_curves
-
-    return rank_curves(
-        found,
-        panel=lambda record: f"{record['layers']} layers, m = {record['multiplier']}",
-        line=lambda record: f"recipe {record['recipe']}",
-        width=lambda record: dim,
-    )
 
 
 REPRODUCTION = TrainedDepth()

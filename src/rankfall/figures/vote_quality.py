@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from rankfall.constructions.base import Law, sampled_error
 from rankfall.constructions.linear_regime import LinearRegime
 from rankfall.constructions.vote_quality import plurality_floor, vote_curve
-from rankfall.figures.base import Claim, Outcome, Reproduction, Scale
+from rankfall.drawing.canvas import COLOURS, MARKERS, canvas
+from rankfall.figures.base import Claim, FigureOutcome, Reproduction, Scale
 from rankfall.progress import Progress, silent
 from rankfall.theory.votes import plurality_error_asymptotic
 
@@ -39,21 +41,26 @@ SIZES: dict[Scale, Size] = {
 
 
 @final
-class VoteQuality(Reproduction):
+class VoteQualityFigure(Reproduction):
     id: ClassVar[str] = "rankfall/vote-quality"
     title: ClassVar[str] = "Votes of rank-1 heads as the context grows, and the rank that the second layer needs"
     statements: ClassVar[tuple[str, ...]] = ("A-thm7", "A-conj8")
+    columns: ClassVar[Mapping[str, str]] = {
+        "points": "points N to choose among",
+        "code_rank": "rank of the code in which the votes are held",
+        "predicted": "the asymptotic error of the vote",
+    }
 
-    def run(self, scale: Scale, progress: Progress = silent) -> Outcome:
+    def run(self, scale: Scale, progress: Progress = silent) -> FigureOutcome:
         size = SIZES[scale]
         votes = _votes(size, progress)
         codes = _codes(size, progress)
         floor = plurality_floor(size.dim, samples=20_000 if scale == "smoke" else 200_000, seed=3)
         rows = [*votes, *codes]
-        return Outcome(
+        return FigureOutcome(
             points=[_point(row) for row in rows],
             claims=_claims(size, votes, codes, floor.wrong),
-            draw=lambda: _draw(size, votes, codes, floor.wrong),
+            draw=lambda: _draw(size.dim, votes, codes, floor.wrong),
             notes=(
                 "nothing like this is published: the conjecture is about all constructions, this is about one",
                 f"three independent points, H infinite: {floor.wrong:.4f} wrong, s.e. {floor.standard_error:.4f}",
@@ -137,10 +144,53 @@ def _claims(size: Size, votes: list[Row], codes: list[Row], floor: float) -> lis
     ]
 
 
-def _draw(size: Size, votes: list[Row], codes: list[Row], floor: float) -> Figure:
-    from rankfall.drawing.vote_quality import draw_vote_quality
+def _draw(dim: int, votes: list[Row], codes: list[Row], floor: float) -> Figure:
+    """Three panels; `floor` is the error of infinitely many heads among three independent points."""
+    figure, axes = canvas(1, 3, size=(4.6, 3.8))
+    for axis, law in zip(axes[0, :2], ("orthonormal", "independent"), strict=True):
+        _draw_votes(axis, [row for row in votes if row["law"] == law])
+        axis.set(title=f"vote among {law} points, d = {dim}", xlabel="points N")
+    axes[0, 1].plot([3], [floor], color="black", marker="*", ms=10, ls="", label="H infinite, exact, N = 3")
+    axes[0, 0].set_ylabel("share of wrong answers")
+    axes[0, 0].legend(fontsize=8, title="dashed: theory, many heads", title_fontsize=8)
+    axes[0, 1].legend(fontsize=8)
+    last = axes[0, 2]
+    for (n, members), colour, marker in zip(_by(codes, "points").items(), COLOURS, MARKERS, strict=False):
+        share = [row["code_rank"] / (n - 1) for row in members]
+        last.plot(share, [row["wrong"] for row in members], color=colour, marker=marker, ms=4, label=f"N = {n}")
+    last.set(title="linear regime: rank of layer 2", xlabel="rank of layer 2 over N - 1", ylim=(-0.02, 1))
+    last.legend(fontsize=8)
+    return figure
 
-    return draw_vote_quality(size.dim, votes, codes, floor)
+
+def _draw_votes(axis: Any, rows: list[Row]) -> None:
+    for (heads, members), colour, marker in zip(_by(rows, "heads").items(), COLOURS, MARKERS, strict=False):
+        n = [row["points"] for row in members]
+        axis.errorbar(
+            n,
+            [row["wrong"] for row in members],
+            yerr=[2 * row["standard_error"] for row in members],
+            color=colour,
+            marker=marker,
+            ms=4,
+            capsize=2,
+            label=f"H = {heads}",
+        )
+        told = [(row["points"], row["predicted"]) for row in members if (row["predicted"] or 1) < 0.6]
+        if told:
+            series = {"gid": f"H = {heads}", "label": "_theory, many heads"}
+            axis.plot(*zip(*told, strict=True), color=colour, linestyle="--", linewidth=1, **series)
+    points = sorted({row["points"] for row in rows})
+    axis.set(xscale="log", ylim=(-0.02, 1))
+    axis.set_xticks(points, [str(n) for n in points])
+    axis.minorticks_off()
 
 
-REPRODUCTION = VoteQuality()
+def _by(rows: list[Row], field: str) -> dict[Any, list[Row]]:
+    groups: dict[Any, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(row[field], []).append(row)
+    return groups
+
+
+REPRODUCTION = VoteQualityFigure()

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, final
 import torch
 from torch import Tensor
 
+from rankfall.drawing.canvas import COLOURS, canvas
 from rankfall.dynamics.mixing import MaskPlan
 from rankfall.dynamics.rate import measured_rate
 from rankfall.dynamics.step import FeedForward, Rule, full_block, random_tokens, step
 from rankfall.dynamics.trajectory import run_layers
 from rankfall.dynamics.weights import DrawnWeights, WeightRecipe, generator_for
-from rankfall.figures.base import Claim, Outcome, Reproduction, Scale
+from rankfall.figures.base import Claim, FigureOutcome, Reproduction, Scale
 from rankfall.masks import parse_mask
 from rankfall.measures.measures import measure
 from rankfall.mechanism.heads import Heads
@@ -44,7 +45,7 @@ class WuFig2(Reproduction):
     title: ClassVar[str] = "mu against depth with random weights, four masks"
     statements: ClassVar[tuple[str, ...]] = ("B-fig2", "B-thm1")
 
-    def run(self, scale: Scale, progress: Progress = silent) -> Outcome:
+    def run(self, scale: Scale, progress: Progress = silent) -> FigureOutcome:
         import pandas as pd
 
         size = SIZES[scale]
@@ -61,7 +62,7 @@ class WuFig2(Reproduction):
             for (variant, mask), curve in curves.items()
             for layer, value in enumerate(curve)
         ]
-        return Outcome(
+        return FigureOutcome(
             points=[],
             claims=_claims(curves, masks),
             tables={"curves": pd.DataFrame(rows)},
@@ -176,8 +177,6 @@ def _claims(curves: dict[tuple[str, str], Tensor], masks: list[str]) -> list[Cla
 
 
 def _draw(curves: dict[tuple[str, str], Tensor], masks: list[str]) -> Figure:
-    from rankfall.drawing.canvas import COLOURS, canvas
-
     figure, axes = canvas(1, len(VARIANTS), size=(3.6, 3.6))
     for axis, variant in zip(axes[0], VARIANTS, strict=True):
         lowest = -1.0

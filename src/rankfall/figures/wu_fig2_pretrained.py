@@ -1,4 +1,4 @@
-"""The picture of ablated real models: one row per subject; parts, masks, temperatures."""
+"""B-fig2 on real weights: blocks taken apart, under four masks and three temperatures."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
-from rankfall.figures.base import Claim, Outcome, Reproduction, Scale
+from rankfall.drawing.canvas import COLOURS, canvas
+from rankfall.figures.base import Claim, FigureOutcome, Reproduction, Scale
 from rankfall.figures.pretrained import Subject, subjects
 from rankfall.masks import Causal, CausalWindow, Complete, Mask, Window
 from rankfall.models.ablation import ATTENTION, FULL, WITH_NORM, AblationRow, ablate, whole_under
@@ -24,59 +25,7 @@ PANELS = ("parts of the block", *(f"{variant}, four masks" for variant in MASKED
 LINES = {"raw": "-", "matched": ":"}
 
 
-def draw_ablations(blocks: pd.DataFrame, variations: pd.DataFrame) -> Figure:
-    """Relative mu by layer, on a logarithmic scale, clipped at what float64 resolves."""
-    from rankfall.drawing.canvas import canvas
-
-    subjects: list[tuple[str, str]] = sorted(set(zip(blocks["model"], blocks["weights"], strict=True)))
-    figure, axes = canvas(len(subjects), len(PANELS), size=(4.0, 3.0))
-    for row, (model, weights) in enumerate(subjects):
-        mine = blocks[(blocks["model"] == model) & (blocks["weights"] == weights)]
-        changed = variations[(variations["model"] == model) & (variations["weights"] == weights)]
-        plain = changed[changed["temperature"] == 1.0]
-        alone = changed[changed["variant"] == "attention"]
-        _parts(axes[row, 0], mine)
-        for column, variant in enumerate(MASKED, 1):
-            _lines(axes[row, column], plain[plain["variant"] == variant], "mask")
-        _lines(axes[row, -1], alone[alone["mask"] == "complete"], "temperature")
-        for axis, title in zip(axes[row], PANELS, strict=True):
-            axis.set_title(f"{model}, {weights}: {title}", fontsize=9)
-            axis.set_yscale("log")
-            axis.set_xlabel("layer")
-        # Nothing falls far here: one scale for all, so that small wiggles do not look like a fall.
-        axes[row, 3].set_ylim(FULL_FLOOR, 1.5)
-        axes[row, 0].set_ylabel(r"relative $\mu$")
-    # In the second row, where curves leave room; the colours are the same everywhere.
-    legends = {0: "dotted: scale-matched", 1: "mask", len(PANELS) - 1: "temperature"}
-    for column, title in legends.items():
-        axis = axes[min(1, len(subjects) - 1), column]
-        axis.legend(fontsize=7, title=title, title_fontsize=7, loc="center right")
-    found: Figure = figure
-    return found
-
-
-def _parts(axis: Any, rows: pd.DataFrame) -> None:
-    from rankfall.drawing.canvas import COLOURS
-
-    for number, variant in enumerate(rows["variant"].drop_duplicates()):
-        for scaling, line in LINES.items():
-            curve = rows[(rows["variant"] == variant) & (rows["scaling"] == scaling)].sort_values("layer")
-            if len(curve):
-                values = curve["relative_mu"].clip(lower=FLOOR)
-                label = variant if scaling == "raw" else None
-                axis.plot(curve["layer"], values, line, color=COLOURS[number], label=label)
-
-
-def _lines(axis: Any, rows: pd.DataFrame, column: str) -> None:
-    from rankfall.drawing.canvas import COLOURS
-
-    for number, (value, curve) in enumerate(rows.groupby(column)):
-        curve = curve.sort_values("layer")
-        label = str(Fraction(value)) if isinstance(value, float) else str(value)
-        axis.plot(curve["layer"], curve["relative_mu"].clip(lower=FLOOR), color=COLOURS[number], label=label)
-
-
-MASKS: tuple[Mask, ...] = (Complete(), Causal(), Window(4), CausalWindow(4))
+FOUR_MASKS: tuple[Mask, ...] = (Complete(), Causal(), Window(4), CausalWindow(4))
 # A local mask and the global one that it is a part of.
 PAIRS = (("window:4", "complete"), ("causal-window:4", "causal"))
 TEMPERATURES = (1 / 64, 1.0, 64.0)
@@ -101,7 +50,7 @@ class WuFig2Pretrained(Reproduction):
     )
     statements: ClassVar[tuple[str, ...]] = ("B-fig2", "B-fig3", "B-thm1")
 
-    def run(self, scale: Scale, progress: Progress = silent) -> Outcome:
+    def run(self, scale: Scale, progress: Progress = silent) -> FigureOutcome:
         """Ablate every subject as it is; then attention, with the norm and in the full model, under four masks."""
         import pandas as pd
 
@@ -119,7 +68,7 @@ class WuFig2Pretrained(Reproduction):
                 variants=(ATTENTION,),
                 scalings=("matched",),
                 temperatures=TEMPERATURES,
-                masks=MASKS,
+                masks=FOUR_MASKS,
                 progress=told(1),
             )
             normed = ablate(
@@ -127,19 +76,19 @@ class WuFig2Pretrained(Reproduction):
                 inputs,
                 variants=(WITH_NORM,),
                 scalings=("raw",),
-                masks=MASKS,
+                masks=FOUR_MASKS,
                 progress=told(2),
             )
             for done in (whole, hot, normed):
                 if done.refusal:
                     notes.append(f"{subject.label}: {done.refusal}")
                 worst = max(worst, done.verified or 0.0)
-            under = whole_under(subject.network, inputs, MASKS, told(3))
+            under = whole_under(subject.network, inputs, FOUR_MASKS, told(3))
             parts.append(_frame(subject, whole.rows))
             own = [row for row in (*hot.rows, *normed.rows) if row.mask is not None]
             changes.append(_frame(subject, (*own, *under)))
         blocks, variations = pd.concat(parts), pd.concat(changes)
-        return Outcome(
+        return FigureOutcome(
             points=_points(blocks),
             claims=(*_part_claims(blocks), *_change_claims(variations)),
             tables={"blocks": blocks, "masks_and_temperatures": variations},
@@ -261,6 +210,52 @@ def _temperature_claims(who: str, early: pd.DataFrame) -> list[Claim]:
             )
         )
     return claims
+
+
+def draw_ablations(blocks: pd.DataFrame, variations: pd.DataFrame) -> Figure:
+    """Relative mu by layer, on a logarithmic scale, clipped at what float64 resolves."""
+    subjects: list[tuple[str, str]] = sorted(set(zip(blocks["model"], blocks["weights"], strict=True)))
+    figure, axes = canvas(len(subjects), len(PANELS), size=(4.0, 3.0))
+    for row, (model, weights) in enumerate(subjects):
+        mine = blocks[(blocks["model"] == model) & (blocks["weights"] == weights)]
+        changed = variations[(variations["model"] == model) & (variations["weights"] == weights)]
+        plain = changed[changed["temperature"] == 1.0]
+        alone = changed[changed["variant"] == "attention"]
+        _parts(axes[row, 0], mine)
+        for column, variant in enumerate(MASKED, 1):
+            _lines(axes[row, column], plain[plain["variant"] == variant], "mask")
+        _lines(axes[row, -1], alone[alone["mask"] == "complete"], "temperature")
+        for axis, title in zip(axes[row], PANELS, strict=True):
+            axis.set_title(f"{model}, {weights}: {title}", fontsize=9)
+            axis.set_yscale("log")
+            axis.set_xlabel("layer")
+        # Nothing falls far here: one scale for all, so that small wiggles do not look like a fall.
+        axes[row, 3].set_ylim(FULL_FLOOR, 1.5)
+        axes[row, 0].set_ylabel(r"relative $\mu$")
+    # In the second row, where curves leave room; the colours are the same everywhere.
+    legends = {0: "dotted: scale-matched", 1: "mask", len(PANELS) - 1: "temperature"}
+    for column, title in legends.items():
+        axis = axes[min(1, len(subjects) - 1), column]
+        axis.legend(fontsize=7, title=title, title_fontsize=7, loc="center right")
+    found: Figure = figure
+    return found
+
+
+def _parts(axis: Any, rows: pd.DataFrame) -> None:
+    for number, variant in enumerate(rows["variant"].drop_duplicates()):
+        for scaling, line in LINES.items():
+            curve = rows[(rows["variant"] == variant) & (rows["scaling"] == scaling)].sort_values("layer")
+            if len(curve):
+                values = curve["relative_mu"].clip(lower=FLOOR)
+                named = {"label": variant} if scaling == "raw" else {"gid": variant, "label": "_scale-matched"}
+                axis.plot(curve["layer"], values, line, color=COLOURS[number], **named)
+
+
+def _lines(axis: Any, rows: pd.DataFrame, column: str) -> None:
+    for number, (value, curve) in enumerate(rows.groupby(column)):
+        curve = curve.sort_values("layer")
+        label = str(Fraction(value)) if isinstance(value, float) else str(value)
+        axis.plot(curve["layer"], curve["relative_mu"].clip(lower=FLOOR), color=COLOURS[number], label=label)
 
 
 REPRODUCTION = WuFig2Pretrained()

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, final
 
 from torch import Tensor
 
+from rankfall.drawing.canvas import COLOURS, canvas
 from rankfall.dynamics.step import random_tokens
 from rankfall.dynamics.trajectory import run_layers
 from rankfall.dynamics.weights import DrawnWeights, WeightRecipe
-from rankfall.figures.base import Claim, Outcome, Reproduction, Scale
+from rankfall.figures.base import Claim, FigureOutcome, Reproduction, Scale
 from rankfall.masks import parse_mask
 from rankfall.progress import Progress, silent
 
@@ -36,8 +38,11 @@ class WuFig3(Reproduction):
     id: ClassVar[str] = "wu/fig3"
     title: ClassVar[str] = "mu against depth for three temperatures and four masks"
     statements: ClassVar[tuple[str, ...]] = ("B-fig3",)
+    columns: ClassVar[Mapping[str, str]] = {
+        "d_qk": "temperature: scores are divided by its square root before the softmax"
+    }
 
-    def run(self, scale: Scale, progress: Progress = silent) -> Outcome:
+    def run(self, scale: Scale, progress: Progress = silent) -> FigureOutcome:
         import pandas as pd
 
         size = SIZES[scale]
@@ -49,7 +54,7 @@ class WuFig3(Reproduction):
             for (mask, temperature), curve in curves.items()
             for layer, value in enumerate(curve)
         ]
-        return Outcome(
+        return FigureOutcome(
             points=[],
             claims=_claims(curves, masks),
             tables={"curves": pd.DataFrame(rows)},
@@ -121,8 +126,6 @@ def _claims(curves: dict[tuple[str, float], Tensor], masks: list[str]) -> list[C
 
 
 def _draw(curves: dict[tuple[str, float], Tensor], masks: list[str]) -> Figure:
-    from rankfall.drawing.canvas import COLOURS, canvas
-
     figure, axes = canvas(1, len(masks), size=(3.6, 3.6))
     for axis, mask in zip(axes[0], masks, strict=True):
         for temperature, name, colour in zip(TEMPERATURES, NAMES, COLOURS, strict=False):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import torch
 from torch import Tensor
 
-from rankfall.figures.base import Claim, Outcome, Reproduction, Scale
+from rankfall.drawing.canvas import COLOURS, canvas
+from rankfall.figures.base import Claim, FigureOutcome, Reproduction, Scale
 from rankfall.figures.pretrained import Subject, subjects
 from rankfall.measures.measures import measure
 from rankfall.models.depth.capture import Place, capture
@@ -43,8 +45,12 @@ class WuFig4(Reproduction):
     id: ClassVar[str] = "wu/fig4"
     title: ClassVar[str] = "share of full-rank inputs, smallest singular value and mean |cosine| by layer"
     statements: ClassVar[tuple[str, ...]] = ("B-fig4",)
+    columns: ClassVar[Mapping[str, str]] = {
+        "full_rank_share": "share of texts whose tokens have full numerical rank",
+        "unit_min_singular_value": "smallest singular value of tokens scaled to length one",
+    }
 
-    def run(self, scale: Scale, progress: Progress = silent) -> Outcome:
+    def run(self, scale: Scale, progress: Progress = silent) -> FigureOutcome:
         """One forward pass a model; every layer is measured on each passage alone, raw and on unit tokens."""
         import pandas as pd
 
@@ -59,7 +65,7 @@ class WuFig4(Reproduction):
         points = [
             {"published": None, "agrees": None, "ours": row["full_rank_share"], **row} for row in _records(by_layer)
         ]
-        return Outcome(
+        return FigureOutcome(
             points=points,
             claims=_claims(by_layer),
             tables={"layers": by_layer},
@@ -153,8 +159,6 @@ def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _draw(table: pd.DataFrame) -> Figure:
-    from rankfall.drawing.canvas import COLOURS, canvas
-
     models = list(table["model"].unique())
     figure, axes = canvas(len(models), len(PANELS), size=(3.7, 2.9))
     for row, model in enumerate(models):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rankfall.catalogue import MEASURES
+from rankfall.figures.base import Reproduction
 
 COLUMNS: dict[str, str] = {
     "layer": "how many blocks the tokens have passed; 0 is the embeddings",
@@ -31,7 +32,7 @@ COLUMNS: dict[str, str] = {
     "ov_effective_rank": "exponential of the entropy of the squared singular values of the value/output form",
     "qk_norm": "Frobenius norm of the query/key form",
     "ov_norm": "Frobenius norm of the value/output form",
-    "offset": "distance between the asking and the asked token at which a rotary head was probed",
+    "offset": "distance between the query token and the key token at which a rotary head was probed",
     "mse_lower_bound": "least squared error with which a layer of this shape, skip connection included, can find the "
     "nearer of two orthonormal points (A-thm2), whatever its weights",
     "share": "effective rank of the query/key form over the most that it can be",
@@ -88,89 +89,12 @@ SHARED = {
     "angle": "angle in radians",
 }
 
-OF_FIGURE: dict[str, dict[str, str]] = {
-    "amsel/fig5": {
-        "degree": "degree of the harmonic polynomial",
-        "representing": "largest weight of the function that represents the target",
-        "log10_representing": "decimal logarithm of the largest weight of the function that represents the target",
-        "log10_published_scaling": "the same, scaled so that the published peaks are met",
-        **{f"u_d{d}": f"weight function at that angle, d = {d}" for d in (4, 6, 8, 16, 32, 64)},
-    },
-    "amsel/random-features": {
-        "lower_bound": "error that no rank-one heads of this number go below",
-        "excess_at_most": "by how much the error can exceed the least one, since the solution is approximate",
-        "condition": "condition number of the system solved",
-        "iterations": "steps of conjugate gradients",
-        "within_tolerance": "whether ours is near the published point; keys were fitted to it, so it decides nothing",
-        "independent": "error with keys independent of queries",
-        "signed": "error with keys equal or opposite to queries",
-    },
-    "amsel/table1": {
-        "layers": "layers of the model",
-        "kv_heads": "heads that have keys and values of their own",
-        "heads_times_rank_over_width": "H r / d: 1 is the common choice",
-        "rank_over_width": "r / d",
-        "grouped": "whether several query heads share keys",
-        "derived": "whether the head size was worked out as d / H, not read",
-        "latent": "whether keys go through a narrower latent vector",
-        "varies": "whether layers differ",
-        "stage": "which stage of a staged model was read",
-        "part": "which part of a composite model was read",
-    },
-    "rankfall/equilibria": {
-        "wanted": "rank asked for",
-        "rank": "rank found",
-        "promised_stable": "whether the family is proved to be stable",
-        "rank_tolerance": "singular values below this count as zero",
-        "smallest_singular_value": "smallest singular value that counts",
-        "next_singular_value": "largest singular value that does not",
-        "spectral_radius": "spectral radius of the Jacobian on the tangent space; below 1 is stable",
-        "spectral_radius_float64": "the same, in ordinary precision",
-        "uncertainty": "how far the spectral radius can be off by rounding",
-        "digits": "digits of the arithmetic that decided, where float64 could not",
-        "stable": "whether the fixed point is strictly stable",
-        "neutral_directions": "directions that neither grow nor shrink",
-        "transient_growth": "most that a small disturbance grows before it shrinks",
-        "dimension": "dimension of the tangent space",
-        "residual": "how far a layer moves the tokens",
-        "turns": "times that the twisted state goes around the circle",
-        "predicted": "the largest multiplier of the Jacobian by its closed form",
-        "measured": "the largest multiplier of the Jacobian, the rigid rotation left out",
-    },
-    "rankfall/rate-vs-radius": {
-        "strongly_connected": "whether every token reaches every token",
-        "tail_rate": "second eigenvalue of uniform attention: the factor per layer in the end",
-        "bound": "factor per layer that B-thm1 proves",
-        "bound_speed": "minus the logarithm of that factor",
-        "r_squared": "share of the variance of log mu that a straight line explains",
-    },
-    "rankfall/vote-quality": {
-        "points": "points N to choose among",
-        "code_rank": "rank of the code in which the votes are held",
-        "predicted": "the asymptotic error of the vote",
-    },
-    "wu/fig1": {
-        "end_angle": "angle at which the second token ends",
-        "apart": "whether the two tokens stayed apart",
-        "predicted_apart": "whether the closed form of the basin says so",
-        "x": "first coordinate of the second token",
-        "y": "second coordinate of the second token",
-        "multiplier": "factor by which a layer moves a neighbour of the fixed point towards it or away",
-        "closed_form": "the value by formula",
-    },
-    "wu/fig3": {"d_qk": "temperature: scores are divided by its square root before the softmax"},
-    "wu/fig4": {
-        "full_rank_share": "share of texts whose tokens have full numerical rank",
-        "unit_min_singular_value": "smallest singular value of tokens scaled to length one",
-    },
-}
 
-
-def definitions_of(figure: str) -> dict[str, str]:
-    """The meaning of each column of a figure's tables."""
+def definitions_of(figure: Reproduction) -> dict[str, str]:
+    """The meaning of each column of a figure's tables; the figure's own words go before those that all share."""
     quartiles = {
         f"qk_{name}_{share}": f"{quartile} over heads: {what}"
         for name, what in HEADS.items()
         for share, quartile in QUARTILES.items()
     }
-    return {**DEFINITIONS, **SHARED, **TRAINED, **quartiles, **OF_FIGURE.get(figure, {})}
+    return {**DEFINITIONS, **SHARED, **TRAINED, **quartiles, **figure.columns}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rankfall.figures.base import Outcome, Reproduction
+from rankfall.figures.base import FigureOutcome, Reproduction
 from rankfall.provenance import provenance
 from rankfall.report.definitions import definitions_of
 from rankfall.report.document import Answer, Document, Grid, Level, Picture, Section
@@ -17,7 +17,7 @@ VERDICTS: dict[bool | None, tuple[str, Level]] = {
 }
 
 
-def gallery(runs: Sequence[tuple[Reproduction, Outcome, dict[str, Any]]], command: str) -> Document:
+def gallery(runs: Sequence[tuple[Reproduction, FigureOutcome, dict[str, Any]]], command: str) -> Document:
     """One section per figure: its picture, its claims with the evidence, its points and its tables."""
     agreeing = sum(outcome.agrees is True for _, outcome, _ in runs)
     return Document(
@@ -35,7 +35,7 @@ def block_name(identity: str, *parts: str) -> str:
     return "-".join([identity, *parts]).replace("/", "-").replace("_", "-").lower()
 
 
-def _answer(figure: Reproduction, outcome: Outcome, record: dict[str, Any]) -> Answer:
+def _answer(figure: Reproduction, outcome: FigureOutcome, record: dict[str, Any]) -> Answer:
     verdict, level = VERDICTS[outcome.agrees]
     failed = [f"fails: {claim.statement} ({claim.evidence})" for claim in outcome.claims if not claim.holds]
     decided = [point["agrees"] for point in outcome.points if point.get("agrees") is not None]
@@ -46,14 +46,15 @@ def _answer(figure: Reproduction, outcome: Outcome, record: dict[str, Any]) -> A
     return Answer(f"{figure.id}: {figure.title}", verdict, level, [*reasons, *failed])
 
 
-def _section(figure: Reproduction, outcome: Outcome, record: dict[str, Any]) -> Section:
+def _section(figure: Reproduction, outcome: FigureOutcome, record: dict[str, Any]) -> Section:
     import pandas as pd
 
-    meaning = definitions_of(figure.id)
+    meaning = definitions_of(figure)
     command = f"rankfall reproduce {figure.id} --scale {record['scale']}"
     blocks: list[Picture | Grid] = []
     if outcome.draw is not None:
-        caption = f"Makes visible {', '.join(figure.statements)}. Scale: {record['scale']}."
+        shown = f"Shows {', '.join(figure.statements)}. " if figure.statements else ""
+        caption = f"{shown}Scale: {record['scale']}."
         blocks.append(Picture(block_name(figure.id), figure.title, caption, outcome.draw(), command))
     if outcome.claims:
         claims = pd.DataFrame(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from importlib import resources
@@ -10,17 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from rankfall.drawing.canvas import FORMATS, save
+from rankfall.drawing.from_matplotlib import plot_of
+from rankfall.drawing.plots import PANEL_SCRIPTS, element, scripts
 from rankfall.errors import require
 from rankfall.report.document import Document, Grid
-from rankfall.report.interactive import interactive
 
 # What is only said, and not judged, has no mark.
 MARKS = {"good": "✓", "warn": "!", "bad": "✗", "unknown": ""}
 
 # More rows than anybody scrolls through; the files beside the report have all of them.
 ROWS_SHOWN = 200
-
-PIXELS_PER_INCH = 100
 
 # A longer text is a sentence, which wraps.
 SHORT_WORD = 24
@@ -29,28 +27,18 @@ BACKQUOTED = re.compile(r"`([^`\n]+)`")
 
 
 def render(document: Document) -> str:
-    """The report as HTML. Every word from outside is escaped; embedded data cannot end its script element."""
+    """The report as HTML. Every word from outside is escaped, those inside plots too."""
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
-    from plotly.offline import get_plotlyjs
 
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters["coded"] = coded
     template = environment.from_string(_asset("page.html.j2"))
-    plots = {}
-    heights = {}
-    for picture in document.pictures():
-        # Constrained layout settles the panels' places only when the figure is drawn.
-        picture.figure.canvas.draw()
-        plots[picture.name] = interactive(picture.figure)
-        heights[picture.name] = max(320, round(float(picture.figure.get_figheight()) * PIXELS_PER_INCH))
     return template.render(
         document=document,
         style=Markup(_asset("page.css")),
-        script=Markup(_asset("page.js")),
-        plotly=Markup(get_plotlyjs()),
-        plots=Markup(embedded(plots)),
-        heights=heights,
+        script=Markup(scripts(PANEL_SCRIPTS) + _asset("page.js")),
+        plots={one.name: Markup(element(plot_of(one.figure, one.name, one.title))) for one in document.pictures()},
         grids={grid.name: cells(grid) for grid in document.grids()},
         marks=MARKS,
         endings=FORMATS,
@@ -63,12 +51,6 @@ def coded(text: str) -> Any:
     from markupsafe import Markup, escape
 
     return Markup(BACKQUOTED.sub(r"<code>\1</code>", str(escape(text))))
-
-
-def embedded(value: Any) -> str:
-    """JSON that is safe inside a script element: no character in it can close the element or open another."""
-    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def cells(grid: Grid) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 // Tokens on a circle, an arrow where information flows.
 
 function drawGraph(host, plot) {
-  const { width } = host.room(plot.height);
+  const width = host.room();
   const side = Math.min(width, plot.height);
   const middle = { x: width / 2, y: side / 2 };
   const reach = side / 2 - 16;

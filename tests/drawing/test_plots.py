@@ -1,4 +1,4 @@
-"""Plots as elements: what travels to the browser, and the scripts that draw it there."""
+"""Plots as plain data: what travels to the browser, and the scripts that draw it there."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from importlib import resources
 import pytest
 import torch
 
-from rankfall.explorer.element import (
+from rankfall.drawing.plots import (
+    ALL_SCRIPTS,
     NONE,
-    SCRIPTS,
+    PANEL_SCRIPTS,
     SHARES,
     STYLE,
     element,
@@ -23,25 +24,31 @@ from rankfall.explorer.element import (
     packed_places,
     packed_shares,
     panel,
-    script,
+    scripts,
 )
+from rankfall.explorer.widgets import script
 from tests.explorer.calls import unpacked
 
 HOSTILE = "\"><script>alert(1)</script>'&"
 
 
 def test_every_script_is_listed_and_sent_once() -> None:
-    folder = resources.files("rankfall.explorer").joinpath("scripts")
-    assert {path.name for path in folder.iterdir()} == {*SCRIPTS, STYLE}
+    folder = resources.files("rankfall.drawing").joinpath("scripts")
+    assert {path.name for path in folder.iterdir()} == {*ALL_SCRIPTS, STYLE}
     found = re.fullmatch(
         r'<script src="data:text/javascript;charset=utf-8;base64,([A-Za-z0-9+/=]+)"></script>', script()
     )
     assert found is not None
     sent = base64.b64decode(found[1]).decode()
-    for name in SCRIPTS:
-        assert folder.joinpath(name).read_text() in sent
+    assert sent == scripts()
+    for name in ALL_SCRIPTS:
+        text = folder.joinpath(name).read_text()
+        assert sent.count(text) == 1
+        assert (text in scripts(PANEL_SCRIPTS)) == (name in PANEL_SCRIPTS)
     # Nothing is fetched: the only address is the name of a vocabulary.
     assert set(re.findall(r"https?://[^\"\s]+", sent)) == {"http://www.w3.org/2000/svg"}
+    # A report stands inside a script element, which no text of ours may end.
+    assert "</script" not in sent.lower()
 
 
 def test_words_stay_inside_the_attribute() -> None:
@@ -49,7 +56,8 @@ def test_words_stay_inside_the_attribute() -> None:
     plot = lines("name", HOSTILE, {"label": HOSTILE}, [panel(HOSTILE, series)])
     text = element(plot)
     assert "<script" not in text
-    inside = re.fullmatch(r'<rankfall-plot data-plot="([^"]*)"></rankfall-plot>', text)
+    pattern = r"<rankfall-plot class='plot' data-name='name' data-plot='([^'<>]*)'></rankfall-plot>"
+    inside = re.fullmatch(pattern, text)
     assert inside is not None
     assert json.loads(html.unescape(inside[1])) == plot
     assert series[0]["y"] == [1.0, None]

@@ -1,4 +1,4 @@
-// What every picture needs: elements, numbers as people read them, colours, and numbers packed by packing.py.
+// What every picture needs: elements, numbers as people read them, colours, and packed numbers.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -44,10 +44,11 @@ const VIRIDIS = [
   [31, 158, 137], [53, 183, 121], [110, 206, 88], [181, 222, 43], [253, 231, 37],
 ];
 
-function viridis(share) {
-  const place = Math.min(Math.max(share, 0), 1) * (VIRIDIS.length - 1);
-  const stop = Math.min(Math.floor(place), VIRIDIS.length - 2);
-  return VIRIDIS[stop].map((part, k) => Math.round(part + (place - stop) * (VIRIDIS[stop + 1][k] - part)));
+function shade(colours, share) {
+  const stops = colours ?? VIRIDIS;
+  const place = Math.min(Math.max(share, 0), 1) * (stops.length - 1);
+  const stop = Math.min(Math.floor(place), stops.length - 2);
+  return stops[stop].map((part, k) => Math.round(part + (place - stop) * (stops[stop + 1][k] - part)));
 }
 
 const rgb = (parts) => `rgb(${parts.join(",")})`;

@@ -1,7 +1,7 @@
 // Tokens on the circle or the sphere, layer by layer: all places come at once, and the browser plays them.
 
 function drawMotion(host, plot, memory) {
-  const { width } = host.room(plot.height);
+  const width = host.room();
   const side = Math.min(width, plot.height - 56);
   const axes = plot.axes;
   const count = plot.tokens;
@@ -12,7 +12,7 @@ function drawMotion(host, plot, memory) {
   clearInterval(memory.timer);
   const canvas = host.keep("canvas", { class: "motion", tabindex: axes === 3 ? 0 : null });
   canvas.setAttribute("role", "img");
-  const shades = Array.from({ length: count }, (_, k) => rgb(viridis(count > 1 ? k / (count - 1) : 0)));
+  const shades = Array.from({ length: count }, (_, k) => rgb(shade(null, count > 1 ? k / (count - 1) : 0)));
   let dots = [];
 
   const paint = () => {

@@ -1,6 +1,9 @@
 // <rankfall-plot data-plot='{"kind": ...}'>: draws what it is given, and again when it is given something else.
 
-const KINDS = { lines: drawLines, heat: drawHeat, graph: drawGraph, motion: drawMotion, table: drawTable };
+// A report brings only the scripts that it needs.
+const KINDS = {
+  panels: () => drawPanels, graph: () => drawGraph, motion: () => drawMotion, table: () => drawTable,
+};
 // What a reader chose (hidden curves, the sphere's turn) outlives a redraw, even one into a new element.
 const MEMORIES = new Map();
 
@@ -51,8 +54,10 @@ class RankfallPlot extends HTMLElement {
 
   draw() {
     this.heading.textContent = this.plot.title;
+    this.heading.hidden = !this.plot.title;
     this.hush();
-    KINDS[this.plot.kind](this, this.plot, this.memory());
+    KINDS[this.plot.kind]()(this, this.plot, this.memory());
+    this.dataset.drawn = "yes";
     this.dispatchEvent(new CustomEvent("rankfall-drawn", { bubbles: true, composed: true }));
   }
 
@@ -62,8 +67,14 @@ class RankfallPlot extends HTMLElement {
     return MEMORIES.get(name);
   }
 
-  room(height) {
-    return { width: Math.max(240, this.width), height };
+  room() {
+    return Math.max(240, this.width);
+  }
+
+  // Paper has another width than the screen, and is printed before anybody is told.
+  fit() {
+    this.width = this.clientWidth;
+    this.draw();
   }
 
   // A canvas is made once: to clear it is cheaper.

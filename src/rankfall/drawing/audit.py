@@ -1,0 +1,128 @@
+"""Pictures of audits: token rank by depth, heads, blocks taken apart, and two models over each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rankfall.drawing.canvas import COLOURS, MARKERS, canvas
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+    from rankfall.models.depth.rows import DepthRow
+
+# What is smaller counts as zero, and is drawn here on a logarithmic axis.
+SMALLEST = 1e-17
+PANELS = (
+    ("effective_rank", "effective rank"),
+    ("relative_mu", "relative mu"),
+    ("mean_abs_cosine", "mean |cosine|"),
+    ("min_singular_value", "smallest singular value"),
+)
+
+
+def draw_token_depth(rows: Sequence[DepthRow], controls: Mapping[str, Sequence[DepthRow]], title: str) -> Figure:
+    """The unit view of the model (with its interval over texts) and of each control, at block boundaries."""
+    figure, axes = canvas(2, 2, size=(5.0, 3.3))
+    layers = [row.layer for row in rows]
+    for panel, (measure, label) in zip(axes.flat, PANELS, strict=True):
+        for (name, others), colour in zip(controls.items(), COLOURS[1:], strict=False):
+            values = [row.values["unit"][measure] for row in others]
+            panel.plot([row.layer for row in others], values, "--", color=colour, label=name.replace("_", " "))
+        panel.plot(
+            layers, [row.values["unit"][measure] for row in rows], "-o", color=COLOURS[0], markersize=4, label="model"
+        )
+        spans = [row.interval["unit"][measure] if row.interval is not None else None for row in rows]
+        if all(span is not None for span in spans):
+            low, high = zip(*(span for span in spans if span is not None), strict=True)
+            panel.fill_between(layers, low, high, color=COLOURS[0], alpha=0.2, linewidth=0)
+        panel.set_xlabel("layer")
+        panel.set_ylabel(label)
+        panel.xaxis.get_major_locator().set_params(integer=True)
+        panel.set_ylim(bottom=0)
+    axes[0, 0].legend(fontsize=8)
+    figure.suptitle(title)
+    return figure
+
+
+def draw_views(rows: Sequence[DepthRow], title: str) -> Figure:
+    """Effective rank of all three views, with and without sinks: where raw numbers mislead."""
+    figure, axes = canvas(1, 1, size=(8.0, 3.8))
+    panel = axes[0, 0]
+    layers = [row.layer for row in rows]
+    for view, colour, marker in zip(("unit", "raw", "centred"), COLOURS, MARKERS, strict=False):
+        values = [row.values[view]["effective_rank"] for row in rows]
+        panel.plot(layers, values, "-", marker=marker, color=colour, markersize=4, label=view)
+        without = [(row.layer, row.without_sinks[view]["effective_rank"]) for row in rows if row.without_sinks]
+        if without:
+            panel.plot(*zip(*without, strict=True), ":", color=colour, linewidth=2, label=f"{view}, sinks left out")
+    panel.set_xlabel("layer")
+    panel.set_ylabel("effective rank")
+    panel.set_ylim(bottom=0)
+    panel.xaxis.get_major_locator().set_params(integer=True)
+    panel.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.01, 0.5))
+    figure.suptitle(title)
+    return figure
+
+
+def draw_head_ranks(heads: pd.DataFrame, title: str) -> Figure:
+    """A map of heads: bright heads spread their scores over many directions."""
+    layers, count = int(heads["layer"].max()) + 1, int(heads["head"].max()) + 1
+    grid = np.full((count, layers), np.nan)
+    grid[heads["head"], heads["layer"]] = heads["qk_effective_rank"]
+    figure, axes = canvas(1, 1, size=(max(4.5, 0.22 * layers + 2), max(3.2, 0.22 * count + 1.2)))
+    panel = axes[0, 0]
+    panel.grid(False)
+    widest = int(heads["head_dim"].max())
+    image = panel.imshow(grid, aspect="auto", origin="lower", vmin=0, vmax=widest, cmap="viridis")
+    figure.colorbar(image, ax=panel, label=f"effective rank, of {widest}")
+    panel.set_xlabel("layer")
+    panel.set_ylabel("head")
+    for axis in (panel.xaxis, panel.yaxis):
+        axis.get_major_locator().set_params(integer=True)
+    figure.suptitle(title)
+    return figure
+
+
+def draw_ablation(rows: pd.DataFrame, title: str) -> Figure:
+    """One panel per scaling; the full model in both. Geometric mean over texts, mask and temperature unchanged."""
+    figure, axes = canvas(1, 2, size=(5.4, 3.8), sharey=True)
+    plain = rows[rows["relative_mu"].notna()]
+    if "mask" in plain:
+        plain = plain[plain["mask"].isna()]
+    if "temperature" in plain:
+        plain = plain[plain["temperature"].fillna(1.0) == 1.0]
+    logs = np.log(plain["relative_mu"].astype(float).clip(lower=SMALLEST))
+    for panel, scaling in zip(axes[0], ("matched", "raw"), strict=True):
+        wanted = plain[(plain["scaling"] == scaling) | (plain["variant"] == "full model")]
+        for number, variant in enumerate(wanted["variant"].drop_duplicates()):
+            mine = wanted[wanted["variant"] == variant]
+            values = np.exp(logs[mine.index].groupby(mine["layer"]).mean())
+            panel.plot(
+                values.index, values, "-", marker=MARKERS[number], color=COLOURS[number], markersize=4, label=variant
+            )
+        panel.set_yscale("log")
+        panel.set_xlabel("layer")
+        panel.set_title("scale-matched" if scaling == "matched" else "raw")
+        panel.xaxis.get_major_locator().set_params(integer=True)
+    axes[0, 0].set_ylabel("relative mu")
+    axes[0, 0].legend(fontsize=8)
+    figure.suptitle(title)
+    return figure
+
+
+def draw_comparison(table: pd.DataFrame) -> Figure:
+    """The same four measures over relative depth, one line per model; `table` has a row per model and layer."""
+    figure, axes = canvas(2, 2, size=(5.0, 3.2))
+    for axis, (measure, label) in zip(axes.flat, PANELS, strict=True):
+        for name, colour in zip(table["model"].drop_duplicates(), COLOURS, strict=False):
+            mine = table[table["model"] == name]
+            axis.plot(mine["depth"], mine[measure], marker="o", markersize=3, color=colour, label=name)
+        axis.set_xlabel("depth")
+        axis.set_ylabel(label)
+    axes[0, 0].legend(fontsize=8)
+    return figure
