@@ -15,7 +15,8 @@ import pytest
 import typer.main
 
 import rankfall
-from rankfall.cli.main import ALL_VERBS, UsageError, app
+from rankfall.catalogue import VERBS
+from rankfall.cli.main import UsageError, app
 
 ROOT = Path(rankfall.__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -72,11 +73,11 @@ def commands(page: Path) -> list[str]:
 
 
 def test_every_verb_has_a_guide() -> None:
-    missing = [verb for verb in ALL_VERBS if not (DOCS / "guide" / f"{verb}.md").exists()]
+    missing = [verb for verb in VERBS.names if not (DOCS / "guide" / f"{verb}.md").exists()]
     assert missing == []
     untitled = [
         verb
-        for verb in ALL_VERBS
+        for verb in VERBS.names
         if not (DOCS / "guide" / f"{verb}.md").read_text().startswith(f"# `rankfall {verb}`")
     ]
     assert untitled == []
@@ -121,7 +122,7 @@ def test_commands_parse(page: Path) -> None:
             pytest.fail(f"{named(page)}: `{line}`: {error}")
 
 
-@pytest.mark.parametrize("verb", ALL_VERBS)
+@pytest.mark.parametrize("verb", VERBS.names)
 def test_options_named_in_a_guide_exist(verb: str) -> None:
     group: Any = typer.main.get_command(app)
     known = {name for one in group.commands.values() for option in one.params for name in option.opts}

@@ -24,9 +24,9 @@ def completed(nav: list[Any]) -> list[Any]:
 
 
 def command_pages() -> list[dict[str, str]]:
-    from rankfall.cli.main import ALL_VERBS
+    from rankfall.catalogue import VERBS
 
-    return [{verb: f"guide/{verb}.md"} for verb in ALL_VERBS]
+    return [{verb: f"guide/{verb}.md"} for verb in VERBS.names]
 
 
 def reference_pages() -> list[Any]:

@@ -108,7 +108,8 @@ def options_page() -> str:
     """Every verb with its arguments and options, as the command line itself describes them."""
     import typer.main
 
-    from rankfall.cli.main import ALL_VERBS, app
+    from rankfall.catalogue import VERBS
+    from rankfall.cli.main import app
 
     group: Any = typer.main.get_command(app)
     parts = [
@@ -116,7 +117,7 @@ def options_page() -> str:
         "As `rankfall VERB --help` shows them. Exit status: 0 done, 1 the check asked for does not hold, 2 the",
         "request was wrong; one line then says what was required, what came and what to do.\n",
     ]
-    for verb in ALL_VERBS:
+    for verb in VERBS.names:
         command = group.commands[verb]
         rows = [_option_row(one) for one in command.params]
         parts += [

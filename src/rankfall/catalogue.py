@@ -7,6 +7,7 @@ imported before it is used.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from rankfall.registry import Registry
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from rankfall.equilibria.base import Family
     from rankfall.figures.base import Reproduction
     from rankfall.masks.base import Mask
+    from rankfall.models.load.open import NamedModel
     from rankfall.norms import Norm
     from rankfall.tasks.base import Task
     from rankfall.training.engines.base import Engine
@@ -98,6 +100,15 @@ ENGINES: Registry[type[Engine]] = Registry(
     example="local, which trains on this machine",
 )
 
+NAMED_MODELS: Registry[NamedModel] = Registry(
+    "model",
+    {
+        "minilm": "rankfall.models.load.named:MINILM",
+        "smollm2": "rankfall.models.load.named:SMOLLM2",
+    },
+    example="minilm",
+)
+
 FIGURES: Registry[Reproduction] = Registry(
     "figure",
     {
@@ -121,4 +132,23 @@ FIGURES: Registry[Reproduction] = Registry(
         "rankfall/vote-quality": "rankfall.figures.vote_quality:REPRODUCTION",
     },
     example="amsel/fig1",
+)
+
+VERBS: Registry[Callable[..., None]] = Registry(
+    "verb",
+    {
+        "audit": "rankfall.cli.audit:audit",
+        "compare": "rankfall.cli.compare:compare",
+        "coverage": "rankfall.cli.coverage:coverage",
+        "simulate": "rankfall.cli.simulate:simulate",
+        "equilibrium": "rankfall.cli.equilibrium:equilibrium",
+        "bounds": "rankfall.cli.bounds:bounds",
+        "plan": "rankfall.cli.plan:plan",
+        "survey": "rankfall.cli.survey:survey",
+        "sweep": "rankfall.cli.sweep:sweep",
+        "runs": "rankfall.cli.runs:runs",
+        "reproduce": "rankfall.cli.reproduce:reproduce",
+        "explore": "rankfall.cli.explore:explore",
+    },
+    example="audit",
 )

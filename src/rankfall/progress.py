@@ -19,3 +19,15 @@ def part(progress: Progress, start: float, end: float, what: str | None = None) 
         progress(inside if what is None else f"{what}: {inside}", start + (end - start) * share)
 
     return inner
+
+
+def counted(progress: Progress, what: str, total: int) -> Callable[[int], None]:
+    """A function of steps taken, for work that counts its steps instead of its share."""
+    done = 0
+
+    def advance(steps: int) -> None:
+        nonlocal done
+        done += steps
+        progress(what, min(1.0, done / total) if total else 1.0)
+
+    return advance
