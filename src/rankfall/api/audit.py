@@ -132,7 +132,7 @@ def _texts(text: str | Path | Sequence[str | Path] | None) -> list[str] | None:
     return [read_texts([one])[0] if isinstance(one, Path) else one for one in several] or None
 
 
-def layer_numbers(text: str) -> set[int]:
+def layer_numbers(text: str, name: str = "layers") -> set[int]:
     """The layers that `6,12` or `1-5` names, both ends of a range included."""
     chosen: set[int] = set()
     for part in text.split(","):
@@ -140,7 +140,7 @@ def layer_numbers(text: str) -> set[int]:
         whole = first.isdigit() and (last.isdigit() if dash else True) and len(part) < 12
         require(
             whole and (not dash or int(first) <= int(last)),
-            required="layers such as 0,6,12 or 0-5",
+            required=f"{name} such as 0,6,12 or 0-5",
             got=text,
             remedy="layers count from 0, the embeddings",
         )

@@ -47,7 +47,7 @@ def relative_mu(x: Tokens) -> Measured:
 
 
 def rank(x: Tokens) -> Measured:
-    """Numerical rank: singular values above max(n, d) times the epsilon of the tokens' dtype, relative to the largest."""
+    """Numerical rank: singular values above max(n, d) epsilon of the tokens' dtype, relative to the largest."""
     return measure(x, ["rank"])["rank"]
 
 

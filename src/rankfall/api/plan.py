@@ -61,11 +61,13 @@ class PlanResult(Result):
         best = min(self.candidates, key=lambda row: row["mse_lower_bound"])
         return [
             self.title,
-            f"usual: {usual['heads']} heads of rank {usual['rank']}, floor {usual['mse_lower_bound']:.4f}",
-            f"lowest floor of {len(self.candidates)}: {best['heads']} heads of rank {best['rank']}, "
-            f"{best['mse_lower_bound']:.4f}",
-            self.implications,
+            f"usual: heads {usual['heads']}, rank {usual['rank']}, floor {usual['mse_lower_bound']:.4f}",
+            f"lowest floor of {len(self.candidates)} candidates: heads {best['heads']}, rank {best['rank']}, "
+            f"floor {best['mse_lower_bound']:.4f}",
         ]
+
+    def _notes(self) -> list[str]:
+        return [self.implications]
 
     def _figure(self) -> Figure:
         from rankfall.drawing.plan import draw_plan

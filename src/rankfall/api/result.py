@@ -77,6 +77,10 @@ class Result(ABC):
     def _figure(self) -> Figure:
         """The picture."""
 
+    def _notes(self) -> Sequence[str]:
+        """What a reader of the report must know besides."""
+        return ()
+
     def _document(self, command: str) -> Document:
         """The report: the answer, the picture, the tables."""
         from rankfall.provenance import provenance
@@ -93,7 +97,7 @@ class Result(ABC):
             title=f"rankfall {self.verb}",
             summary=first,
             answers=[Answer(f"What did {self.verb} find?", rest[0] if rest else first, reasons=rest[1:])],
-            sections=[Section("Picture", (), [picture]), Section("Tables", (), tables)],
+            sections=[Section("Picture", self._notes(), [picture]), Section("Tables", (), tables)],
             command=command,
             provenance=provenance(command),
         )
@@ -124,12 +128,12 @@ def frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     )
 
 
-def require_folder(path: Path) -> None:
+def require_folder(path: Path, name: str = "the report") -> None:
     """Said before the work is done, not after it: results cannot be written into a file."""
     taken = next((one for one in (path, *path.parents) if one.exists() and not one.is_dir()), None)
     require(
         taken is None,
-        required="the report's folder to be one, new or old",
+        required=f"{name} to name a folder, new or old",
         got=f"{taken}, which is a file",
         remedy="choose another name",
     )

@@ -67,8 +67,10 @@ class SurveyResult(Result):
             f"{counts['configurations']} configurations of {self.library}, {counts['with_heads']} with heads",
             f"heads times head size equals width in {counts['equal_to_one']}, more in {counts['above_one']}, "
             f"less in {counts['below_one']}; {counts['grouped']} share key/value heads",
-            self.caveat,
         ]
+
+    def _notes(self) -> list[str]:
+        return [self.caveat]
 
     def _figure(self) -> Figure:
         from rankfall.drawing.survey import draw_survey

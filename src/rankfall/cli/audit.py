@@ -85,9 +85,9 @@ def audit(
     from rankfall.models.condition import parse_condition
 
     conditions = [parse_condition(one).text for one in fail_if or ()]
-    chosen = None if layers is None else layer_numbers(layers)
+    chosen = None if layers is None else layer_numbers(layers, "--layers")
     if out is not None:
-        require_folder(out)
+        require_folder(out, "--out")
     with shown(model) as progress:
         result = run(
             model,

@@ -47,7 +47,7 @@ def compare(
     from rankfall.api.compare import compare as run
     from rankfall.api.result import require_folder
 
-    require_folder(out)
+    require_folder(out, "--out")
     with shown("comparing") as progress:
         result = run(
             first,

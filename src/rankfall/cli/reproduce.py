@@ -33,7 +33,7 @@ def reproduce(
     from rankfall.api.reproduce import reproduce as run
     from rankfall.api.result import require_folder
 
-    require_folder(out)
+    require_folder(out, "--out")
     with shown("reproducing") as progress:
         result = run(*(figures or ()), scale=scale, every=every, progress=progress)
         asked = "--all" if every else " ".join(figures or ())

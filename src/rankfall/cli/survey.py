@@ -63,7 +63,8 @@ def _show(result: SurveyResult, *, every: bool) -> None:
     table("all model types" if every else "model types that depart from H = d/r", rows)
     paper.print(
         f"{counts['configurations']} configurations of {result.library}, "
-        f"{counts['with_heads']} with attention heads: H r = d in {counts['equal_to_one']}, more in {counts['above_one']}, less in {counts['below_one']}; "
+        f"{counts['with_heads']} with attention heads: H r = d in {counts['equal_to_one']}, "
+        f"more in {counts['above_one']}, less in {counts['below_one']}; "
         f"{counts['grouped']} grouped, {counts['latent']} latent, {counts['from_parts']} read from a part.",
         highlight=False,
     )
