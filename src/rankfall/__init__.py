@@ -49,7 +49,10 @@ if TYPE_CHECKING:
     from rankfall.api.sweep import sweep as sweep
     from rankfall.errors import RequestError as RequestError
     from rankfall.mechanism.heads import Heads as Heads
+    from rankfall.models.monitor.callbacks import lightning_callback as lightning_callback
+    from rankfall.models.monitor.callbacks import trainer_callback as trainer_callback
     from rankfall.models.monitor.monitor import RankMonitor as RankMonitor
+    from rankfall.models.monitor.monitor import RankWarning as RankWarning
 
 __version__ = "0.1.0"
 
@@ -82,7 +85,8 @@ _PLACES = {
     ),
     "rankfall.api.attention": ("attention",),
     "rankfall.mechanism.heads": ("Heads",),
-    "rankfall.models.monitor.monitor": ("RankMonitor",),
+    "rankfall.models.monitor.monitor": ("RankMonitor", "RankWarning"),
+    "rankfall.models.monitor.callbacks": ("trainer_callback", "lightning_callback"),
     "rankfall.errors": ("RequestError",),
 }
 _MODULES = ("masks", "norms")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rankfall.equilibria.base import Family
     from rankfall.figures.base import Reproduction
     from rankfall.masks.base import Mask
-    from rankfall.models.load.open import NamedModel
+    from rankfall.models.load.named import NamedModel
     from rankfall.norms import Norm
     from rankfall.tasks.base import Task
     from rankfall.training.engines.base import Engine

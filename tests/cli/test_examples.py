@@ -6,6 +6,7 @@ import importlib.util
 import json
 import re
 import shlex
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import typer.main
 import rankfall
 from rankfall.catalogue import NAMED_MODELS, VERBS
 from rankfall.cli.main import app, run
-from rankfall.models.load.open import named_path
+from rankfall.models.load.named import named_path
 
 ROOT = Path(rankfall.__file__).parents[2]
 GRID = "dim = 4\npoints = 3\nfeed_forward = 4\nbatch = 4\nsteps = 100\nrank = [1, 2]\n"
@@ -82,7 +83,7 @@ def test_examples_run(
     assert not stopped.value.code, err
     assert out.count("\n") == 1
     assert json.loads(out)["schema"] == 1
-    for option, name in zip(words, words[1:], strict=False):
+    for option, name in pairwise(words):
         if option in ("--plot", "--out", "--csv"):
             assert (home / name).exists()
 

@@ -12,7 +12,18 @@ import pytest
 
 from rankfall.catalogue import ENGINES, FAMILIES, FIGURES, MASKS, NAMED_MODELS, NORMS, TASKS, VERBS
 
-HEAVY = ("torch", "numpy", "scipy", "pandas", "transformers", "matplotlib", "plotly", "duckdb", "pyarrow", "jaxtyping")
+HEAVY = (
+    "torch",
+    "numpy",
+    "scipy",
+    "pandas",
+    "transformers",
+    "matplotlib",
+    "plotly",
+    "duckdb",
+    "pyarrow",
+    "jaxtyping",
+)
 CALLS = """
 import contextlib, io, json, sys
 from rankfall.cli.main import run

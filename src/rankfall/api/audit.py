@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from rankfall.api.result import Result, frame
+from rankfall.catalogue import NAMED_MODELS
 from rankfall.errors import require
-from rankfall.models.result import AuditResult as AuditFindings
+from rankfall.models.result import AuditFindings
 from rankfall.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from rankfall.models.load.folder import LoadedModel
     from rankfall.report.document import Document
 
-DEFAULT_MODEL = "minilm"
+DEFAULT_MODEL = NAMED_MODELS.names[0]
 
 
 @final

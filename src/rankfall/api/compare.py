@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, final
@@ -14,7 +14,7 @@ from rankfall.progress import Progress, part, silent
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
-    from torch import nn
+    from torch import Tensor, nn
 
     from rankfall.models.load.folder import LoadedModel
     from rankfall.report.document import Document
@@ -79,12 +79,16 @@ def compare(
     tokens: int = 128,
     passages: int | None = None,
     tokenizer: Any | None = None,
+    inputs: Mapping[str, Any] | Tensor | None = None,
     device: str = "cpu",
     seed: int = 0,
     progress: Progress = silent,
     command: str | None = None,
 ) -> ComparisonResult:
-    """Audit two models on the same text, without controls and ablations, and lay one over the other."""
+    """Audit two models on the same text, without controls and ablations, and lay one over the other.
+
+    Models, `text` and `inputs` are given as to `audit`.
+    """
     audits = [
         audit(
             model,
@@ -92,6 +96,7 @@ def compare(
             tokens=tokens,
             passages=passages,
             tokenizer=tokenizer,
+            inputs=inputs,
             controls=False,
             ablate=False,
             device=device,

@@ -36,7 +36,11 @@ class RunsResult(Result):
         return {"store": self.store, "rows": self.rows, "damaged": self.damaged}
 
     def _lines(self) -> list[str]:
-        return [f"{len(self.rows)} rows of {self.store}", *(f"damaged: {error}" for error in self.damaged)]
+        return [
+            f"{len(self.rows)} rows of {self.store}",
+            f"columns: {', '.join(self.rows[0]) if self.rows else 'none'}",
+            *(f"damaged: {error}" for error in self.damaged),
+        ]
 
     def _figure(self) -> Figure:
         return error_by_rank(self.rows)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, final, overload
+from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from rankfall.api.result import Result, frame
 from rankfall.api.runs import error_by_rank
@@ -20,29 +20,34 @@ if TYPE_CHECKING:
 
     from rankfall.store.store import Store
     from rankfall.training.cell import Cell
+    from rankfall.training.engines.base import Engine
 
 
 @final
 @dataclass(frozen=True, repr=False, eq=False)
 class SweepResult(Result):
-    """A row per cell, in the order of the grid."""
+    """A row per cell, in the order of the grid; after a dry run, also what would be trained and for how long."""
 
     verb: ClassVar[str] = "sweep"
     grid: str
     store: str
-    trained: int
-    """Cells trained now; the others were there."""
-    seconds: float
     runs: list[dict[str, Any]]
     """One record per cell: id, status, configuration, results."""
-    complete: bool
+    trained: int = 0
+    """Cells trained now; the others were there."""
+    seconds: float = 0.0
+    complete: bool = True
     """False when the sweep was stopped; the same call goes on from there."""
+    estimate: dict[str, Any] | None = None
+    """After a dry run: `cells`, `finished`, `seconds_estimated`, `estimate_from` and `stacks` (trained as one)."""
 
     def tables(self) -> dict[str, pd.DataFrame]:
-        """`runs`: one row per cell."""
-        return {"runs": frame(self.runs)}
+        """`runs`: one row per cell; after a dry run also `stacks`."""
+        return {"runs": frame(self.runs)} | ({"stacks": frame(self.estimate["stacks"])} if self.estimate else {})
 
     def _record(self) -> dict[str, Any]:
+        if self.estimate is not None:
+            return {**self.estimate, "runs": self.runs}
         return {
             "grid": self.grid,
             "store": self.store,
@@ -52,11 +57,13 @@ class SweepResult(Result):
         }
 
     def _lines(self) -> list[str]:
+        lines = [f"{self.grid}: {len(self.runs)} cells"]
+        if self.estimate is not None:
+            of = self.estimate
+            lines.append(f"{of['finished']} finished; the rest takes about {of['seconds_estimated']:.0f} seconds")
+        else:
+            lines.append(f"{self.trained} trained now in {self.seconds:.0f} s; all are in {self.store}")
         done = [row for row in self.runs if row.get("mse_best") is not None]
-        lines = [
-            f"{self.grid}: {len(self.runs)} cells",
-            f"{self.trained} trained now in {self.seconds:.0f} s; all are in {self.store}",
-        ]
         if done:
             best = min(done, key=lambda row: row["mse_best"])
             lines.append(f"lowest error {best['mse_best']:.4g} at rank {best['rank']}")
@@ -66,43 +73,6 @@ class SweepResult(Result):
         return error_by_rank(self.runs)
 
 
-@final
-@dataclass(frozen=True, repr=False, eq=False)
-class SweepEstimate(Result):
-    """What a sweep would train, and how long it would take."""
-
-    verb: ClassVar[str] = "sweep"
-    cells: int
-    finished: int
-    seconds_estimated: float
-    estimate_from: str
-    stacks: list[dict[str, Any]]
-    """Cells that would be trained as one program."""
-    runs: list[dict[str, Any]]
-
-    def tables(self) -> dict[str, pd.DataFrame]:
-        """`stacks` and `runs`."""
-        return {"stacks": frame(self.stacks), "runs": frame(self.runs)}
-
-    def _record(self) -> dict[str, Any]:
-        return dict(vars(self))
-
-    def _lines(self) -> list[str]:
-        return [
-            f"{self.finished} of {self.cells} cells are finished",
-            f"the rest takes about {self.seconds_estimated:.0f} seconds (from {self.estimate_from})",
-        ]
-
-    def _figure(self) -> Figure:
-        return error_by_rank(self.runs)
-
-
-@overload
-def sweep(grid: str | Path | Sequence[Cell], *, dry_run: Literal[True], **options: Any) -> SweepEstimate: ...
-@overload
-def sweep(grid: str | Path | Sequence[Cell], *, dry_run: Literal[False] = False, **options: Any) -> SweepResult: ...
-@overload
-def sweep(grid: str | Path | Sequence[Cell], *, dry_run: bool, **options: Any) -> SweepResult | SweepEstimate: ...
 def sweep(
     grid: str | Path | Sequence[Cell],
     *,
@@ -121,8 +91,8 @@ def sweep(
     weights: bool = False,
     tensorboard: str | Path | None = None,
     progress: Progress = silent,
-    note: Callable[[str], None] = lambda text: None,
-) -> SweepResult | SweepEstimate:
+    note: Callable[[str], None] | None = None,
+) -> SweepResult:
     """Train every cell of a grid that the store lacks, many at once; stop it and run it again to go on.
 
     `grid` is a TOML file, a shipped grid by name such as `smoke`, or cells. `engine`: local or ray (`address` of a
@@ -132,6 +102,7 @@ def sweep(
     from rankfall.training.engines.base import make_engine
     from rankfall.training.grid import read_grid
     from rankfall.training.options import Options
+    from rankfall.training.sweep import row_of
     from rankfall.training.sweep import sweep as train
 
     options = Options(
@@ -146,20 +117,22 @@ def sweep(
         tensorboard=None if tensorboard is None else str(Path(tensorboard).resolve()),
         address=address,
     )
-    named = isinstance(grid, (str, Path))
     cells = read_grid(grid) if isinstance(grid, (str, Path)) else list(grid)
+    name = str(grid) if isinstance(grid, (str, Path)) else "cells"
     chosen = make_engine(engine, options)
-    with _store(Path(store), results, dry_run, note) as kept:
+    tell = note or (lambda text: None)
+    with _store(Path(store), results, dry_run, tell) as kept:
         if dry_run:
-            return _estimate(cells, kept, chosen, progress)
+            estimate = _estimate(cells, kept, chosen, progress)
+            return SweepResult(name, str(store), [row_of(cell, kept) for cell in cells], estimate=estimate)
         start = time.perf_counter()
-        outcome = train(cells, kept, engine=chosen, progress=lambda now: progress(now.what, now.share), note=note)
+        outcome = train(cells, kept, engine=chosen, progress=lambda now: progress(now.what, now.share), note=tell)
         return SweepResult(
-            grid=str(grid) if named else f"{len(cells)} cells",
+            grid=name,
             store=str(store),
+            runs=[dict(row) for row in outcome.rows],
             trained=outcome.trained,
             seconds=time.perf_counter() - start,
-            runs=[dict(row) for row in outcome.rows],
             complete=outcome.complete,
         )
 
@@ -180,9 +153,9 @@ def _store(path: Path, results: str | Path | None, dry_run: bool, note: Callable
     yield kept
 
 
-def _estimate(cells: list[Cell], store: Store, engine: Any, progress: Progress) -> SweepEstimate:
+def _estimate(cells: list[Cell], store: Store, engine: Engine, progress: Progress) -> dict[str, Any]:
     from rankfall.training.estimate import estimate
-    from rankfall.training.sweep import plan_for, row_of
+    from rankfall.training.sweep import plan_for
 
     plan = plan_for(cells, store, engine)
     progress("estimating", 0.0)
@@ -200,11 +173,10 @@ def _estimate(cells: list[Cell], store: Store, engine: Any, progress: Progress) 
         }
         for group, seconds in zip(plan.stacks, guess.seconds, strict=True)
     ]
-    return SweepEstimate(
-        cells=len(plan.cells),
-        finished=len(plan.finished),
-        seconds_estimated=guess.total,
-        estimate_from=guess.source,
-        stacks=stacks,
-        runs=[row_of(cell, store) for cell in cells],
-    )
+    return {
+        "cells": len(plan.cells),
+        "finished": len(plan.finished),
+        "seconds_estimated": guess.total,
+        "estimate_from": guess.source,
+        "stacks": stacks,
+    }

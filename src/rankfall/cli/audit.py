@@ -11,6 +11,8 @@ from rankfall.catalogue import NAMED_MODELS
 from rankfall.cli.output import JsonFlag, command, emit, paper, shown, table
 from rankfall.errors import require
 
+NAMES = "; ".join(f"{one.name} ({one.meaning})" for one in NAMED_MODELS)
+
 UNIT_COLUMNS = ("effective_rank", "relative_mu", "mean_abs_cosine")
 COLUMNS = ("layer", *UNIT_COLUMNS, "raw_effective_rank", "centred_effective_rank", "sinks")
 INSIDE_COLUMNS = ("layer", "part", *UNIT_COLUMNS, "sinks")
@@ -21,7 +23,7 @@ def audit(
     model: Annotated[
         str,
         typer.Argument(
-            help=f"A folder of safetensors, a GGUF file, a hub id, or a name: {NAMED_MODELS.choices}.",
+            help=f"A folder of safetensors, a GGUF file, a hub id, or a name: {NAMES}.",
             autocompletion=NAMED_MODELS.complete,
         ),
     ] = NAMED_MODELS.names[0],

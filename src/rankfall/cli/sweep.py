@@ -13,7 +13,7 @@ from rankfall.cli.output import JsonFlag, duration, emit, notes, paper, shown, t
 from rankfall.cli.runs import run_table
 
 if TYPE_CHECKING:
-    from rankfall.api.sweep import SweepEstimate, SweepResult
+    from rankfall.api.sweep import SweepResult
 
 
 def sweep(
@@ -46,7 +46,6 @@ def sweep(
 
     Quick: `rankfall sweep smoke --store runs --dry-run`
     """
-    from rankfall.api.sweep import SweepEstimate
     from rankfall.api.sweep import sweep as run
 
     with shown(grid) as progress:
@@ -69,10 +68,6 @@ def sweep(
             progress=progress,
             note=lambda text: notes.print(text, markup=False),
         )
-    if isinstance(result, SweepEstimate):
-        planned = result
-        emit(planned.record(), as_json=json, show=lambda: _show_plan(planned))
-        return
     if not result.complete:
         done = sum(row["status"] != "missing" for row in result.runs)
         notes.print(
@@ -81,8 +76,7 @@ def sweep(
             soft_wrap=True,
         )
         raise typer.Exit(130)
-    trained = result
-    emit(trained.record(), as_json=json, show=lambda: _show(trained))
+    emit(result.record(), as_json=json, show=lambda: _show_plan(result) if dry_run else _show(result))
 
 
 def _show(result: SweepResult) -> None:
@@ -94,9 +88,10 @@ def _show(result: SweepResult) -> None:
     )
 
 
-def _show_plan(result: SweepEstimate) -> None:
-    rest = "nothing is missing"
-    if result.stacks:
-        table("stacks to train", result.stacks)
-        rest = f"the rest takes about {duration(result.seconds_estimated)} (from {result.estimate_from})"
-    paper.print(f"{result.finished} of {result.cells} cells are finished; {rest}", soft_wrap=True)
+def _show_plan(result: SweepResult) -> None:
+    of, rest = result.record(), "nothing is missing"
+    if of["stacks"]:
+        table("stacks to train", of["stacks"])
+        seconds = float("nan") if of["seconds_estimated"] is None else of["seconds_estimated"]
+        rest = f"the rest takes about {duration(seconds)} (from {of['estimate_from']})"
+    paper.print(f"{of['finished']} of {of['cells']} cells are finished; {rest}", soft_wrap=True)

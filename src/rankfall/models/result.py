@@ -40,9 +40,8 @@ class TextFacts:
     padded: bool
 
 
-@final
 @dataclass(frozen=True)
-class AuditResult:
+class AuditFindings:
     """`depth` holds one row per place; `missing` says, by part of the audit, why it is not there."""
 
     model: ModelFacts
@@ -120,3 +119,6 @@ def _lines(row: DepthRow, run: str) -> list[dict[str, Any]]:
 
 def _flat(head: Mapping[str, Any]) -> dict[str, Any]:
     return {key: str(value) if isinstance(value, (dict, list, tuple)) else value for key, value in head.items()}
+
+
+AuditResult = AuditFindings
