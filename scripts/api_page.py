@@ -20,7 +20,8 @@ INTRODUCTION = """\
 
 `import rankfall` is light and gives the names on this page; each is loaded when it is first used. What is exported is
 public and stable from here on: a change that breaks a caller gets a new major version. Everything else is internal
-and may move. `python scripts/api_page.py` writes this page; a test fails when it is out of date, and runs every example.
+and may move. `python scripts/api_page.py` writes this page; a test fails when it is out of date, and runs every
+example.
 
 One name for each quantity everywhere: `width`, `tokens`, `heads`, `rank`, `layers`, `seed`. Masks and norms are given
 by name (`"window:4"`) or as objects (`rankfall.masks.Window(4)`). `progress` is a function of what is being done and
