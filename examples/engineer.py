@@ -32,6 +32,7 @@ def _(mo):
 @app.cell
 def _(mo, rankfall):
     planned = rankfall.plan(width=768, layers=12, context=1024, time=False)
+    rows = planned.candidates
     head_choices = [
         {
             "heads": row["heads"],
@@ -41,12 +42,13 @@ def _(mo, rankfall):
             "KV cache, MiB": row["kv_cache_bytes"] / 2**20,
             "error floor": round(row["mse_lower_bound"], 4),
         }
-        for row in planned.candidates
+        for row in rows
     ]
     for _row in head_choices:
         print(_row)
-    mo.ui.table(head_choices, selection=None)
-    return (head_choices,)
+    picture = planned.plot()
+    mo.vstack([mo.ui.table(head_choices, selection=None), picture])
+    return head_choices, picture, rows
 
 
 @app.cell

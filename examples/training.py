@@ -16,7 +16,7 @@ def _():
     import torch
     from torch import nn
 
-    from rankfall import RankMonitor, RankWarning
+    from rankfall.models.monitor.monitor import RankMonitor, RankWarning
 
     return RankMonitor, RankWarning, mo, nn, torch, warnings
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from rankfall.equilibria.base import NormalisedLayer
 
 STATEMENT = "B-thm3"
-FACTS = ("family", "norm", "requested_rank", "rank", "residual", "smallest_singular_value", "spectral_radius")
 
 
 @final

@@ -89,7 +89,7 @@ class SimulationResult(Result):
     def title(self) -> str:
         """What was simulated, in words."""
         of = self.settings
-        return f"{of['tokens']} tokens of dimension {of['dim']}, norm: {of['norm']}, values: {of['value']}"
+        return f"{of['tokens']} tokens of width {of['dim']}, norm: {of['norm']}, values: {of['value']}"
 
     def _record(self) -> dict[str, Any]:
         first, *rest = (_record(one) for one in self.reports)
