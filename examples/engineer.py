@@ -12,33 +12,9 @@ app = marimo.App(app_title="rankfall: for an engineer")
 def _():
     import marimo as mo
 
-    from rankfall.drawing.plan import draw_plan
-    from rankfall.dynamics.experiment import Experiment, run
-    from rankfall.dynamics.step import Rule
-    from rankfall.dynamics.weights import WeightRecipe
-    from rankfall.masks import parse_schedule
-    from rankfall.norms import parse_norm
-    from rankfall.planning.candidates import Sharing, candidates, reference_shape
-    from rankfall.planning.table import floor_column, plan
-    from rankfall.theory.head_bounds import HeadClass, heads_needed
+    import rankfall
 
-    return (
-        Experiment,
-        HeadClass,
-        WeightRecipe,
-        Rule,
-        Sharing,
-        candidates,
-        draw_plan,
-        floor_column,
-        heads_needed,
-        mo,
-        parse_norm,
-        parse_schedule,
-        plan,
-        reference_shape,
-        run,
-    )
+    return mo, rankfall
 
 
 @app.cell
@@ -54,9 +30,9 @@ def _(mo):
 
 
 @app.cell
-def _(Sharing, candidates, draw_plan, floor_column, mo, plan, reference_shape):
-    reference = reference_shape(dim=768, layers=12, context=1024, heads=12, hidden=3072, sharing=Sharing())
-    rows = plan(candidates(reference, Sharing()), [floor_column])
+def _(mo, rankfall):
+    planned = rankfall.plan(width=768, layers=12, context=1024, time=False)
+    rows = planned.candidates
     head_choices = [
         {
             "heads": row["heads"],
@@ -70,14 +46,14 @@ def _(Sharing, candidates, draw_plan, floor_column, mo, plan, reference_shape):
     ]
     for _row in head_choices:
         print(_row)
-    picture = draw_plan([{"step_seconds": None} | row for row in rows], "width 768: floors at equal cost")
+    picture = planned.plot()
     mo.vstack([mo.ui.table(head_choices, selection=None), picture])
     return head_choices, picture, rows
 
 
 @app.cell
-def _(HeadClass, heads_needed, mo):
-    counts = {rank: heads_needed(HeadClass(768, rank), 0.1) for rank in (64, 128, 256, 384)}
+def _(mo, rankfall):
+    counts = {rank: rankfall.bounds(768, rank, error=0.1).heads_needed for rank in (64, 128, 256, 384)}
     for _rank, _count in counts.items():
         print(f"error 0.1 at width 768 with rank {_rank}: at least {_count} heads")
     mo.md("Heads that an error of 0.1 needs: " + ", ".join(f"rank {r}: **{c}**" for r, c in counts.items()))
@@ -95,21 +71,18 @@ def _(mo):
 
 
 @app.cell
-def _(Experiment, WeightRecipe, Rule, mo, parse_norm, parse_schedule, run):
+def _(mo, rankfall):
     treatments = {
-        "attention alone": Rule(),
-        "unit norm": Rule(parse_norm("unit")),
-        "residual, norm after": Rule(parse_norm("layer"), "post", 1.0),
-        "residual, norm before": Rule(parse_norm("layer"), "pre", 1.0),
+        "attention alone": {},
+        "unit norm": {"norm": "unit"},
+        "residual, norm after": {"norm": "layer", "placement": "post", "residual": 1.0},
+        "residual, norm before": {"norm": "layer", "placement": "pre", "residual": 1.0},
     }
-    spellings = ("complete", "causal", "window:4", "causal-window:4")
-    masks = tuple(parse_schedule(text) for text in spellings)
+    masks = ["complete", "causal", "window:4", "causal-window:4"]
     survivors = []
-    for _name, _rule in treatments.items():
-        _reports = run(
-            Experiment(masks, WeightRecipe(width=32), tokens=64, layers=48, rule=_rule, thin=48, checks=False)
-        )
-        _ranks = {str(one.mask): round(one.records[-1]["effective_rank"], 2) for one in _reports}
+    for _name, _settings in treatments.items():
+        _first = rankfall.simulate(masks, tokens=64, width=32, layers=48, thin=48, **_settings)
+        _ranks = {one.mask: round(one.layers[-1]["effective_rank"], 2) for one in (_first, *_first.others)}
         survivors.append({"between layers": _name, **_ranks})
     for _row in survivors:
         print(_row)

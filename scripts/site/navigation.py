@@ -1,11 +1,8 @@
-"""Sections of the navigation that follow from the code: a guide per verb, a reference page per room."""
+"""Sections of the navigation that follow from the code: a guide per verb, the pages of the reference."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
-
-SOURCE = Path(__file__).parents[2] / "src" / "rankfall"
 
 
 def on_config(config: Any, **_: Any) -> Any:
@@ -24,13 +21,15 @@ def completed(nav: list[Any]) -> list[Any]:
 
 
 def command_pages() -> list[dict[str, str]]:
-    from rankfall.cli.main import ALL_VERBS
+    from rankfall.catalogue import VERBS
 
-    return [{verb: f"guide/{verb}.md"} for verb in ALL_VERBS]
+    return [{verb: f"guide/{verb}.md"} for verb in VERBS.names]
 
 
 def reference_pages() -> list[Any]:
-    rooms = sorted(path.parent.name for path in SOURCE.glob("*/__init__.py") if path.parent.name != "cli")
-    return ["reference/index.md", {"Options of every command": "reference/cli.md"}] + [
-        {room: f"reference/{room}.md"} for room in rooms
+    return [
+        "reference/index.md",
+        {"Masks": "reference/masks.md"},
+        {"Norms": "reference/norms.md"},
+        {"Options of every command": "reference/cli.md"},
     ]

@@ -7,6 +7,7 @@ imported before it is used.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from rankfall.registry import Registry
@@ -198,4 +199,23 @@ FIGURES: Registry[Reproduction] = Registry(
         "rankfall/vote-quality": "rankfall.figures.vote_quality:REPRODUCTION",
     },
     example="amsel/fig1",
+)
+
+VERBS: Registry[Callable[..., None]] = Registry(
+    "verb",
+    {
+        "audit": "rankfall.cli.audit:audit",
+        "compare": "rankfall.cli.compare:compare",
+        "coverage": "rankfall.cli.coverage:coverage",
+        "simulate": "rankfall.cli.simulate:simulate",
+        "equilibrium": "rankfall.cli.equilibrium:equilibrium",
+        "bounds": "rankfall.cli.bounds:bounds",
+        "plan": "rankfall.cli.plan:plan",
+        "survey": "rankfall.cli.survey:survey",
+        "sweep": "rankfall.cli.sweep:sweep",
+        "runs": "rankfall.cli.runs:runs",
+        "reproduce": "rankfall.cli.reproduce:reproduce",
+        "explore": "rankfall.cli.explore:explore",
+    },
+    example="audit",
 )

@@ -12,8 +12,10 @@ import pytest
 import torch
 
 import rankfall
-from rankfall.cli.main import ALL_VERBS, run
-from rankfall.cli.output import cell, emit, plain
+from rankfall.api.result import plain
+from rankfall.catalogue import VERBS
+from rankfall.cli.main import run
+from rankfall.cli.output import cell, emit
 from rankfall.cli.reproduce import _readable
 
 
@@ -32,10 +34,10 @@ def test_version(capsys) -> None:
 def test_without_a_verb_shows_the_verbs(capsys) -> None:
     status, out, _ = call(capsys)
     assert status == 0
-    assert all(verb in out for verb in ALL_VERBS)
+    assert all(verb in out for verb in VERBS.names)
 
 
-@pytest.mark.parametrize("verb", ALL_VERBS)
+@pytest.mark.parametrize("verb", VERBS.names)
 def test_help_has_an_example(verb: str, capsys) -> None:
     status, out, _ = call(capsys, verb, "--help")
     assert status == 0
@@ -47,8 +49,8 @@ def test_help_has_an_example(verb: str, capsys) -> None:
     [
         (["nothing"], "No such command 'nothing'; see `rankfall --help`"),
         (["--nothing"], "No such option: --nothing"),
-        (["reproduce", "--scale", "huge", "wu/fig1"], "--scale to be one of smoke, quick, paper; got huge"),
-        (["reproduce"], "figures to reproduce, or --all; got neither"),
+        (["reproduce", "--scale", "huge", "wu/fig1"], "required scale to be one of smoke, quick, paper; got huge"),
+        (["reproduce"], "figures to reproduce, or all of them; got neither"),
         (["reproduce", "wu/fig99"], "got wu/fig99"),
     ],
 )

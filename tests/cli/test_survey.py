@@ -123,7 +123,7 @@ def test_nothing_to_draw_is_refused(capsys: pytest.CaptureFixture[str], tmp_path
     with pytest.raises(SystemExit) as stopped:
         run(["survey", "resnet", "--plot", str(tmp_path / "none.png")])
     assert stopped.value.code == 2
-    assert "at least one model type with attention heads for --plot" in capsys.readouterr().err
+    assert "at least one model type with attention heads for a picture" in capsys.readouterr().err
 
 
 def test_unknown_model_type_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

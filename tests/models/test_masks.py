@@ -6,8 +6,8 @@ import pytest
 import torch
 from tests.models.small import small_model
 
-from rankfall.masks import Explicit, Mask, parse_mask
-from rankfall.models.masks import MaskObserver, observe_masks, recognise, uniform_rate
+from rankfall.masks import Explicit, Mask, parse_mask, recognise
+from rankfall.models.masks import MaskObserver, observe_masks, uniform_rate
 from rankfall.models.recorder import Call, recorded
 from rankfall.models.texts import from_ids
 

@@ -12,7 +12,7 @@ from tests.models.real import needs
 from rankfall.models.audit import audit
 from rankfall.models.load.folder import LoadedModel
 from rankfall.models.load.open import open_model
-from rankfall.models.result import AuditResult
+from rankfall.models.result import AuditFindings
 from rankfall.models.texts import encode, shipped_text
 
 RELATIVE = 1e-6
@@ -31,7 +31,7 @@ def loaded(name: str) -> LoadedModel:
 
 
 @cache
-def audited(name: str, tokens: int) -> AuditResult:
+def audited(name: str, tokens: int) -> AuditFindings:
     return audit(loaded(name), [shipped_text()], tokens=tokens, heads=False, controls=False, ablation=False)
 
 

@@ -15,7 +15,7 @@ from rankfall.dynamics.experiment import run as simulate
 from rankfall.dynamics.weights import WeightRecipe
 from rankfall.masks import parse_schedule
 from rankfall.models.audit import audit
-from rankfall.models.result import AuditResult
+from rankfall.models.result import AuditFindings
 from rankfall.models.verdict import Reason, advice
 from rankfall.report.audit import audit_document, comparison_document, depth_table, labels
 from rankfall.report.gallery import gallery
@@ -32,7 +32,7 @@ def folders(tmp_path_factory) -> tuple[Path, Path]:
 
 
 @pytest.fixture(scope="module")
-def audits(folders: tuple[Path, Path]) -> tuple[AuditResult, AuditResult]:
+def audits(folders: tuple[Path, Path]) -> tuple[AuditFindings, AuditFindings]:
     first, second = (audit(str(one), [some_text(40)], tokens=16, controls=False, ablation=False) for one in folders)
     return first, second
 

@@ -156,7 +156,7 @@ def test_damage_is_reported_checked_and_set_aside(
         (("runs", "--store", "{home}/nowhere"), "no such folder"),
         (("runs", "--store", "{home}/runs", "--sql", "selec 1"), "required SQL that DuckDB accepts"),
         (("runs", "--store", "{home}/runs", "--where", "colour=red"), "got colour; the columns are"),
-        (("runs", "--store", "{home}/runs", "--where", "rank=1", "--sql", "select 1"), "either --sql or --where"),
+        (("runs", "--store", "{home}/runs", "--where", "rank=1", "--sql", "select 1"), "either sql or where"),
     ],
 )
 def test_wrong_requests_get_one_line_and_status_two(

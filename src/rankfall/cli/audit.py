@@ -2,44 +2,49 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from rankfall.catalogue import NAMED_MODELS
-from rankfall.cli.output import JsonFlag, emit, notes, paper, require_folder, table
+from rankfall.cli.output import JsonFlag, command, emit, paper, shown, table
 from rankfall.errors import require
-from rankfall.models.load.guards import LIMITS
-from rankfall.models.load.named import DEFAULT_NAME
 
 NAMES = "; ".join(f"{one.name} ({one.meaning})" for one in NAMED_MODELS)
 
 UNIT_COLUMNS = ("effective_rank", "relative_mu", "mean_abs_cosine")
 COLUMNS = ("layer", *UNIT_COLUMNS, "raw_effective_rank", "centred_effective_rank", "sinks")
 INSIDE_COLUMNS = ("layer", "part", *UNIT_COLUMNS, "sinks")
+HEAD_COLUMNS = ("layer", "head", "kv_head", "head_dim", "qk_rank", "qk_effective_rank", "ov_rank")
 
 
 def audit(
     model: Annotated[
-        str, typer.Argument(help=f"A folder of safetensors, a GGUF file, a hub id, or a name: {NAMES}.")
-    ] = DEFAULT_NAME,
+        str,
+        typer.Argument(
+            help=f"A folder of safetensors, a GGUF file, a hub id, or a name: {NAMES}.",
+            autocompletion=NAMED_MODELS.complete,
+        ),
+    ] = NAMED_MODELS.names[0],
     text: Annotated[
-        list[Path] | None, typer.Option("--text", help="A text file; several are averaged. Default: a text of ours.")
+        list[Path] | None,
+        typer.Option(
+            "--text", help="Text file; repeat for several, which are averaged (default: a text that ships)."
+        ),
     ] = None,
-    tokens: Annotated[int, typer.Option("--tokens", help="Tokens of each passage, special ones included.")] = 128,
+    tokens: Annotated[int, typer.Option("--tokens", help="Number of tokens in each passage.")] = 128,
     passages: Annotated[
-        int | None, typer.Option("--passages", help="Passages to take from each file, one after the other.")
+        int | None, typer.Option("--passages", help="Passages from each file (default 1; 4 of the text that ships).")
     ] = None,
     layers: Annotated[
-        str | None,
-        typer.Option("--layers", help="Only these layers and both ends, such as 6,12 or 1-5. Default: all."),
+        str | None, typer.Option("--layers", help="Layers to measure besides both ends: 6,12 or 1-5 (default all).")
     ] = None,
     inside: Annotated[bool, typer.Option("--inside", help="Measure inside blocks too.")] = False,
-    controls: Annotated[bool, typer.Option(help="Random weights, shuffled and random tokens beside it.")] = True,
-    ablate: Annotated[bool, typer.Option(help="Take the blocks apart: what holds the rank up.")] = True,
+    controls: Annotated[
+        bool, typer.Option(help="Run controls: random weights, shuffled tokens, random tokens.")
+    ] = True,
+    ablate: Annotated[bool, typer.Option(help="Take the blocks apart: which part holds the rank up.")] = True,
     heads: Annotated[bool, typer.Option(help="Probe the rank of every head.")] = True,
     offset: Annotated[int, typer.Option("--offset", help="Distance at which rotary heads are probed.")] = 0,
     weights_only: Annotated[
@@ -50,41 +55,45 @@ def audit(
     ] = None,
     fail_if: Annotated[
         list[str] | None,
-        typer.Option("--fail-if", help="Exit 1 if this holds, such as 'effective_rank < 4 at last'."),
+        typer.Option("--fail-if", help="Exit with status 1 if this holds, such as 'effective_rank < 4 at last'."),
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Folder for the report, its tables and pictures.")] = None,
-    device: Annotated[str, typer.Option("--device", help="cpu or cuda.")] = "cpu",
-    dtype: Annotated[str, typer.Option("--dtype", help="float32, bfloat16, float16 or float64.")] = "float32",
+    device: Annotated[str, typer.Option("--device", help="Device: cpu or cuda.")] = "cpu",
+    dtype: Annotated[
+        str, typer.Option("--dtype", help="Precision of the weights: float32, bfloat16, float16 or float64.")
+    ] = "float32",
     allow_download: Annotated[
-        bool, typer.Option("--allow-download", help="A hub id may be fetched; otherwise nothing leaves this machine.")
+        bool, typer.Option("--allow-download", help="Allow a hub id to be downloaded; otherwise nothing is fetched.")
     ] = False,
     load_seconds: Annotated[
-        float, typer.Option("--load-seconds", help="Refuse a model that takes longer to load.")
-    ] = LIMITS.seconds,
-    seed: Annotated[int, typer.Option("--seed", help="Of the controls and the bootstrap.")] = 0,
+        float, typer.Option("--load-seconds", help="Longest time that loading may take, in seconds.")
+    ] = 600.0,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the controls and the bootstrap.")] = 0,
     json: JsonFlag = False,
 ) -> None:
     """Measure token rank and head rank of a real model, and say what it means.
 
     Example: `rankfall audit smollm2 --tokens 512 --out report --fail-if "effective_rank < 4"`
-    """
-    from rankfall.models.condition import parse_condition
 
-    conditions = [parse_condition(one) for one in fail_if or ()]
-    chosen = _layers(layers)
+    Quick: `rankfall audit minilm --tokens 16 --passages 1 --no-controls --no-ablate --no-heads`
+    """
     if weights_only:
         _refuse_what_needs_a_run({"--fail-if": fail_if, "--text": text, "--out": out, "--layers": layers})
         _weights_only(model, json)
         return
-    if out is not None:
-        require_folder(out)
-    from rankfall.models.audit import audit as run_audit
-    from rankfall.models.texts import read_texts
+    from rankfall.api.audit import audit as run
+    from rankfall.api.audit import layer_numbers
+    from rankfall.api.result import require_folder
+    from rankfall.models.condition import parse_condition
 
-    with notes.status(f"{model}: starting") as status:
-        result = run_audit(
+    conditions = [parse_condition(one).text for one in fail_if or ()]
+    chosen = None if layers is None else layer_numbers(layers, "--layers")
+    if out is not None:
+        require_folder(out, "--out")
+    with shown(model) as progress:
+        result = run(
             model,
-            read_texts(text) if text else None,
+            text,
             tokens=tokens,
             passages=passages,
             layers=chosen,
@@ -92,30 +101,19 @@ def audit(
             stack=stack,
             heads=heads,
             controls=controls,
-            ablation=ablate,
+            ablate=ablate,
             offset=offset,
             dtype=dtype,
             device=device,
             allow_download=allow_download,
             load_seconds=load_seconds,
             seed=seed,
-            progress=lambda what, share: status.update(f"{model}: {what}, {share:.0%} done"),
-            command=_command(),
+            progress=progress,
+            command=command(),
         )
-        page = None
-        if out is not None:
-            status.update(f"{model}: writing the report")
-            from rankfall.report.audit import audit_document
-            from rankfall.report.page import write
-
-            page = write(audit_document(result, _command()), out)
-    failed = [(one, found) for one in conditions if (found := one.failures(result.depth))]
-    record = result.record() | {
-        "failed": [
-            {"condition": one.text, "layers": [{"layer": at, "value": v} for at, v in f]} for one, f in failed
-        ],
-        "report": None if page is None else str(page),
-    }
+        page = None if out is None else result.save(out, command=command())
+    failed = [{"condition": one, "layers": found} for one in conditions if (found := result.failures(one))]
+    record = result.record() | {"failed": failed, "report": None if page is None else str(page)}
     emit(record, as_json=json, show=lambda: _show(record))
     if failed:
         raise typer.Exit(1)
@@ -133,20 +131,15 @@ def _refuse_what_needs_a_run(options: dict[str, Any]) -> None:
 
 
 def _weights_only(model: str, json: bool) -> None:
-    from rankfall.models.heads.ranks import head_ranks_from_file
-    from rankfall.models.verdict import heads_reason
+    from rankfall.api.audit import heads_from_weights
 
-    found = head_ranks_from_file(model)
-    reason = heads_reason(found)
-    heads = [head.record() for head in found]
-    headline = "no head was found" if reason is None else reason.text
+    result = heads_from_weights(model)
 
     def show() -> None:
-        columns = ("layer", "head", "kv_head", "head_dim", "qk_rank", "qk_effective_rank", "ov_rank")
-        table("heads, from the weights alone", heads, columns)
-        paper.print(headline, markup=False, highlight=False)
+        table("heads, from the weights alone", result.record()["heads"], HEAD_COLUMNS)
+        paper.print(result.headline, markup=False, highlight=False)
 
-    emit({"model": {"name": model}, "heads": heads, "verdict": {"headline": headline}}, as_json=json, show=show)
+    emit(result.record(), as_json=json, show=show)
 
 
 def _show(record: dict[str, Any]) -> None:
@@ -196,24 +189,3 @@ def _read(text: dict[str, Any]) -> str:
         if len(lengths) == 1
         else f"means over {len(lengths)} passages of {spread} tokens"
     )
-
-
-def _layers(text: str | None) -> set[int] | None:
-    if text is None:
-        return None
-    chosen: set[int] = set()
-    for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        whole = first.isdigit() and (last.isdigit() if dash else True) and len(part) < 12
-        require(
-            whole and (not dash or int(first) <= int(last)),
-            required="--layers such as 0,6,12 or 0-5",
-            got=text,
-            remedy="layers count from 0, the embeddings",
-        )
-        chosen |= set(range(int(first), int(last) + 1)) if dash else {int(first)}
-    return chosen
-
-
-def _command() -> str:
-    return shlex.join(["rankfall", *sys.argv[1:]])

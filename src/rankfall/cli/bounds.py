@@ -7,13 +7,15 @@ from typing import Annotated, Any
 
 import typer
 
-from rankfall.cli.output import JsonFlag, PlotPath, cell, emit, notes, paper, table
+from rankfall.cli.output import WIDTH, JsonFlag, PlotPath, cell, emit, paper, shown, table, wrote
 from rankfall.errors import require
 
 
 def bounds(
-    dim: Annotated[int, typer.Option("--dim", help="Width d of the tokens.")],
-    rank: Annotated[int | None, typer.Option("--rank", help="Rank r of queries and keys of each head.")] = None,
+    width: Annotated[int, typer.Option(*WIDTH, help="Width d of the tokens.")],
+    rank: Annotated[
+        int | None, typer.Option("--rank", help="Rank r of queries and keys of each head (default: every rank).")
+    ] = None,
     heads: Annotated[int | None, typer.Option("--heads", help="Number of heads H: print the error floor.")] = None,
     error: Annotated[
         float | None, typer.Option("--error", help="Mean squared error: print the heads needed.")
@@ -24,9 +26,11 @@ def bounds(
         bool, typer.Option("--generalised", help="Heads may be any map of (K^T X, y) to weights, not only softmax.")
     ] = False,
     values: Annotated[
-        str, typer.Option("--values", help="matrix: any value matrices; scalar: multiples of the identity.")
+        str, typer.Option("--values", help="Value matrices: matrix (any) or scalar (multiples of the identity).")
     ] = "matrix",
-    target: Annotated[str, typer.Option("--target", help="nearest, or biased: the oscillating target.")] = "nearest",
+    target: Annotated[
+        str, typer.Option("--target", help="Target: nearest, or biased (the oscillating target).")
+    ] = "nearest",
     value_norm: Annotated[
         float | None, typer.Option("--value-norm", help="Largest ||V||, for what A-thm4 says (target biased).")
     ] = None,
@@ -35,17 +39,12 @@ def bounds(
 ) -> None:
     """Lower bounds on the error of low-rank heads, as numbers, with their hypotheses.
 
-    Example: `rankfall bounds --dim 64 --rank 8 --error 0.05`, or `rankfall bounds --dim 64 --plot floors.png`
-    """
-    from rankfall.theory.head_bounds import HeadClass
-    from rankfall.theory.head_report import biased_report, nearest_report, rank_table
+    Example: `rankfall bounds --width 64 --rank 8 --error 0.05`, or `rankfall bounds --width 64 --plot floors.png`
 
-    require(
-        target in ("nearest", "biased"),
-        required="--target to be nearest or biased",
-        got=target,
-        remedy="nearest is the paper's main target",
-    )
+    Quick: `rankfall bounds --width 64 --rank 8 --error 0.05`, or `rankfall bounds --width 12 --plot floors.png`
+    """
+    from rankfall.api.bounds import bounds as run
+
     require(
         rank is not None or plot is not None,
         required="--rank with --heads or --error, or --plot for every rank",
@@ -58,40 +57,26 @@ def bounds(
         got="none of them",
         remedy="--heads gives the error floor, --error the heads needed",
     )
-    require(
-        value_norm is None or target == "biased",
-        required="--target biased beside --value-norm",
-        got=target,
-        remedy="the bound on the nearest neighbour holds whatever the norm of the values",
-    )
-    result: dict[str, Any]
-    with notes.status(f"bounds at d = {dim}"):
-        if rank is None:
-            base = HeadClass(dim, 1, points, skip, generalised, values)  # type: ignore[arg-type]
-            result = {"dim": dim, "hypotheses": base.hypotheses, "statement": base.statement, "method": base.method}
-            if points == 2:
-                result["ranks"] = rank_table(dim, skip=skip, generalised=generalised, values=base.values)
-        elif target == "biased":
-            result = biased_report(dim, rank, heads, error, value_norm)
-        else:
-            result = nearest_report(HeadClass(dim, rank, points, skip, generalised, values), heads, error)  # type: ignore[arg-type]
-    if plot is not None:
-        from rankfall.drawing.canvas import save
-        from rankfall.drawing.floors import draw_floors
-
-        require(target == "nearest", required="--target nearest with --plot", got=target, remedy="leave out --plot")
-        with notes.status("drawing"):
-            figure = draw_floors(
-                dim,
-                ranks=None if rank is None else [rank],
-                points=points,
-                skip=skip,
-                generalised=generalised,
-                values=values,  # type: ignore[arg-type]
-            )
-            result["plot"] = str(save(figure, plot))
-        notes.print(f"wrote {plot}", markup=False)
-    emit(result, as_json=json, show=lambda: _show(result))
+    with shown(f"bounds at d = {width}") as progress:
+        result = run(
+            width,
+            rank,
+            heads=heads,
+            error=error,
+            points=points,
+            skip=skip,
+            generalised=generalised,
+            values=values,
+            target=target,
+            value_norm=value_norm,
+        )
+        record = result.record()
+        if plot is not None:
+            progress("drawing", 0.5)
+            result.plot(plot)
+            record["plot"] = str(plot)
+            wrote(plot)
+    emit(record, as_json=json, show=lambda: _show(record))
 
 
 def _show(result: dict[str, Any]) -> None:

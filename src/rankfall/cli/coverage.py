@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from rankfall.cli.output import JsonFlag, emit, notes, paper, table
+from rankfall.cli.output import JsonFlag, emit, paper, shown, table
+
+COLUMNS = ("model_type", "reach", "outcome", "expected", "calls")
 
 
 def coverage(
@@ -22,25 +23,16 @@ def coverage(
 
     Example: `rankfall coverage --outcome partial`, `rankfall coverage llama gemma3_text vit`
     """
-    from rankfall.models.coverage import check_architecture, coverage_table, installed_architectures, known_type
+    from rankfall.api.coverage import coverage as run
 
-    if types:
-        reach = {one.model_type: one.reach for one in installed_architectures()}
-        with notes.status("building and running small random models"):
-            checked = [asdict(check_architecture(known_type(name))) for name in types]
-        rows: list[dict[str, Any]] = [{"reach": reach[row["model_type"]], **row} for row in checked]
-    else:
-        rows = [row for row in coverage_table() if outcome in row["outcome"]]
-    counts: dict[str, int] = {}
-    for row in rows:
-        counts[row["outcome"]] = counts.get(row["outcome"], 0) + 1
+    with shown("coverage") as progress:
+        result = run(types, outcome=outcome, progress=progress)
 
     def show() -> None:
-        columns = ("model_type", "reach", "outcome", "expected", "calls")
         # Whoever asks about a few wants to know why; in the list of hundreds the reasons are in --json.
-        table("Architectures", rows, (*columns, "note") if types else columns)
-        paper.print(", ".join(f"{name}: {count}" for name, count in sorted(counts.items())))
+        table("Architectures", result.architectures, (*COLUMNS, "note") if types else COLUMNS)
+        paper.print(", ".join(f"{name}: {count}" for name, count in sorted(result.counts.items())))
 
-    emit({"architectures": rows, "counts": counts}, as_json=json, show=show)
-    if types and any(row["outcome"] != "exact" for row in rows):
+    emit(result.record(), as_json=json, show=show)
+    if types and not result.exact:
         raise typer.Exit(1)

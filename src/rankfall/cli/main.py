@@ -2,31 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from typing import Annotated
 
 import typer
 
 import rankfall
+from rankfall.catalogue import VERBS
 from rankfall.cli.output import notes
 from rankfall.errors import RequestError
-
-# One line per verb: the module of that name in this folder holds a function of that name.
-ALL_VERBS: tuple[str, ...] = (
-    "audit",
-    "compare",
-    "coverage",
-    "simulate",
-    "equilibrium",
-    "bounds",
-    "plan",
-    "survey",
-    "sweep",
-    "runs",
-    "reproduce",
-    "explore",
-)
 
 # Typer carries its own copy of Click in newer versions; the base of its public exception is right in all.
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -58,8 +42,8 @@ def root(
         typer.echo(context.get_help())
 
 
-for verb in ALL_VERBS:
-    app.command(verb)(getattr(importlib.import_module(f"rankfall.cli.{verb}"), verb))
+for verb in VERBS.names:
+    app.command(verb)(VERBS[verb])
 
 
 def run(arguments: list[str] | None = None) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
+import shlex
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,15 +14,19 @@ from typing import Annotated, Any
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from rankfall.errors import require
+from rankfall.api.result import plain
+from rankfall.progress import Progress
 
 SCHEMA = 1
+QUIET = 30.0
+"""Seconds between two lines of progress where no bar can be drawn."""
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print exactly one JSON object on standard output.")]
 PlotPath = Annotated[Path | None, typer.Option("--plot", help="Draw the result into this file (.png, .svg or .pdf).")]
+# The papers' word for it still works.
+WIDTH = ("--width", "--dim")
 
 notes = Console(stderr=True)
 paper = Console()
@@ -34,21 +39,6 @@ def emit(result: Mapping[str, Any], *, as_json: bool, show: Callable[[], None]) 
         return
     document = {"schema": SCHEMA, **plain(result)}
     sys.stdout.write(json.dumps(document, allow_nan=False) + "\n")
-
-
-def plain(value: Any) -> Any:
-    """Anything we compute as JSON can hold it: tensors become lists; NaN and the infinities become null."""
-    if hasattr(value, "tolist"):
-        value = value.tolist()
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if value is None or isinstance(value, (str, int, float, bool)):
-        return value
-    return str(value)
 
 
 def table(title: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None) -> None:
@@ -73,36 +63,49 @@ def cell(value: Any) -> str:
     return str(value)
 
 
-def require_folder(path: Path) -> None:
-    """Said before the work is done, not after it: results cannot be written into a file."""
-    taken = next((one for one in (path, *path.parents) if one.exists() and not one.is_dir()), None)
-    require(
-        taken is None,
-        required="--out to name a folder, new or old",
-        got=f"{taken}, which is a file",
-        remedy="choose another name",
-    )
+def wrote(path: Path) -> None:
+    """Say that a file was written."""
+    notes.print(f"wrote {path}", markup=False, highlight=False, soft_wrap=True)
+
+
+def command() -> str:
+    """The command line that is running, for reports and provenance."""
+    return shlex.join(["rankfall", *sys.argv[1:]])
 
 
 @contextlib.contextmanager
-def progress(description: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A progress bar on standard error that goes away when done; yields a function of steps taken."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=notes, transient=True, disable=not notes.is_terminal) as bar:
-        task = bar.add_task(description, total=total)
-        yield lambda steps: bar.advance(task, steps)
+def shown(title: str) -> Iterator[Progress]:
+    """Progress on standard error: a bar with the time left on a terminal, a line now and then in a log."""
+    if notes.is_terminal:
+        from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bar
+
+        columns = (BarColumn(20), TaskProgressColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
+        with Bar(*columns, console=notes, transient=True) as bar:
+            task = bar.add_task(title, total=1.0)
+            yield lambda what, share: bar.update(task, completed=share, description=f"{title}: {what}")
+        return
+    begun = said = time.perf_counter()
+    first: float | None = None
+
+    def line(what: str, share: float) -> None:
+        nonlocal said, first
+        moment = time.perf_counter()
+        first = share if first is None else first
+        if moment - said >= QUIET and share > first:
+            left = (moment - begun) * (1 - share) / (share - first)
+            notes.print(f"{share:.0%} {what}; about {duration(left)} left", soft_wrap=True, markup=False)
+            said = moment
+
+    yield line
 
 
-@contextlib.contextmanager
-def shown(description: str, total: int) -> Iterator[Callable[[str, float], None]]:
-    """The same bar for work that tells the share done."""
-    done = 0
-    with progress(description, total) as advance:
-
-        def tell(what: str, share: float) -> None:
-            nonlocal done
-            reached = round(share * total)
-            advance(reached - done)
-            done = reached
-
-        yield tell
+def duration(seconds: float) -> str:
+    """A time in the unit that a person would choose."""
+    if seconds != seconds:
+        return "an unknown time"
+    if seconds < 120:
+        return f"{seconds:.0f} seconds"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} minutes"
+    return f"{seconds / 3600:.1f} hours"

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import time
-from json import dumps
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
 
-from rankfall.cli.output import JsonFlag, emit, notes, paper, plain, require_folder, table
-from rankfall.errors import require
+from rankfall.catalogue import FIGURES
+from rankfall.cli.output import JsonFlag, emit, paper, shown, table
 
 
 def reproduce(
-    figures: Annotated[list[str] | None, typer.Argument(help="Such as amsel/fig1 or wu/fig3.")] = None,
-    scale: Annotated[str, typer.Option(help="smoke (seconds), quick (a minute or two) or paper.")] = "quick",
+    figures: Annotated[
+        list[str] | None,
+        typer.Argument(help=f"Figures or tables: {FIGURES.choices}.", autocompletion=FIGURES.complete),
+    ] = None,
+    scale: Annotated[
+        str, typer.Option(help="Size of the run: smoke (seconds), quick (a minute or two) or paper.")
+    ] = "quick",
     every: Annotated[bool, typer.Option("--all", help="Every figure there is.")] = False,
     out: Annotated[Path, typer.Option(help="Folder for pictures and tables.")] = Path("reproduced"),
     json: JsonFlag = False,
@@ -24,47 +27,24 @@ def reproduce(
     """Regenerate a figure or table of the papers, ours beside published.
 
     Example: `rankfall reproduce wu/fig1 --scale quick --out figures`
-    """
-    from rankfall.catalogue import FIGURES
-    from rankfall.figures.base import SCALES
-    from rankfall.report.gallery import gallery
-    from rankfall.report.page import write
 
-    require(
-        scale in SCALES,
-        required=f"--scale to be one of {', '.join(SCALES)}",
-        got=scale,
-        remedy="quick suits a laptop",
-    )
-    require(
-        bool(figures) != every,
-        required="figures to reproduce, or --all",
-        got="both" if figures else "neither",
-        remedy=f"name some of {', '.join(FIGURES.names)}",
-    )
-    require_folder(out)
-    chosen = [FIGURES[name] for name in (list(FIGURES.names) if every else figures or ())]
-    runs: list[Any] = []
-    for figure in chosen:
-        start = time.perf_counter()
-        with notes.status(f"{figure.id}: {figure.title}") as status:
-            outcome = figure.run(
-                scale,  # type: ignore[arg-type]
-                lambda what, share, s=status, f=figure: s.update(f"{f.id}: {what}, {share:.0%} done"),
-            )
-        runs.append((figure, outcome, outcome.record(figure, scale, time.perf_counter() - start)))  # type: ignore[arg-type]
-    page = write(
-        gallery(runs, f"rankfall reproduce {'--all' if every else ' '.join(figures or ())} --scale {scale}"), out
-    )
-    records = [record for _, _, record in runs]
-    (out / "outcomes.json").write_text(dumps(plain(records), indent=1) + "\n")
+    Quick: `rankfall reproduce wu/fig1 --scale smoke --out figures`
+    """
+    from rankfall.api.reproduce import reproduce as run
+    from rankfall.api.result import require_folder
+
+    require_folder(out, "--out")
+    with shown("reproducing") as progress:
+        result = run(*(figures or ()), scale=scale, every=every, progress=progress)
+        asked = "--all" if every else " ".join(figures or ())
+        page = result.save(out, command=f"rankfall reproduce {asked} --scale {scale}")
 
     def show() -> None:
-        for one in records:
+        for one in result.figures:
             _show(one)
         paper.print(f"\nreport: {page}", markup=False)
 
-    emit({"figures": records, "report": str(page)}, as_json=json, show=show)
+    emit(result.record() | {"report": str(page)}, as_json=json, show=show)
 
 
 def _show(one: dict[str, Any]) -> None:

@@ -25,7 +25,7 @@ from rankfall.models.load.named import DEFAULT_NAME
 from rankfall.models.load.open import open_model
 from rankfall.models.masks import MaskObserver, ObservedMask, observe_masks
 from rankfall.models.recorder import Coverage, recorded
-from rankfall.models.result import AuditResult, ModelFacts, TextFacts
+from rankfall.models.result import AuditFindings, ModelFacts, TextFacts
 from rankfall.models.texts import Batch, encode, from_ids, shipped_text
 from rankfall.models.verdict import heads_reason, judge, layer_rate, parts_reason
 from rankfall.progress import Progress, part, silent
@@ -58,7 +58,7 @@ def audit(
     seed: int = 0,
     progress: Progress = silent,
     command: str | None = None,
-) -> AuditResult:
+) -> AuditFindings:
     """Measure token rank by depth, masks, head ranks, controls and ablations of a model, and judge.
 
     `model` is a short name, a folder, a GGUF file, a hub id, or a module that is loaded already; that one needs
@@ -97,7 +97,7 @@ def audit(
         progress("judging", 0.98)
     boundaries = [row for row in depth if row.part == "boundary"]
     more = [heads_reason(found_heads), parts_reason([row.record() for row in parts])]
-    return AuditResult(
+    return AuditFindings(
         model=_facts(loaded, boundaries[-1].layer),
         text=TextFacts(
             len(real), () if batch is None else tuple(batch.lengths), any(one is not None for one in real)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
 import torch
-from jaxtyping import Bool
 from torch import Tensor, nn
 
-from rankfall.masks import BlockDiagonal, Causal, CausalWindow, Complete, Explicit, Mask, Prefix, Window
+from rankfall.masks import Causal, Complete, Mask, recognise
 from rankfall.models.recorder import Call, Coverage, recorded
 from rankfall.theory.uniform_attention import tail_rate
 
@@ -28,34 +27,6 @@ def uniform_rate(mask: Mask, n: int) -> float | None:
     if isinstance(mask, Causal):
         return 0.5
     return tail_rate(mask, n) if n <= TOKENS_AT_MOST else None
-
-
-def recognise(allowed: Bool[Tensor, "n n"]) -> Mask:
-    """The simplest named mask equal to the matrix, or the matrix itself; it must have a true diagonal."""
-    n = allowed.shape[-1]
-    for candidate in _candidates(allowed):
-        if torch.equal(candidate.dense(n, allowed.device), allowed):
-            return candidate
-    return Explicit(allowed.cpu())
-
-
-def _candidates(allowed: Tensor) -> Iterator[Mask]:
-    """Parameters are read off the first and last row; whether they fit is checked against the whole."""
-    n = allowed.shape[-1]
-    yield Complete()
-    yield Causal()
-    ahead, behind = int(allowed[0].sum()) - 1, int(allowed[-1].sum()) - 1
-    if ahead >= 1:
-        yield Window(ahead)
-        yield Prefix(ahead + 1)
-        yield BlockDiagonal(ahead + 1)
-    if 1 <= behind < n - 1:
-        yield CausalWindow(behind)
-
-
-# Added to a score, anything below this forbids; position biases are far above it.
-FORBIDDEN = -5e3
-FEW_ROOTS = 8
 
 
 @final

@@ -43,9 +43,8 @@ class TextFacts:
     padded: bool
 
 
-@final
 @dataclass(frozen=True)
-class AuditResult:
+class AuditFindings:
     """`depth` holds one row per place; `missing` says, by part of the audit, why it is not there."""
 
     model: ModelFacts

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rankfall.drawing.audit import draw_ablation, draw_comparison, draw_head_ranks, draw_token_depth, draw_views
-from rankfall.models.result import AuditResult
+from rankfall.models.result import AuditFindings
 from rankfall.provenance import provenance
 from rankfall.report.definitions import DEFINITIONS
 from rankfall.report.document import Answer, Document, Grid, Level, Picture, Section
@@ -35,7 +35,7 @@ TITLES = {
 }
 
 
-def audit_document(result: AuditResult, command: str) -> Document:
+def audit_document(result: AuditFindings, command: str) -> Document:
     """The report of one audit."""
     verdict = result.verdict
     tables = {
@@ -61,7 +61,7 @@ def audit_document(result: AuditResult, command: str) -> Document:
     )
 
 
-def _thresholds(result: AuditResult) -> list[str]:
+def _thresholds(result: AuditFindings) -> list[str]:
     t = result.verdict.thresholds
     return [
         f"collapsed: relative mu below {t.collapsed_relative_mu} or effective rank below"
@@ -71,7 +71,7 @@ def _thresholds(result: AuditResult) -> list[str]:
     ]
 
 
-def _tokens(result: AuditResult, tables: dict[str, Grid]) -> Section:
+def _tokens(result: AuditFindings, tables: dict[str, Grid]) -> Section:
     rows = result.boundaries
     controls = {one.name: [row for row in one.rows if row.part == "boundary"] for one in result.controls if one.rows}
     name = result.model.name
@@ -95,7 +95,7 @@ def _tokens(result: AuditResult, tables: dict[str, Grid]) -> Section:
     return Section("Token rank by depth", (), [*pictures, *grids])
 
 
-def _parts(result: AuditResult, tables: dict[str, Grid]) -> Section:
+def _parts(result: AuditFindings, tables: dict[str, Grid]) -> Section:
     if "ablation" not in tables:
         return Section("What holds the rank up")
     picture = Picture(
@@ -108,7 +108,7 @@ def _parts(result: AuditResult, tables: dict[str, Grid]) -> Section:
     return Section("What holds the rank up", (), [picture, tables["ablation"]])
 
 
-def _heads(result: AuditResult, tables: dict[str, Grid]) -> Section:
+def _heads(result: AuditFindings, tables: dict[str, Grid]) -> Section:
     if "heads" not in tables:
         return Section("Head rank")
     picture = Picture(
@@ -124,7 +124,7 @@ def _masks(tables: dict[str, Grid]) -> Section:
     return Section("Masks", (), [tables["masks"]] if "masks" in tables else [])
 
 
-def comparison_document(first: AuditResult, second: AuditResult, command: str) -> Document:
+def comparison_document(first: AuditFindings, second: AuditFindings, command: str) -> Document:
     """One report of two audits. Depth is drawn as a share, so that models of different depth lie over each other."""
     names = labels(first, second)
     pairs = list(zip(names, (first, second), strict=True))
@@ -163,13 +163,13 @@ def comparison_document(first: AuditResult, second: AuditResult, command: str) -
     )
 
 
-def labels(first: AuditResult, second: AuditResult) -> tuple[str, str]:
+def labels(first: AuditFindings, second: AuditFindings) -> tuple[str, str]:
     """The models' names, folders by their last part, told apart when they are the same."""
     one, two = (result.model.name.rstrip("/").rpartition("/")[2] for result in (first, second))
     return (one, two) if one != two else (f"{one} (A)", f"{two} (B)")
 
 
-def depth_table(pairs: list[tuple[str, AuditResult]]) -> pd.DataFrame:
+def depth_table(pairs: list[tuple[str, AuditFindings]]) -> pd.DataFrame:
     """Measures of unit-length tokens at every block boundary of both models."""
     import pandas as pd
 
@@ -183,7 +183,7 @@ def depth_table(pairs: list[tuple[str, AuditResult]]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def heads_table(pairs: list[tuple[str, AuditResult]]) -> pd.DataFrame:
+def heads_table(pairs: list[tuple[str, AuditFindings]]) -> pd.DataFrame:
     """Effective rank of query/key forms, as a median per layer and as a share of the head's width."""
     import pandas as pd
 
@@ -196,7 +196,7 @@ def heads_table(pairs: list[tuple[str, AuditResult]]) -> pd.DataFrame:
     return heads.groupby(["model", "layer"], sort=False)[chosen].median().reset_index()
 
 
-def _kept(pairs: list[tuple[str, AuditResult]]) -> str:
+def _kept(pairs: list[tuple[str, AuditFindings]]) -> str:
     shares = {}
     for name, one in pairs:
         ranks = [row.values["unit"]["effective_rank"] for row in one.boundaries]

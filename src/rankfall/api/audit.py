@@ -1,0 +1,190 @@
+"""Where a real model loses rank, what holds it up, and whether its heads are the bottleneck."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, final
+
+from rankfall.api.result import Result, frame
+from rankfall.catalogue import NAMED_MODELS
+from rankfall.errors import require
+from rankfall.models.result import AuditFindings
+from rankfall.progress import Progress, silent
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+    from torch import Tensor, nn
+
+    from rankfall.models.heads.ranks import HeadRecord
+    from rankfall.models.load.folder import LoadedModel
+    from rankfall.report.document import Document
+
+DEFAULT_MODEL = NAMED_MODELS.names[0]
+
+
+@final
+@dataclass(frozen=True, repr=False, eq=False)
+class AuditResult(Result, AuditFindings):
+    """Everything that one audit found; `missing` says, by part of the audit, why it is not there."""
+
+    verb: ClassVar[str] = "audit"
+
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """`depth`: every measure at every layer; `heads`, `ablation`, `controls`, `masks`, `sinks`, `per_text`."""
+        return AuditFindings.tables(self)
+
+    def failures(self, condition: str) -> list[dict[str, Any]]:
+        """The layers and values at which a condition such as `effective_rank < 4 at last` holds."""
+        from rankfall.models.condition import parse_condition
+
+        return [{"layer": at, "value": value} for at, value in parse_condition(condition).failures(self.depth)]
+
+    def _record(self) -> dict[str, Any]:
+        return AuditFindings.record(self)
+
+    def _lines(self) -> list[str]:
+        verdict = self.verdict
+        return [
+            f"{self.model.name}, {self.model.layers} layers, width {self.model.width}",
+            verdict.headline,
+            *(f"{reason.topic}: {reason.text}" for reason in verdict.reasons[1:]),
+            *(f"missing, {part}: {why}" for part, why in self.missing.items()),
+        ]
+
+    def _figure(self) -> Figure:
+        from rankfall.drawing.audit import draw_token_depth
+
+        controls = {
+            one.name: [row for row in one.rows if row.part == "boundary"] for one in self.controls if one.rows
+        }
+        return draw_token_depth(self.boundaries, controls, f"Token rank by depth, {self.model.name}")
+
+    def _document(self, command: str) -> Document:
+        from rankfall.report.audit import audit_document
+
+        return audit_document(self, command)
+
+
+def audit(
+    model: str | Path | LoadedModel | nn.Module = DEFAULT_MODEL,
+    text: str | Path | Sequence[str | Path] | None = None,
+    *,
+    tokens: int = 128,
+    passages: int | None = None,
+    tokenizer: Any | None = None,
+    inputs: Mapping[str, Any] | Tensor | None = None,
+    layers: str | Collection[int] | None = None,
+    stack: str | None = None,
+    inside: bool = False,
+    heads: bool = True,
+    controls: bool = True,
+    ablate: bool = True,
+    offset: int = 0,
+    dtype: str = "float32",
+    device: str = "cpu",
+    allow_download: bool = False,
+    load_seconds: float = 600.0,
+    seed: int = 0,
+    progress: Progress = silent,
+    command: str | None = None,
+) -> AuditResult:
+    """Measure token rank and head rank of a real model, and say what it means.
+
+    `model` is a short name, a folder, a GGUF file, a hub id, or a module in memory, which needs a `tokenizer`, or
+    `inputs`: token ids (b, n) or the keyword arguments of its forward pass. `text`: one text or several; a Path is
+    read as a file; without it a text that ships with the package is read. `layers` limits what is measured to some
+    layers and both ends, such as `[6, 12]` or `"1-5"`. What cannot be done for this model is named in `missing`.
+    """
+    from rankfall.models.audit import audit as run
+
+    found = run(
+        model,
+        _texts(text),
+        tokens=tokens,
+        passages=passages,
+        tokenizer=tokenizer,
+        inputs=inputs,
+        layers=layer_numbers(layers) if isinstance(layers, str) else layers,
+        stack=stack,
+        inside=inside,
+        heads=heads,
+        controls=controls,
+        ablation=ablate,
+        offset=offset,
+        dtype=dtype,
+        device=device,
+        allow_download=allow_download,
+        load_seconds=load_seconds,
+        seed=seed,
+        progress=progress,
+        command=command,
+    )
+    return AuditResult(**vars(found))
+
+
+def _texts(text: str | Path | Sequence[str | Path] | None) -> list[str] | None:
+    from rankfall.models.texts import read_texts
+
+    if text is None:
+        return None
+    several = [text] if isinstance(text, (str, Path)) else list(text)
+    return [read_texts([one])[0] if isinstance(one, Path) else one for one in several] or None
+
+
+def layer_numbers(text: str, name: str = "layers") -> set[int]:
+    """The layers that `6,12` or `1-5` names, both ends of a range included."""
+    chosen: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        whole = first.isdigit() and (last.isdigit() if dash else True) and len(part) < 12
+        require(
+            whole and (not dash or int(first) <= int(last)),
+            required=f"{name} such as 0,6,12 or 0-5",
+            got=text,
+            remedy="layers count from 0, the embeddings",
+        )
+        chosen |= set(range(int(first), int(last) + 1)) if dash else {int(first)}
+    return chosen
+
+
+@final
+@dataclass(frozen=True, repr=False, eq=False)
+class HeadsResult(Result):
+    """Head ranks from the weights alone; the model was not run."""
+
+    verb: ClassVar[str] = "audit"
+    model: str
+    heads: tuple[HeadRecord, ...]
+    headline: str
+
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """`heads`: one row each."""
+        return {"heads": frame([head.record() for head in self.heads])}
+
+    def _record(self) -> dict[str, Any]:
+        return {
+            "model": {"name": self.model},
+            "heads": [head.record() for head in self.heads],
+            "verdict": {"headline": self.headline},
+        }
+
+    def _lines(self) -> list[str]:
+        return [f"{self.model}: {len(self.heads)} heads, from the weights alone", self.headline]
+
+    def _figure(self) -> Figure:
+        from rankfall.drawing.audit import draw_head_ranks
+
+        return draw_head_ranks(self.tables()["heads"], f"Head rank, {self.model}")
+
+
+def heads_from_weights(model: str) -> HeadsResult:
+    """The ranks of all heads, read from a safetensors file."""
+    from rankfall.models.heads.ranks import head_ranks_from_file
+    from rankfall.models.verdict import heads_reason
+
+    heads = head_ranks_from_file(model)
+    reason = heads_reason(heads)
+    return HeadsResult(model, heads, "no head was found" if reason is None else reason.text)

@@ -1,0 +1,182 @@
+"""Train every cell of a grid that the store lacks, or say how long that would take."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, final
+
+from rankfall.api.result import Result, frame
+from rankfall.api.runs import error_by_rank
+from rankfall.progress import Progress, silent
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+    from rankfall.store.store import Store
+    from rankfall.training.cell import Cell
+    from rankfall.training.engines.base import Engine
+
+
+@final
+@dataclass(frozen=True, repr=False, eq=False)
+class SweepResult(Result):
+    """A row per cell, in the order of the grid; after a dry run, also what would be trained and for how long."""
+
+    verb: ClassVar[str] = "sweep"
+    grid: str
+    store: str
+    runs: list[dict[str, Any]]
+    """One record per cell: id, status, configuration, results."""
+    trained: int = 0
+    """Cells trained now; the others were there."""
+    seconds: float = 0.0
+    complete: bool = True
+    """False when the sweep was stopped; the same call goes on from there."""
+    estimate: dict[str, Any] | None = None
+    """After a dry run: `cells`, `finished`, `seconds_estimated`, `estimate_from` and `stacks` (trained as one)."""
+
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """`runs`: one row per cell; after a dry run also `stacks`."""
+        return {"runs": frame(self.runs)} | ({"stacks": frame(self.estimate["stacks"])} if self.estimate else {})
+
+    def _record(self) -> dict[str, Any]:
+        if self.estimate is not None:
+            return {**self.estimate, "runs": self.runs}
+        return {
+            "grid": self.grid,
+            "store": self.store,
+            "trained": self.trained,
+            "seconds": self.seconds,
+            "runs": self.runs,
+        }
+
+    def _lines(self) -> list[str]:
+        lines = [f"{self.grid}: {len(self.runs)} cells"]
+        if self.estimate is not None:
+            of = self.estimate
+            lines.append(f"{of['finished']} finished; the rest takes about {of['seconds_estimated']:.0f} seconds")
+        else:
+            lines.append(f"{self.trained} trained now in {self.seconds:.0f} s; all are in {self.store}")
+        done = [row for row in self.runs if row.get("mse_best") is not None]
+        if done:
+            best = min(done, key=lambda row: row["mse_best"])
+            lines.append(f"lowest error {best['mse_best']:.4g} at rank {best['rank']}")
+        return lines
+
+    def _figure(self) -> Figure:
+        return error_by_rank(self.runs)
+
+
+def sweep(
+    grid: str | Path | Sequence[Cell],
+    *,
+    store: str | Path = "runs",
+    engine: str = "local",
+    address: str | None = None,
+    dry_run: bool = False,
+    device: str = "auto",
+    max_stack: int | None = None,
+    memory: float | None = None,
+    threads: int | None = None,
+    compile: bool | None = None,
+    tf32: bool = True,
+    checkpoint_seconds: float = 60.0,
+    results: str | Path | None = None,
+    weights: bool = False,
+    tensorboard: str | Path | None = None,
+    progress: Progress = silent,
+    note: Callable[[str], None] | None = None,
+) -> SweepResult:
+    """Train every cell of a grid that the store lacks, many at once; stop it and run it again to go on.
+
+    `grid` is a TOML file, a shipped grid by name such as `smoke`, or cells. `engine`: local or ray (`address` of a
+    running cluster). `dry_run` plans and estimates only. `memory` is in GiB. `results` are committed results to go
+    on from; `weights` trains also cells imported without weights. `note` is told what a person should know.
+    """
+    from rankfall.training.engines.base import make_engine
+    from rankfall.training.grid import read_grid
+    from rankfall.training.options import Options
+    from rankfall.training.sweep import row_of
+    from rankfall.training.sweep import sweep as train
+
+    options = Options(
+        device=device,
+        max_stack=max_stack,
+        memory=None if memory is None else int(memory * 2**30),
+        compile=compile,
+        tf32=tf32,
+        threads=threads,
+        checkpoint_seconds=checkpoint_seconds,
+        weights=weights,
+        tensorboard=None if tensorboard is None else str(Path(tensorboard).resolve()),
+        address=address,
+    )
+    cells = read_grid(grid) if isinstance(grid, (str, Path)) else list(grid)
+    name = str(grid) if isinstance(grid, (str, Path)) else "cells"
+    chosen = make_engine(engine, options)
+    tell = note or (lambda text: None)
+    with _store(Path(store), results, dry_run, tell) as kept:
+        if dry_run:
+            estimate = _estimate(cells, kept, chosen, progress)
+            return SweepResult(name, str(store), [row_of(cell, kept) for cell in cells], estimate=estimate)
+        start = time.perf_counter()
+        outcome = train(cells, kept, engine=chosen, progress=progress, note=tell)
+        return SweepResult(
+            grid=name,
+            store=str(store),
+            runs=[dict(row) for row in outcome.rows],
+            trained=outcome.trained,
+            seconds=time.perf_counter() - start,
+            complete=outcome.complete,
+        )
+
+
+@contextmanager
+def _store(path: Path, results: str | Path | None, dry_run: bool, note: Callable[[str], None]) -> Iterator[Store]:
+    """The store, with committed results taken in; a dry run without one leaves nothing behind."""
+    from rankfall.store.results import import_results
+    from rankfall.store.store import Store
+
+    if dry_run and not path.exists():
+        with tempfile.TemporaryDirectory() as empty:
+            yield Store(Path(empty) / "runs")
+        return
+    kept = Store(path)
+    if results is not None:
+        note(f"{len(import_results(kept, Path(results)))} cells taken in from {results}")
+    yield kept
+
+
+def _estimate(cells: list[Cell], store: Store, engine: Engine, progress: Progress) -> dict[str, Any]:
+    from rankfall.training.estimate import estimate
+    from rankfall.training.sweep import plan_for
+
+    plan = plan_for(cells, store, engine)
+    progress("estimating", 0.0)
+    guess = estimate(plan, store, engine.device(), workers=engine.workers())
+    stacks = [
+        {
+            "cells": len(group),
+            "task": group[0].task,
+            "dim": group[0].dim,
+            "layers": group[0].layers,
+            "multiplier": group[0].multiplier,
+            "ranks": ", ".join(str(rank) for rank in sorted({cell.rank for cell in group})),
+            "steps": group[0].steps,
+            "seconds": seconds,
+        }
+        for group, seconds in zip(plan.stacks, guess.seconds, strict=True)
+    ]
+    return {
+        "cells": len(plan.cells),
+        "finished": len(plan.finished),
+        "seconds_estimated": guess.total,
+        "estimate_from": guess.source,
+        "stacks": stacks,
+    }
