@@ -20,6 +20,8 @@ def sample() -> Document:
     left.semilogy(layers, np.exp(-layers / 3), label="causal", marker="o")
     left.semilogy(layers, np.exp(-layers / 9), label=HOSTILE, linestyle="--")
     left.fill_between(layers, np.exp(-layers / 3) / 2, np.exp(-layers / 3) * 2, alpha=0.2)
+    # Zero has no place on a logarithmic axis, to which a reader may turn this one.
+    left.axvspan(0, 2, alpha=0.1)
     left.axhline(1e-2, color="k", label="bound")
     left.set_xlabel("layer")
     left.set_ylabel(r"$\mu$")

@@ -26,6 +26,7 @@ def page(tmp_path_factory) -> Iterator[Any]:
         tab.complaints = []
         tab.on("request", lambda request: tab.asked.append(request.url))
         tab.on("pageerror", lambda error: tab.complaints.append(str(error)))
+        tab.on("console", lambda message: tab.complaints.append(message.text))
         tab.goto(path.as_uri())
         tab.wait_for_selector(".plot[data-drawn=yes]")
         yield tab
@@ -65,6 +66,9 @@ def test_page(page) -> None:
     assert bends(curve) > 1
     page.click("#picture-depth button.scale[data-axis=y]")
     assert bends(curve) < 0.02
+
+    for _ in range(2):
+        page.click("#picture-depth button.scale[data-axis=x]")
 
     depth.get_by_role("button", name="causal").click()
     assert curve.count() == 0

@@ -34,26 +34,26 @@ def token_command(state: TokenState) -> str:
 
 def token_python(state: TokenState) -> str:
     """A script that prints log10 mu and the effective rank of every recorded layer."""
-    return f"""from rankfall.masks import parse_schedule
-from rankfall.norms import parse_norm
-from rankfall.dynamics.step import Rule
-from rankfall.dynamics.weights import WeightRecipe
-from rankfall.dynamics.experiment import Experiment, run
+    return f"""import rankfall
 
-experiment = Experiment(
-    masks=(parse_schedule({state.mask!r}),),
-    recipe=WeightRecipe({state.width}, query_key={state.query_key!r}, value={state.value!r}, heads={state.heads}),
+result = rankfall.simulate(
+    mask={state.mask!r},
+    norm={state.norm!r},
+    value={state.value!r},
+    query_key={state.query_key!r},
     tokens={state.tokens},
+    width={state.width},
     layers={state.depth},
-    rule=Rule(parse_norm({state.norm!r}), placement={state.placement!r}, residual={state.residual!r}),
     temperature={state.temperature!r},
-    seeds=({state.seed},),
+    heads={state.heads},
+    residual={state.residual!r},
+    placement={state.placement!r},
+    seed={state.seed},
     thin={thinning(state.depth)},
 )
-report = run(experiment)[0]
-for row in report.records:
+for row in result.layers:
     print(row["layer"], row["log10_mu"], row["effective_rank"])
-print("tail rate", report.tail_rate, "bound applies", report.theorem.applies)
+print("tail rate", result.tail_rate, "bound applies", result.bound_applies)
 """
 
 
@@ -67,15 +67,12 @@ def head_commands(state: HeadState) -> tuple[str, str]:
 
 
 def head_python(state: HeadState) -> str:
-    """A script that prints the floor and the predicted errors of random heads."""
+    """A script that prints the floor."""
     state = possible(state)
-    return f"""from rankfall.theory.head_bounds import HeadClass, mse_floor
-from rankfall.theory.random_features.learning_curve import predicted_error
+    return f"""import rankfall
 
-floor = mse_floor(HeadClass(dim={state.dim}, rank={state.rank}), {state.heads})
-print("floor", floor.mse, "without a useful head", floor.baseline)
-for design in ("independent", "signed"):
-    print(design, predicted_error(design, {state.dim}, {state.heads}))
+floor = rankfall.bounds(width={state.dim}, rank={state.rank}, heads={state.heads})
+print("floor", floor.mse_lower_bound)
 """
 
 

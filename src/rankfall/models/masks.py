@@ -15,6 +15,9 @@ from rankfall.theory.uniform_attention import tail_rate
 
 # Beyond this many tokens the eigenvalues of a pattern take longer than the audit itself.
 TOKENS_AT_MOST = 2048
+# Added to a score, anything below this forbids; position biases are far above it.
+FORBIDDEN = -5e3
+FEW_ROOTS = 8
 
 
 def uniform_rate(mask: Mask, n: int) -> float | None:

@@ -61,12 +61,11 @@ function drawAcross(picture, one, ends) {
   if (Object.values(ends).every(Number.isFinite)) picture.append(svg("line", { ...ends, ...lineStyle(one) }));
 }
 
-// A corner that a logarithmic axis has no place for lies below the panel.
+// A corner that a logarithmic axis has no place for lies outside the panel.
 function drawArea(picture, one, panel) {
-  const corner = (x, k) => {
-    const y = panel.up.place(one.y[k]);
-    return `${panel.across.place(x).toFixed(2)} ${(Number.isFinite(y) ? y : panel.box.bottom + 20).toFixed(2)}`;
-  };
+  const { left, bottom } = panel.box;
+  const placed = (at, outside) => (Number.isFinite(at) ? within(at) : outside).toFixed(2);
+  const corner = (x, k) => `${placed(panel.across.place(x), left - 20)} ${placed(panel.up.place(one.y[k]), bottom + 20)}`;
   picture.append(svg("path", { d: `M${one.x.map(corner).join("L")}Z`, fill: one.colour, opacity: one.opacity }));
 }
 

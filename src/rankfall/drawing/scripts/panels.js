@@ -14,8 +14,8 @@ function drawPanels(host, plot, memory) {
   const panels = plot.panels.map((panel, k) => ({
     ...panel,
     index: k,
-    x: chosen(panel.x ?? plot.x, memory.flipped.x, memory.zoomed[k]?.x),
-    y: chosen(panel.y, memory.flipped.y, memory.zoomed[k]?.y),
+    x: chosen(panel.x ?? plot.x, memory.flipped.x && !isMap(panel), memory.zoomed[k]?.x),
+    y: chosen(panel.y, memory.flipped.y && !isMap(panel), memory.zoomed[k]?.y),
     // Curves stay in place when others are switched off across the page; up and down they make use of the room.
     all: panel.series,
     shown: panel.series.filter((one) => !memory.hidden.has(one.group ?? one.name)),
@@ -28,6 +28,9 @@ function drawPanels(host, plot, memory) {
   pointing(host, picture, plot, panels);
   zooming(host, picture, panels, plot, memory);
 }
+
+// Cells of a map are even: logarithms would tear them apart.
+const isMap = (panel) => panel.series.some((one) => one.type === "heat");
 
 // The axis as it was given, or as the reader wants it: the other scale starts from the numbers themselves.
 function chosen(axis, flipped, range) {
@@ -111,7 +114,7 @@ function evenly(panel) {
 function drawPanel(picture, panel, plot) {
   const { box, across, up } = panel;
   const middle = { x: (box.left + box.right) / 2, y: (box.top + box.bottom) / 2 };
-  const map = panel.all.some((one) => one.type === "heat");
+  const map = isMap(panel);
   const lowest = !plot.x || panel.index === plot.panels.length - 1;
   for (const [value, label] of across.ticks) {
     const x = across.place(value);
@@ -196,7 +199,7 @@ function tools(host, plot, memory) {
     button.addEventListener("click", act);
     row.append(button);
   };
-  if (plot.panels.every((panel) => panel.series.some((one) => one.type === "heat"))) {
+  if (plot.panels.every(isMap)) {
     add("numbers (csv)", { class: "data" }, () => saveNumbers(plot));
     return row;
   }
