@@ -5,6 +5,7 @@ Nothing here is written by hand, so nothing can fall behind the code.
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from mkdocs.structure.files import File, Files
@@ -41,6 +42,9 @@ def names_page() -> str:
                 "      show_root_heading: false\n      show_root_toc_entry: false\n      inherited_members: true\n"
             )
             parts.append(f"## `rankfall.{name}`\n\n::: {module}.{name}\n    options:\n{options}")
+    for name in rankfall._MEASURES:
+        measure = getattr(rankfall, name)
+        parts.append(f"## `rankfall.{name}`\n\n`{name}(tokens)` of tokens (..., n, d): {measure.definition}.\n")
     return "\n".join(parts)
 
 
@@ -54,7 +58,7 @@ def module_page(name: str) -> str:
     ]
     parts = [f"# {MODULES[name]}\n", f"`rankfall.{name}`: {str(module.__doc__).strip()}\n"]
     for public, thing in own:
-        if callable(thing) and thing.__doc__:
+        if (inspect.isclass(thing) or inspect.isfunction(thing)) and thing.__doc__:
             options = "      show_root_heading: false\n      show_root_toc_entry: false\n"
             where = f"{thing.__module__}.{thing.__qualname__}"
             parts.append(f"## `rankfall.{name}.{public}`\n\n::: {where}\n    options:\n{options}")

@@ -11,10 +11,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rankfall.dynamics.simulate import simulate
 
 from rankfall.catalogue import MEASURES
-from rankfall.dynamics.weights import SharedWeights
+from rankfall.dynamics.trajectory import run_layers
+from rankfall.dynamics.weights import GivenWeights
 from rankfall.errors import RequestError
 from rankfall.masks import Complete
 from rankfall.measures import measures as module
@@ -291,7 +291,7 @@ def test_a_measure_of_any_documented_fact_works_on_every_route(monkeypatch: pyte
     assert float(measure(tokens)["everything"]) == expected["everything"]
     audited = measure_one(Place(0), 0, tokens, []).values
     heads = Heads.random(heads=1, width=5, rank=5, dtype=F64)
-    run = simulate(tokens[None], SharedWeights(heads), Complete(), 40, measures=tuple(expected))
+    run = run_layers(tokens[None], GivenWeights((heads,)), Complete(), 40, measures=tuple(expected))
     for name, value in expected.items():
         assert audited["raw"][name] == pytest.approx(value, rel=1e-12)
         assert float(run.columns[name][0, 0]) == pytest.approx(value, rel=1e-9)
