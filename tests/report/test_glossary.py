@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import rankfall
+from rankfall.report.document import Answer, Document, Section
 from rankfall.report.glossary import GLOSSARY, glossary_page, used
+from rankfall.report.page import render
 
 ROOT = Path(rankfall.__file__).parents[2]
 
@@ -34,3 +36,11 @@ def test_pages_link_to_words_that_exist() -> None:
     }
     assert linked <= anchors
     assert len(linked) >= 8
+
+
+def test_a_report_explains_the_words_it_uses_and_no_others() -> None:
+    answers = [Answer("Does it collapse?", "no", reasons=["one sink stands out"])]
+    page = render(Document("A model", "by effective rank", answers, [Section("Masks")], "rankfall audit", {}))
+    explained = page.partition('<section id="glossary">')[2].partition("</section>")[0]
+    assert [word for word in GLOSSARY if f"<dt>{word}</dt>" in explained] == ["collapse", "effective rank", "sink"]
+    assert '<a href="#glossary">' in page

@@ -72,3 +72,11 @@ class Document:
     def grids(self) -> list[Grid]:
         """All tables, in reading order."""
         return [block for section in self.sections for block in section.blocks if isinstance(block, Grid)]
+
+    def words(self) -> str:
+        """Everything that the report says in words, columns of tables included."""
+        answers = [word for one in self.answers for word in (one.question, one.verdict, *one.reasons)]
+        sections = [word for one in self.sections for word in (one.title, *one.text)]
+        blocks = [word for section in self.sections for one in section.blocks for word in (one.title, one.caption)]
+        columns = [str(column).replace("_", " ") for grid in self.grids() for column in grid.table.columns]
+        return " ; ".join([self.title, self.summary, *answers, *sections, *blocks, *columns])

@@ -13,6 +13,7 @@ from rankfall.drawing.from_matplotlib import plot_of
 from rankfall.drawing.plots import PANEL_SCRIPTS, element, scripts
 from rankfall.errors import require
 from rankfall.report.document import Document, Grid
+from rankfall.report.glossary import used
 
 # What is only said, and not judged, has no mark.
 MARKS = {"good": "✓", "warn": "!", "bad": "✗", "unknown": ""}
@@ -42,6 +43,7 @@ def render(document: Document) -> str:
         grids={grid.name: cells(grid) for grid in document.grids()},
         marks=MARKS,
         endings=FORMATS,
+        glossary=used(document.words()),
         provenance=list(flat(document.provenance)),
     )
 
