@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,38 +25,48 @@ PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
 
 COPIED = ("src", "tests", "docs", "grids", "results", "scripts")
 
-RUN = (
+# Of these, tests that name no item run as well: they go through a whole registry.
+WHOLE = (
     "test_catalogue.py",
     "test_docs.py",
     "test_layering.py",
     "test_norms.py",
-    "api/test_front_door.py",
+    "api/test_front_door.py::test_these_names_are_public_and_no_others",
+    "api/test_results.py::test_every_public_verb_is_tried_here",
     "cli/test_contract.py",
-    "cli/test_examples.py",
     "cli/test_light.py",
     "constructions/test_contract.py",
-    "dynamics/test_exact.py",
-    "equilibria/test_equilibria_families.py",
+    "dynamics/test_trajectory.py::test_batch_is_the_same_as_one_by_one",
     "explorer/test_widgets.py",
-    "figures/test_every_figure.py",
     "figures/test_statements.py",
     "masks/test_mask_facts.py",
     "measures/test_measures.py",
     "models/test_layouts.py",
+    "report/test_documents.py::test_every_number_of_a_report_is_defined",
     "tasks/test_tasks.py",
+)
+NAMED = (
+    "cli/test_examples.py",
+    "dynamics/test_exact.py",
+    "equilibria/test_equilibria_families.py",
+    "figures/test_every_figure.py",
     "training/test_engines.py",
     "training/test_stack.py",
 )
 
-# Loaded by pytest on the copy: keeps tests that name a new item, or no item when told to, and writes how they ended.
+# Loaded by pytest on the copy: keeps what names a new item, or none in a file that runs whole; writes how all ended.
 PLUGIN = """
 import json, os
-NAMES, OF_ALL = json.loads(os.environ["ADDED"]), bool(os.environ["OF_ALL"])
+NAMES, WHOLE = json.loads(os.environ["NAMES"]), json.loads(os.environ["WHOLE"])
 ENDED = {}
 
+def kept(one):
+    if hasattr(one, "callspec"):
+        return any(name in one.callspec.id for name in NAMES)
+    return one.nodeid.startswith(tuple(WHOLE))
+
 def pytest_collection_modifyitems(items):
-    named = lambda text: any(name in text for name in NAMES)
-    items[:] = [one for one in items if (named(one.callspec.id) if hasattr(one, "callspec") else OF_ALL)]
+    items[:] = [one for one in items if kept(one)]
 
 def pytest_runtest_logreport(report):
     if report.when == "call" or report.outcome != "passed":
@@ -156,15 +167,15 @@ ADDITIONS = {part.partition("\n")[0]: read(part) for part in PAGE.split("\n## ")
 ALSO = {"A task": "SecondNearest", "A construction": "OneDirection"}
 # How many tests of a new item there are at least, so that no selection becomes empty.
 LEAST = {
-    "A mask": 20,
-    "A norm": 10,
-    "A measure": 18,
-    "A task": 8,
+    "A mask": 25,
+    "A norm": 12,
+    "A measure": 19,
+    "A task": 9,
     "A construction": 5,
     "An engine": 2,
     "A model family": 2,
     "A figure": 2,
-    "A verb": 5,
+    "A verb": 7,
 }
 
 
@@ -187,11 +198,14 @@ def python(project: Path, *arguments: str, **environment: str) -> subprocess.Com
     )
 
 
-def tested(project: Path, names: list[str], files: tuple[str, ...], *, of_all: bool) -> tuple[dict[str, str], str]:
-    """How each test that names one of these items ended, and those without parameters; and what was printed."""
-    chosen = [f"tests/{name}" for name in files]
-    options = ["-p", "ending", "-p", "no:cacheprovider", "-p", "no:xdist", "--tb=short", "--durations=30"]
-    done = python(project, "-m", "pytest", *options, *chosen, ADDED=json.dumps(names), OF_ALL="yes" if of_all else "")
+def session(
+    project: Path, names: list[str], named: Sequence[str], whole: Sequence[str] = ()
+) -> tuple[dict[str, str], str]:
+    """How each test ended that names an item, or none in a file that runs whole; and what was printed."""
+    files = [f"tests/{name}" for name in (*whole, *named)]
+    options = ["-p", "ending", "-p", "no:cacheprovider", "-p", "no:xdist", "--tb=short"]
+    told = {"NAMES": json.dumps(names), "WHOLE": json.dumps(files[: len(whole)])}
+    done = python(project, "-m", "pytest", *options, *files, **told)
     assert done.returncode in (0, 1), done.stdout + done.stderr
     return json.loads((project / "ended.json").read_text()), done.stdout
 
@@ -211,7 +225,7 @@ def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def ended(extended: Path) -> dict[str, str]:
-    found, printed = tested(extended, [name for kind in ADDITIONS for name in names_of(kind)], RUN, of_all=True)
+    found, printed = session(extended, [name for kind in ADDITIONS for name in names_of(kind)], NAMED, WHOLE)
     assert [test for test, outcome in found.items() if outcome != "passed"] == [], printed[-6000:]
     return found
 
@@ -263,10 +277,10 @@ def one_object(text: str) -> dict[str, Any]:
 
 
 def test_a_new_mask_norm_and_measure_are_simulated(printed: dict[str, Any]) -> None:
-    (found,) = printed["simulate"]["masks"]
-    assert found["mask"] == "strided:2"
+    found = printed["simulate"]
+    assert (found["mask"]["name"], found["settings"]["norm"]) == ("strided:2", "clip")
     assert found["exact"] is False, "the norm is no scaling"
-    assert all(row["nuclear_rank"] >= 1 for row in found["records"])
+    assert all(row["nuclear_rank"] >= 1 for row in found["layers"])
     assert "nuclear_rank" in printed["measured"]
 
 
@@ -282,9 +296,10 @@ def test_a_new_verb_is_called(printed: dict[str, Any]) -> None:
 
 
 def test_a_new_task_is_trained_by_a_new_engine(printed: dict[str, Any]) -> None:
-    assert printed["plan of a sweep"]["missing"] == 2
-    assert printed["sweep"]["complete"] is True
-    assert {row["task"] for row in printed["sweep"]["rows"]} == {"second-nearest"}
+    planned, done = printed["plan of a sweep"], printed["sweep"]
+    assert (planned["cells"], planned["finished"], done["trained"]) == (2, 0, 2)
+    for rows, status in ((planned["runs"], "missing"), (done["runs"], "done")):
+        assert {(row["task"], row["status"]) for row in rows} == {("second-nearest", status)}
 
 
 A_LIE_ABOUT_FACTS = """
@@ -333,7 +348,7 @@ WRONG = {
 def failed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     project = copy_of_the_project(tmp_path_factory.mktemp("wrong"), [one for one, _ in WRONG.values()])
     files = ("masks/test_mask_facts.py", "measures/test_measures.py", "constructions/test_contract.py")
-    return tested(project, [*WRONG], files, of_all=False)[0]
+    return session(project, [*WRONG], files)[0]
 
 
 @pytest.mark.parametrize("name", WRONG)
