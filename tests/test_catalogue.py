@@ -16,6 +16,9 @@ from rankfall.equilibria.families import EquilibriumFamily
 from rankfall.errors import RequestError
 from rankfall.figures.base import Reproduction
 from rankfall.masks import Explicit, Mask, Window
+from rankfall.measures.measures import Measure
+from rankfall.models.heads.weights import WeightLayout
+from rankfall.models.load.named import NamedModel
 from rankfall.norms import LayerNorm, Norm
 from rankfall.registry import Registry, made, spelled
 from rankfall.tasks.base import Task
@@ -29,6 +32,8 @@ BASES = {
     "FAMILIES": EquilibriumFamily,
     "ENGINES": Engine,
 }
+# Kinds whose items are objects, not classes.
+OBJECTS = {"MEASURES": Measure, "LAYOUTS": WeightLayout, "NAMED_MODELS": NamedModel}
 # A mask given as a matrix has no spelling.
 WITHOUT_A_NAME = {Explicit}
 REGISTRIES = {name: value for name, value in vars(catalogue).items() if isinstance(value, Registry)}
@@ -62,6 +67,16 @@ def test_every_figure_is_listed() -> None:
     listed = {type(one) for one in catalogue.FIGURES}
     assert listed == concrete(Reproduction)
     assert [one.id for one in catalogue.FIGURES] == list(catalogue.FIGURES.names)
+
+
+@pytest.mark.parametrize("name", OBJECTS)
+def test_every_object_is_listed_under_its_name(name: str) -> None:
+    kind = OBJECTS[name]
+    room = kind.__module__.rpartition(".")[0]
+    loaded = [importlib.import_module(one) for one in modules() if one.startswith(room)]
+    written = {id(value): value for module in loaded for value in vars(module).values() if isinstance(value, kind)}
+    assert {id(one) for one in REGISTRIES[name]} == {*written}
+    assert [one.name for one in REGISTRIES[name]] == list(REGISTRIES[name].names)
 
 
 @pytest.mark.parametrize("name", BASES)

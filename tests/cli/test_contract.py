@@ -38,10 +38,11 @@ def test_without_a_verb_shows_the_verbs(capsys) -> None:
 
 
 @pytest.mark.parametrize("verb", VERBS.names)
-def test_help_has_an_example(verb: str, capsys) -> None:
+def test_help_has_an_example_and_json(verb: str, capsys) -> None:
     status, out, _ = call(capsys, verb, "--help")
     assert status == 0
     assert f"rankfall {verb}" in out.split("Example", 1)[1]
+    assert "--json" in out
 
 
 @pytest.mark.parametrize(

@@ -89,19 +89,22 @@ def test_help_offers_what_the_catalogue_lists(verb: str, registry: Any, helped: 
 
 
 @pytest.mark.parametrize(
-    ("line", "expected"),
+    ("line", "registry", "among"),
     [
-        ("rankfall s", ["simulate", "survey", "sweep"]),
-        ("rankfall simulate --mask wi", ["window"]),
-        ("rankfall simulate --norm l", ["layer"]),
-        ("rankfall equilibrium --family st", ["star"]),
-        ("rankfall plan --task b", ["biased"]),
-        ("rankfall sweep --engine r", ["ray"]),
-        ("rankfall reproduce wu/fig3", ["wu/fig3"]),
-        ("rankfall audit sm", ["smollm2"]),
+        ("rankfall s", VERBS, {"simulate", "survey", "sweep"}),
+        ("rankfall simulate --mask wi", MASKS, {"window"}),
+        ("rankfall simulate --norm l", NORMS, {"layer"}),
+        ("rankfall equilibrium --family st", FAMILIES, {"star"}),
+        ("rankfall plan --task b", TASKS, {"biased"}),
+        ("rankfall sweep --engine r", ENGINES, {"ray"}),
+        ("rankfall reproduce wu/fig3", FIGURES, {"wu/fig3"}),
+        ("rankfall audit sm", NAMED_MODELS, {"smollm2"}),
     ],
+    ids=lambda one: one if isinstance(one, str) else "",
 )
-def test_the_shell_completes_from_the_catalogue(line: str, expected: list[str]) -> None:
+def test_the_shell_completes_from_the_catalogue(line: str, registry: Any, among: set[str]) -> None:
     words = line.split()
+    expected = [name for name in registry.names if name.startswith(words[-1])]
+    assert among <= {*expected}
     asked = {"_RANKFALL_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
     assert called([[]], **asked)[""].split() == expected

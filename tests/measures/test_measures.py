@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -143,9 +144,13 @@ def test_the_tolerance_of_the_rank_is_the_longer_side_times_epsilon(
     assert float(RANK(tokens * 2**20)) == 2
 
 
+def numbers(tokens: torch.Tensor, names: Iterable[str]) -> dict[str, float]:
+    return {name: float(value) for name, value in measure(tokens, names).items()}
+
+
 def test_orthonormal_rows() -> None:
     n, d = 4, 9
-    values = measure(orthogonal(0, d)[:n])
+    tokens = orthogonal(0, d)[:n]
     expected = {
         "mu": math.sqrt(n - 1),
         "relative_mu": math.sqrt((n - 1) / n),
@@ -159,7 +164,7 @@ def test_orthonormal_rows() -> None:
         "rank_one_residual": math.sqrt(n - 1),
         "largest_token_share": 1 / n,
     }
-    assert {name: float(value) for name, value in values.items()} == pytest.approx(expected, abs=1e-12)
+    assert numbers(tokens, expected) == pytest.approx(expected, abs=1e-12)
 
 
 def test_identical_rows() -> None:
@@ -178,7 +183,7 @@ def test_identical_rows() -> None:
         "rank_one_residual": 0,
         "largest_token_share": 1 / n,
     }
-    assert {name: float(value) for name, value in measure(tokens).items()} == pytest.approx(expected, abs=1e-7)
+    assert numbers(tokens, expected) == pytest.approx(expected, abs=1e-7)
 
 
 def test_two_clusters() -> None:
@@ -198,7 +203,7 @@ def test_two_clusters() -> None:
         "rank_one_residual": 1,
         "largest_token_share": 0.25,
     }
-    assert {name: float(value) for name, value in measure(tokens).items()} == pytest.approx(expected, abs=1e-12)
+    assert numbers(tokens, expected) == pytest.approx(expected, abs=1e-12)
 
 
 def test_small_singular_values_take_the_svd() -> None:

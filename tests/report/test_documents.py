@@ -8,7 +8,6 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from rankfall.catalogue import FIGURES
 from rankfall.cli.main import run
 from rankfall.dynamics.experiment import Experiment
 from rankfall.dynamics.experiment import run as simulate
@@ -18,7 +17,6 @@ from rankfall.models.audit import audit
 from rankfall.models.result import AuditFindings
 from rankfall.models.verdict import Reason, advice
 from rankfall.report.audit import audit_document, comparison_document, depth_table, labels
-from rankfall.report.gallery import gallery
 from rankfall.report.page import render
 from rankfall.report.simulation import simulation_document
 from tests.drawing.read import curves, panels_of, same
@@ -138,21 +136,6 @@ def test_every_number_of_a_report_is_defined(audits) -> None:
     ]
     for grid in (grid for document in documents for grid in document.grids()):
         numbers = grid.table.select_dtypes("number").columns
-        assert [name for name in numbers if not grid.definitions.get(name)] == [], grid.name
-
-
-@pytest.mark.parametrize("identity", ["amsel/fig4", "amsel/fig5", "wu/fig1", "wu/fig3", "rankfall/equilibria"])
-def test_every_number_of_the_gallery_is_defined(identity: str) -> None:
-    figure = FIGURES[identity]
-    record = {"seconds": 1.0, "scale": "smoke"}
-    document = gallery([(figure, figure.run("smoke"), record)], "rankfall reproduce --all")
-    assert document.grids()
-    points = next((grid.table for grid in document.grids() if grid.name.endswith("-points")), None)
-    if points is not None and points["agrees"].notna().any():
-        met = f"{int(points['agrees'].sum())} of {points['agrees'].notna().sum()} published points met"
-        assert met in document.answers[0].reasons
-    for grid in document.grids():
-        numbers = grid.table.select_dtypes(["number", "bool"]).columns
         assert [name for name in numbers if not grid.definitions.get(name)] == [], grid.name
 
 

@@ -54,6 +54,7 @@ class InContextFigure(Reproduction):
     id: ClassVar[str] = "amsel/in-context"
     title: ClassVar[str] = "In-context linear regression: error against rank at equal parameters"
     statements: ClassVar[tuple[str, ...]] = ("A-icl",)
+    columns: ClassVar[Mapping[str, str]] = {"least": "error that no predictor stays below, however good"}
 
     def run(self, scale: Scale, progress: Progress = silent) -> FigureOutcome:
         import pandas as pd

@@ -175,13 +175,13 @@ ALL_STATEMENTS: tuple[Statement, ...] = (
         "B-fig2",
         "mu by depth: pure attention, with norm, full model, under four masks.",
         ("dynamics.trajectory.run_layers", "models.ablation.ablate"),
-        ("figures/test_wu_dynamics.py", "models/test_ablation.py"),
+        ("figures/test_every_figure.py", "models/test_ablation.py"),
     ),
     Statement(
         "B-fig3",
         "Smaller temperatures slow the collapse.",
         ("dynamics.trajectory.run_layers",),
-        ("figures/test_wu_dynamics.py",),
+        ("figures/test_every_figure.py", "figures/test_wu_dynamics.py"),
     ),
     Statement(
         "B-fig4",
