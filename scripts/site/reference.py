@@ -41,6 +41,9 @@ def names_page() -> str:
                 "      show_root_heading: false\n      show_root_toc_entry: false\n      inherited_members: true\n"
             )
             parts.append(f"## `rankfall.{name}`\n\n::: {module}.{name}\n    options:\n{options}")
+    for name in rankfall._MEASURES:
+        measure = getattr(rankfall, name)
+        parts.append(f"## `rankfall.{name}`\n\n`{name}(tokens)` of tokens (..., n, d): {measure.definition}.\n")
     return "\n".join(parts)
 
 

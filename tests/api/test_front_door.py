@@ -75,11 +75,12 @@ def test_importing_loads_nothing_heavy_and_names_load_what_they_need() -> None:
 def test_type_checkers_see_the_same_names_in_the_same_places() -> None:
     tree = ast.parse(Path(rankfall.__file__).read_text())
     guarded = next(node for node in tree.body if isinstance(node, ast.If))
-    seen = {
-        alias.asname: node.module for node in guarded.body if isinstance(node, ast.ImportFrom) for alias in node.names
-    }
+    imports = [node for node in guarded.body if isinstance(node, ast.ImportFrom)]
+    seen = {alias.asname: node.module for node in imports for alias in node.names if alias.asname is not None}
     lazy = {name: module for module, names in rankfall._PLACES.items() for name in names}
     assert seen == lazy | dict.fromkeys(rankfall._MODULES, "rankfall")
+    annotated = [ast.unparse(node) for node in guarded.body if isinstance(node, ast.AnnAssign)]
+    assert annotated == [f"{name}: Measure" for name in rankfall._MEASURES]
 
 
 def test_no_import_of_a_module_hides_a_public_name() -> None:

@@ -17,7 +17,7 @@ from rankfall.drawing.plan import draw_plan
 from rankfall.drawing.rank_curves import rank_curves
 from rankfall.drawing.survey import KINDS, draw_survey
 from rankfall.dynamics.experiment import Experiment, run
-from rankfall.dynamics.weights import Recipe
+from rankfall.dynamics.weights import WeightRecipe
 from rankfall.masks import parse_schedule
 from rankfall.models.survey import HeadShape
 from rankfall.planning.candidates import Sharing, candidates, reference_shape
@@ -28,7 +28,9 @@ from tests.drawing.read import curves, panels_of, same
 
 def test_collapse_draws_every_mask_and_its_tail() -> None:
     masks = ("causal", "window:2")
-    experiment = Experiment(tuple(map(parse_schedule, masks)), Recipe(6, "random", "orthogonal"), tokens=8, layers=30)
+    experiment = Experiment(
+        tuple(map(parse_schedule, masks)), WeightRecipe(6, "random", "orthogonal"), tokens=8, layers=30
+    )
     reports = run(experiment)
     panels = panels_of(draw_collapse([curve_of(one) for one in reports], "title"))
     assert [panel["y"]["label"] for panel in panels] == ["log10 of mu", "log10 of mu", "effective rank"]

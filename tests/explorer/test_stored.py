@@ -76,7 +76,11 @@ def test_runs_of_a_store(tmp_path) -> None:
     assert found.problem is None
     assert len(found.rows) > 10
     table = runs_table(found.rows)
-    assert {"rank", "multiplier"} <= set(list(table[0])[:3])
+    varying = {
+        name for name in ("layers", "heads", "rank", "multiplier") if len({row[name] for row in found.rows}) > 1
+    }
+    assert {"rank", "multiplier", "layers"} <= varying
+    assert varying <= set(list(table[0])[: len(varying) + 2])
     assert "dim 64" in settled(found.rows)
     figure = draw_runs(found.rows, "mse_best")
     assert sum(len(series["x"]) for series in series_of(figure)) == len(found.rows)
