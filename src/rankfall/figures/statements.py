@@ -146,7 +146,7 @@ ALL_STATEMENTS: tuple[Statement, ...] = (
     Statement(
         "B-thm1",
         "Without a norm, tokens collapse exponentially under every mask with a root.",
-        ("theory.collapse", "dynamics.simulate.simulate"),
+        ("theory.collapse", "dynamics.trajectory.run_layers"),
         ("theory/test_collapse.py", "dynamics/test_exact.py"),
         "Under the complete mask collapse is cubic; elsewhere the tail rate is the second eigenvalue of uniform "
         "attention, far below the bound.",
@@ -168,19 +168,19 @@ ALL_STATEMENTS: tuple[Statement, ...] = (
     Statement(
         "B-fig1",
         "Two tokens in the plane: with a norm they stay apart when one starts in a certain arc.",
-        ("equilibria.two_token.TwoTokens",),
+        ("equilibria.known.TwoTokens",),
         ("figures/test_wu_fig1.py", "equilibria/test_equilibria_two_token.py"),
     ),
     Statement(
         "B-fig2",
         "mu by depth: pure attention, with norm, full model, under four masks.",
-        ("dynamics.simulate.simulate", "models.ablation.ablate"),
+        ("dynamics.trajectory.run_layers", "models.ablation.ablate"),
         ("figures/test_wu_dynamics.py", "models/test_ablation.py"),
     ),
     Statement(
         "B-fig3",
         "Smaller temperatures slow the collapse.",
-        ("dynamics.simulate.simulate",),
+        ("dynamics.trajectory.run_layers",),
         ("figures/test_wu_dynamics.py",),
     ),
     Statement(
