@@ -11,10 +11,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rankfall.dynamics.simulate import simulate
+from tests.models.small import measure_one
 
 from rankfall.catalogue import MEASURES
-from rankfall.dynamics.weights import SharedWeights
+from rankfall.dynamics.trajectory import run_layers
+from rankfall.dynamics.weights import GivenWeights
 from rankfall.errors import RequestError
 from rankfall.masks import Complete
 from rankfall.measures import measures as module
@@ -22,7 +23,6 @@ from rankfall.measures.measures import EFFECTIVE_RANK, RANK, Measure, measure
 from rankfall.measures.profile import Profile
 from rankfall.mechanism.heads import Heads
 from rankfall.models.depth.capture import Place
-from rankfall.models.depth.measure import measure_one
 
 F64 = torch.float64
 ROOT = Path(__file__).parents[2]
@@ -291,7 +291,7 @@ def test_a_measure_of_any_documented_fact_works_on_every_route(monkeypatch: pyte
     assert float(measure(tokens)["everything"]) == expected["everything"]
     audited = measure_one(Place(0), 0, tokens, []).values
     heads = Heads.random(heads=1, width=5, rank=5, dtype=F64)
-    run = simulate(tokens[None], SharedWeights(heads), Complete(), 40, measures=tuple(expected))
+    run = run_layers(tokens[None], GivenWeights((heads,)), Complete(), 40, measures=tuple(expected))
     for name, value in expected.items():
         assert audited["raw"][name] == pytest.approx(value, rel=1e-12)
         assert float(run.columns[name][0, 0]) == pytest.approx(value, rel=1e-9)

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from rankfall.drawing.token_depth import PANELS, draw_token_depth
 from tests.models.small import save_small, small_model, some_text
 
 from rankfall.cli.main import run
+from rankfall.drawing.audit import PANELS, draw_token_depth
 from rankfall.errors import RequestError
 from rankfall.models.audit import audit
 from rankfall.models.controls import random_twin

@@ -255,14 +255,11 @@ class Replay:
 
     @contextlib.contextmanager
     def _watched(self, seen: dict[str, Any]) -> Iterator[None]:
-        if self._inside is None:
+        with contextlib.ExitStack() as hooks:
+            if self._inside is not None:
+                handle = self._inside.register_forward_hook(lambda module, args, out: seen.update(projected=out))
+                hooks.callback(handle.remove)
             yield
-            return
-        handle = self._inside.register_forward_hook(lambda module, args, out: seen.update(projected=out))
-        try:
-            yield
-        finally:
-            handle.remove()
 
 
 def float64_copy(module: nn.Module) -> nn.Module:

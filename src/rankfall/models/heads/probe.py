@@ -108,23 +108,16 @@ PATTERN_SIZE = 1e4
 def linear_norms(module: nn.Module) -> Iterator[list[str]]:
     """Inside this context every norm within the module is linear; yields the names of those that ran."""
     ran: list[str] = []
-    handles = []
 
-    def replace(name: str, norm: nn.Module) -> Any:
-        def hook(_: nn.Module, args: tuple[Any, ...], __: Any) -> Tensor:
-            ran.append(name)
-            return linear_part(norm, args[0])
+    def replace(norm: nn.Module, args: tuple[Any, ...], _: Any) -> Tensor:
+        ran.append(names[norm])
+        return linear_part(norm, args[0])
 
-        return norm.register_forward_hook(hook)
-
-    for name, inner in module.named_modules():
-        if is_norm(inner):
-            handles.append(replace(name, inner))
-    try:
+    names = {inner: name for name, inner in module.named_modules() if is_norm(inner)}
+    with contextlib.ExitStack() as hooks:
+        for norm in names:
+            hooks.callback(norm.register_forward_hook(replace).remove)
         yield ran
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def linear_part(norm: nn.Module, given: Tensor) -> Tensor:
@@ -231,7 +224,7 @@ def _answers(replay: Replay, rows: Tensor, packed: bool) -> _Answers:
         padding = -count % length
         tokens = torch.cat([rows, rows.new_zeros(padding, width)]).reshape(-1, length, width)
         passed = replay.run(tokens)
-        return _Answers(*(_all_tokens(part)[:count] for part in _parts(passed)))
+        return _Answers(*(part.transpose(1, 2).flatten(0, 1)[:count] for part in _parts(passed)))
     tokens = rows[:, None].expand(count, length, width)
     context = None
     if replay.site.context_name is not None:
@@ -243,10 +236,6 @@ def _answers(replay: Replay, rows: Tensor, packed: bool) -> _Answers:
 
 def _parts(passed: Passed) -> tuple[Tensor, Tensor, Tensor]:
     return passed.query, passed.key, passed.value
-
-
-def _all_tokens(part: Tensor) -> Tensor:
-    return part.transpose(1, 2).flatten(0, 1)
 
 
 def _replay_error(replay: Replay) -> float:
