@@ -96,8 +96,5 @@ def _published_records(known: Mapping[tuple[int, ...], float]) -> list[dict[str,
 
 
 REPRODUCTION = Reproduction(
-    "amsel/fig1",
-    "Trained transformers: error against rank, by depth and width",
-    ("A-fig1",),
-    run,
+    "amsel/fig1", "Trained transformers: error against rank, by depth and width", ("A-fig1",), run
 )

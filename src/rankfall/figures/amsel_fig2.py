@@ -118,8 +118,5 @@ def _draw(records: Sequence[Mapping[str, Any]]) -> Figure:
 
 
 REPRODUCTION = Reproduction(
-    "amsel/fig2",
-    "Learned K Q^T of full-rank heads: angle to the identity, and norm",
-    ("A-fig2", "A-rem5"),
-    run,
+    "amsel/fig2", "Learned K Q^T of full-rank heads: angle to the identity, and norm", ("A-fig2", "A-rem5"), run
 )

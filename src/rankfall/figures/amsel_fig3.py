@@ -80,8 +80,5 @@ def depth_claims(found: Sequence[Mapping[str, Any]]) -> list[Claim]:
 
 
 REPRODUCTION = Reproduction(
-    "amsel/fig3",
-    "Positional codes: none, additive, concatenated, against rank and depth",
-    ("A-fig3", "A-thm7"),
-    run,
+    "amsel/fig3", "Positional codes: none, additive, concatenated, against rank and depth", ("A-fig3", "A-thm7"), run
 )

@@ -74,8 +74,5 @@ def length_claims(found: Sequence[Mapping[str, Any]]) -> list[Claim]:
 
 
 REPRODUCTION = Reproduction(
-    "amsel/fig4",
-    "Number of points: low rank degrades with the length of the context",
-    ("A-fig4", "A-conj8"),
-    run,
+    "amsel/fig4", "Number of points: low rank degrades with the length of the context", ("A-fig4", "A-conj8"), run
 )

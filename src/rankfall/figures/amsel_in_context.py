@@ -123,8 +123,5 @@ def _draw(found: Sequence[Mapping[str, Any]], dim: int, least: float) -> Figure:
 
 
 REPRODUCTION = Reproduction(
-    "amsel/in-context",
-    "In-context linear regression: error against rank at equal parameters",
-    ("A-icl",),
-    run,
+    "amsel/in-context", "In-context linear regression: error against rank at equal parameters", ("A-icl",), run
 )

@@ -95,8 +95,5 @@ def recipe_claims(found: Sequence[Mapping[str, Any]]) -> list[Claim]:
 
 
 REPRODUCTION = Reproduction(
-    "rankfall/depth",
-    "What lets depth train: the published recipe and the stable one",
-    ("A-fig1",),
-    run,
+    "rankfall/depth", "What lets depth train: the published recipe and the stable one", ("A-fig1",), run
 )

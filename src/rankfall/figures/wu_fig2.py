@@ -199,9 +199,4 @@ def _draw(curves: dict[tuple[str, str], Tensor], masks: list[str]) -> Figure:
     return figure
 
 
-REPRODUCTION = Reproduction(
-    "wu/fig2",
-    "mu against depth with random weights, four masks",
-    ("B-fig2", "B-thm1"),
-    run,
-)
+REPRODUCTION = Reproduction("wu/fig2", "mu against depth with random weights, four masks", ("B-fig2", "B-thm1"), run)
