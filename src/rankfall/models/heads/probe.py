@@ -15,6 +15,7 @@ from rankfall.errors import RequestError, require
 from rankfall.linalg.factored import Factored
 from rankfall.models.blocks import is_norm
 from rankfall.models.replay import Passed, Replay, Site
+from rankfall.models.small import image_shape
 
 
 @final
@@ -67,16 +68,13 @@ def _same_height(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     return padded(left), padded(right)
 
 
-DEFAULT_IMAGE = 32
-
-
 def sample_inputs(model: Any, position: int = 0) -> dict[str, Any]:
     """One token at the given position for a model of text; one blank image for a model of images."""
     accepted = inspect.signature(model.forward).parameters
     device = next(model.parameters()).device
     main = getattr(model, "main_input_name", "input_ids")
     if main == "pixel_values":
-        return {"pixel_values": torch.zeros(1, *_image_shape(model.config), device=device)}
+        return {"pixel_values": torch.zeros(1, *image_shape(model.config), device=device)}
     if "input_ids" not in accepted:
         raise RequestError(
             required="a model that takes input_ids or pixel_values",
@@ -92,12 +90,6 @@ def sample_inputs(model: Any, position: int = 0) -> dict[str, Any]:
     if "use_cache" in accepted:
         inputs["use_cache"] = False
     return inputs
-
-
-def _image_shape(config: Any) -> tuple[int, int, int]:
-    size = getattr(config, "image_size", DEFAULT_IMAGE)
-    height, width = (size, size) if isinstance(size, int) else (size[0], size[-1])
-    return int(getattr(config, "num_channels", 3)), int(height), int(width)
 
 
 # Large against any epsilon inside the norm, small against overflow.
