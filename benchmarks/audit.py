@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from benchmarks._harness import report
 from rankfall.models.depth.capture import Place, capture
-from rankfall.models.depth.measure import measure_depth, passes
+from rankfall.models.depth.measure import measure_depth
 from rankfall.models.texts import Batch, encode, from_ids, shipped_text
 from rankfall.provenance import provenance
 
@@ -93,18 +93,26 @@ def _batch(tokenizer: Any, tokens: int, texts: int = 1) -> Batch:
 
 def _timed(network: nn.Module, batch: Batch, options: Any, at_once: int) -> dict[str, Any]:
     inputs, texts = batch.inputs(network), len(batch.names)
-    given: Any = {"real": batch.kept(), "names": batch.names, "at_once": at_once}
+    passes = [
+        (
+            {name: value[some] if isinstance(value, torch.Tensor) else value for name, value in inputs.items()},
+            {"real": batch.kept()[some], "names": batch.names[some]},
+        )
+        for some in (slice(first, first + at_once) for first in range(0, texts, at_once))
+    ]
 
     def plain() -> None:
         with torch.inference_mode():
-            for _, some in passes(inputs, texts, at_once):
+            for some, _ in passes:
                 network(**some)
 
     def measured() -> None:
-        measure_depth(network, inputs, **given, without_sinks=False)
+        for some, given in passes:
+            measure_depth(network, some, **given, without_sinks=False)
 
     def repeated() -> None:
-        measure_depth(network, inputs, **given)
+        for some, given in passes:
+            measure_depth(network, some, **given)
 
     works = {"plain": plain, "measured": measured, "repeated": repeated}
     wall: dict[str, list[float]] = {name: [] for name in works}

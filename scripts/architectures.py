@@ -65,17 +65,18 @@ def main() -> None:
         "transformers": metadata.version("transformers"),
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
     }
-    chosen = [one for one in installed_architectures() if not options.only or one.model_type in options.only]
+    reach = installed_architectures()
+    chosen = [name for name in reach if not options.only or name in options.only]
     # In this process, so that the children find everything that all architectures need already imported.
     check_architecture("bert")
     # Those that the interface reaches first: what matters most is known first.
-    chosen.sort(key=lambda one: (one.reach != "interface", one.model_type))
+    chosen.sort(key=lambda name: (reach[name] != "interface", name))
     table = options.out / "architectures.csv" if options.out else PACKAGED
     rows = {row["model_type"]: row for row in _existing(table)} if options.only else {}
-    for number, architecture in enumerate(chosen, 1):
-        checked = checked_in_child(architecture.model_type, options.limit)
-        rows[checked.model_type] = {"reach": architecture.reach, **asdict(checked), **stamp}
-        print(f"{number}/{len(chosen)} {checked.model_type}: {checked.outcome} {checked.note}", file=sys.stderr)
+    for number, name in enumerate(chosen, 1):
+        checked = checked_in_child(name, options.limit)
+        rows[name] = {"reach": reach[name], **asdict(checked), **stamp}
+        print(f"{number}/{len(chosen)} {name}: {checked.outcome} {checked.note}", file=sys.stderr)
         write([rows[name] for name in sorted(rows)], table)
     print(Counter(row["outcome"] for row in rows.values()))
 

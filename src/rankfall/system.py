@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rankfall.errors import require
+
 if TYPE_CHECKING:
     from threadpoolctl import ThreadpoolController
 
@@ -56,3 +58,16 @@ def cache_folder() -> Path:
     if own := os.environ.get("RANKFALL_CACHE"):
         return Path(own)
     return user_cache_path("rankfall", appauthor=False)
+
+
+def require_device(device: str) -> str:
+    """The device, if this machine has it."""
+    import torch
+
+    require(
+        device == "cpu" or (device.startswith("cuda") and torch.cuda.is_available()),
+        required="the device cpu, or cuda where there is a GPU",
+        got=device,
+        remedy="use cpu",
+    )
+    return device

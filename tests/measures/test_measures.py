@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.models.small import measure_one
 
 from rankfall.catalogue import MEASURES
 from rankfall.dynamics.trajectory import run_layers
@@ -23,7 +24,6 @@ from rankfall.measures.measures import EFFECTIVE_RANK, RANK, Measure, measure
 from rankfall.measures.profile import Profile
 from rankfall.mechanism.heads import Heads
 from rankfall.models.depth.capture import Place
-from rankfall.models.depth.measure import measure_one
 
 F64 = torch.float64
 ROOT = Path(__file__).parents[2]

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+
+from rankfall.models.depth.capture import Place
+from rankfall.models.depth.measure import DepthMeasurement
+from rankfall.models.depth.rows import Measured
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *(f"w{number}" for number in range(60))]
 
@@ -59,3 +64,11 @@ def save_small(folder: Path, kind: str = "bert", **changes: Any) -> Path:
 def some_text(words: int, seed: int = 0) -> str:
     drawn = torch.randint(60, (words,), generator=torch.Generator().manual_seed(seed)).tolist()
     return " ".join(f"w{number}" for number in drawn)
+
+
+def measure_one(place: Place, text: int, tokens: Tensor, names: list[str], without_sinks: bool = True) -> Measured:
+    """All measures of one text (n, d) at one place; `text` is the number it would have among several."""
+    taken = DepthMeasurement([None], [names], without_sinks=without_sinks)
+    taken.take(place, tokens[None])
+    (found,) = taken.rows()[0].per_text
+    return replace(found, text=text, sinks=tuple(replace(sink, text=text) for sink in found.sinks))

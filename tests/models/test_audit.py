@@ -86,7 +86,7 @@ def test_heads_from_the_weights_alone(folder: Path, capsys: pytest.CaptureFixtur
     status, out = command(capsys, str(folder), "--weights-only", "--json")
     assert status == 0
     read = json.loads(out)["heads"]
-    probed = audit(str(folder), [some_text(30)], tokens=12, controls=False, ablation=False, masks=False).heads
+    probed = audit(str(folder), [some_text(30)], tokens=12, controls=False, ablation=False).heads
     assert len(read) == len(probed) == 12
     for ours, theirs in zip(read, probed, strict=True):
         assert ours["qk_rank"] == theirs.qk_rank
@@ -294,7 +294,7 @@ def test_the_table_says_what_was_read_and_shows_the_inside(
 
 
 def test_chosen_layers_come_with_both_ends(folder: Path) -> None:
-    quick: dict[str, Any] = {"tokens": 20, "controls": False, "ablation": False, "heads": False, "masks": False}
+    quick: dict[str, Any] = {"tokens": 20, "controls": False, "ablation": False, "heads": False}
     result = audit(folder, [some_text(100)], layers=[1], **quick)
     assert [row.layer for row in result.boundaries] == [0, 1, 3]
     assert result.model.layers == 3

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.models.small import measure_one
 
 from rankfall.errors import RequestError
 from rankfall.models.condition import parse_condition
 from rankfall.models.depth.capture import Place
-from rankfall.models.depth.measure import measure_one
 from rankfall.models.depth.rows import DepthRow, gather
 
 

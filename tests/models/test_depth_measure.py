@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 import torch
+from tests.models.small import measure_one
 from torch import Tensor
 
 from rankfall.catalogue import MEASURES
@@ -14,7 +15,7 @@ from rankfall.errors import RequestError
 from rankfall.measures.measures import measure
 from rankfall.models.depth import measure as module
 from rankfall.models.depth.capture import Place
-from rankfall.models.depth.measure import DepthMeasurement, measure_depth, measure_one, passes
+from rankfall.models.depth.measure import DepthMeasurement
 from rankfall.models.depth.rows import Values
 
 N, D = 24, 32
@@ -45,15 +46,13 @@ def test_texts_measured_in_groups_are_those_measured_alone(
     texts, places = 2, 7
     real = [None, torch.arange(N) % 5 != 0]
     names = [[f"{text}-{token}" for token in range(N)] for text in range(texts)]
-    steps: list[int] = []
-    taken = DepthMeasurement(real, names, without_sinks=without_sinks, step=steps.append)
+    taken = DepthMeasurement(real, names, without_sinks=without_sinks)
     for layer in range(places):
         given = tokens_at(layer, texts)
         given[1, 0] = math.nan  # padding may hold anything
         taken.take(Place(layer), given)
         given.zero_()  # a model may write over what it gave
     rows = taken.rows()
-    assert steps == [1] * (places * texts)
     assert [row.layer for row in rows] == list(range(places))
     for row in rows:
         for text, found in enumerate(row.per_text):
@@ -108,35 +107,3 @@ def test_tokens_that_are_no_numbers_are_refused() -> None:
     taken.take(Place(0), x)
     with pytest.raises(RequestError, match="finite"):
         taken.rows()
-
-
-class Twice(torch.nn.Module):
-    """Two blocks that mix tokens, one after the other."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.layers = torch.nn.ModuleList([torch.nn.Linear(D, D) for _ in range(2)])
-
-    def forward(self, given: Tensor, factor: float = 1.0) -> Tensor:
-        for layer in self.layers:
-            given = given + factor * torch.tanh(layer(given))
-        return given
-
-
-@pytest.mark.parametrize("at_once", [1, 2, 5])
-def test_texts_may_run_through_the_model_a_few_at_a_time(at_once: int) -> None:
-    model, x = Twice(), tokens_at(1, 5)
-    given = {"real": [None] * 5, "names": [[""] * N] * 5}
-    together = measure_depth(model, {"given": x, "factor": 0.5}, **given)
-    some = measure_depth(model, {"given": x, "factor": 0.5}, **given, at_once=at_once)
-    assert [row.texts for row in some] == [5] * len(together)
-    for ours, theirs in zip(some, together, strict=True):
-        assert [one.text for one in ours.per_text] == list(range(5))
-        for view, measures in theirs.values.items():
-            assert ours.values[view] == pytest.approx(measures, rel=1e-6, abs=1e-7)
-
-
-def test_nothing_at_once_is_refused() -> None:
-    with pytest.raises(RequestError, match="texts at once"):
-        list(passes({"given": tokens_at(0, 3)}, 3, 0))

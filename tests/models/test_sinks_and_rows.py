@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from tests.models.small import measure_one
 
 from rankfall.models.depth.capture import Place
-from rankfall.models.depth.measure import measure_one
 from rankfall.models.depth.rows import CONFIDENCE, RESAMPLES, bootstrap, gather
 from rankfall.models.depth.sinks import find_sinks
 from rankfall.models.verdict import spans

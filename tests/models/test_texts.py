@@ -9,7 +9,7 @@ from tests.models.small import save_small, some_text
 
 from rankfall.errors import RequestError
 from rankfall.models.load.open import open_model
-from rankfall.models.texts import encode, read_texts
+from rankfall.models.texts import encode, read_text
 
 
 @pytest.fixture(scope="module")
@@ -50,4 +50,4 @@ def test_texts_that_cannot_be_read_are_refused(tokenizer: object, tmp_path: Path
         encode(tokenizer, ["w1", " "], tokens=8)
     (tmp_path / "latin.txt").write_bytes(b"caf\xe9")
     with pytest.raises(RequestError, match=r"UTF-8 in latin\.txt"):
-        read_texts([tmp_path / "latin.txt"])
+        read_text(tmp_path / "latin.txt")

@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from tests.models.small import small_model
+from tests.models.small import measure_one, small_model
 
 from rankfall.models.audit import audit
 from rankfall.models.depth.capture import Place
-from rankfall.models.depth.measure import measure_one
 from rankfall.models.depth.rows import DepthRow, gather
 from rankfall.models.heads.probe import HeadMaps
 from rankfall.models.heads.ranks import HeadRecord, head_records

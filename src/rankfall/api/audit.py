@@ -126,12 +126,12 @@ def audit(
 
 
 def _texts(text: str | Path | Sequence[str | Path] | None) -> list[str] | None:
-    from rankfall.models.texts import read_texts
+    from rankfall.models.texts import read_text
 
     if text is None:
         return None
     several = [text] if isinstance(text, (str, Path)) else list(text)
-    return [read_texts([one])[0] if isinstance(one, Path) else one for one in several] or None
+    return [read_text(one) if isinstance(one, Path) else one for one in several] or None
 
 
 def layer_numbers(text: str, name: str = "layers") -> set[int]:

@@ -66,7 +66,7 @@ def coverage(types: Sequence[str] | None = None, *, outcome: str = "", progress:
 
     if not types:
         return CoverageResult([row for row in coverage_table() if outcome in row["outcome"]])
-    reach = {one.model_type: one.reach for one in installed_architectures()}
+    reach = installed_architectures()
     rows = []
     for done, name in enumerate(types):
         progress(f"building and running a small random {name}", done / len(types))

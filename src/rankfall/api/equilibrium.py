@@ -140,29 +140,14 @@ def equilibrium(
             remedy="leave those out",
         )
         return _polished(polish, progress)
-    return _built(tokens, width, rank, family, norm, stable, disturb, layers, seed, progress)
-
-
-def _built(
-    count: int,
-    width: int,
-    rank: int | None,
-    family: str | None,
-    norm: str,
-    stable: bool,
-    disturb: float | None,
-    layers: int,
-    seed: int,
-    progress: Progress,
-) -> EquilibriumResult:
     import torch
 
     from rankfall.equilibria.examine import examine_equilibrium, recovery, to_document
     from rankfall.equilibria.families import equilibrium_under, inner_width
 
-    wanted = min(count, inner_width(norm, width)) if rank is None else rank
+    wanted = min(tokens, inner_width(norm, width)) if rank is None else rank
     progress("building and examining", 0.0)
-    built = equilibrium_under(norm, count, width, wanted, family=family, stable=stable)
+    built = equilibrium_under(norm, tokens, width, wanted, family=family, stable=stable)
     seen = examine_equilibrium(built)
     found: dict[str, Any] = {
         "statement": STATEMENT,

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
-from rankfall.api.result import Result, frame, require_device
+from rankfall.api.result import Result, frame
 from rankfall.errors import require
 from rankfall.progress import Progress, silent
+from rankfall.system import require_device
 
 if TYPE_CHECKING:
     import pandas as pd

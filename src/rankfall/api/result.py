@@ -137,16 +137,3 @@ def require_folder(path: Path, name: str = "the report") -> None:
         got=f"{taken}, which is a file",
         remedy="choose another name",
     )
-
-
-def require_device(device: str) -> str:
-    """The device, if this machine has it."""
-    import torch
-
-    require(
-        device == "cpu" or (device.startswith("cuda") and torch.cuda.is_available()),
-        required="the device cpu, or cuda where there is a GPU",
-        got=device,
-        remedy="use cpu",
-    )
-    return device

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from rankfall.catalogue import NAMED_MODELS
+from rankfall.cli import output
 from rankfall.cli.output import JsonFlag, command, emit, paper, shown, table
 from rankfall.errors import require
 
@@ -27,16 +28,9 @@ def audit(
             autocompletion=NAMED_MODELS.complete,
         ),
     ] = NAMED_MODELS.names[0],
-    text: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--text", help="Text file; repeat for several, which are averaged (default: a text that ships)."
-        ),
-    ] = None,
-    tokens: Annotated[int, typer.Option("--tokens", help="Number of tokens in each passage.")] = 128,
-    passages: Annotated[
-        int | None, typer.Option("--passages", help="Passages from each file (default 1; 4 of the text that ships).")
-    ] = None,
+    text: output.TextFiles = None,
+    tokens: output.TokenCount = 128,
+    passages: output.PassageCount = None,
     layers: Annotated[
         str | None, typer.Option("--layers", help="Layers to measure besides both ends: 6,12 or 1-5 (default all).")
     ] = None,
@@ -58,7 +52,7 @@ def audit(
         typer.Option("--fail-if", help="Exit with status 1 if this holds, such as 'effective_rank < 4 at last'."),
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Folder for the report, its tables and pictures.")] = None,
-    device: Annotated[str, typer.Option("--device", help="Device: cpu or cuda.")] = "cpu",
+    device: output.Device = "cpu",
     dtype: Annotated[
         str, typer.Option("--dtype", help="Precision of the weights: float32, bfloat16, float16 or float64.")
     ] = "float32",

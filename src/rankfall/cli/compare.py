@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from rankfall.catalogue import NAMED_MODELS
+from rankfall.cli import output
 from rankfall.cli.output import JsonFlag, command, emit, paper, shown, table
 
 COLUMNS = ("model", "layer", "effective_rank", "relative_mu", "mean_abs_cosine")
@@ -23,18 +24,13 @@ def compare(
     second: Annotated[
         str, typer.Argument(help="The model to compare it with.", autocompletion=NAMED_MODELS.complete)
     ],
-    text: Annotated[
-        list[Path] | None,
-        typer.Option("--text", help="Text file; repeat for several (default: a text that ships)."),
-    ] = None,
-    tokens: Annotated[int, typer.Option("--tokens", help="Number of tokens in each passage.")] = 128,
-    passages: Annotated[
-        int | None, typer.Option("--passages", help="Passages from each file (default 1; 4 of the text that ships).")
-    ] = None,
+    text: output.TextFiles = None,
+    tokens: output.TokenCount = 128,
+    passages: output.PassageCount = None,
     out: Annotated[Path, typer.Option("--out", help="Folder for the report, its tables and pictures.")] = Path(
         "report"
     ),
-    device: Annotated[str, typer.Option("--device", help="Device: cpu or cuda.")] = "cpu",
+    device: output.Device = "cpu",
     seed: Annotated[int, typer.Option("--seed", help="Seed of the bootstrap.")] = 0,
     json: JsonFlag = False,
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from rankfall.catalogue import FAMILIES
-from rankfall.cli.output import WIDTH, JsonFlag, PlotPath, emit, paper, shown, table, wrote
+from rankfall.cli.output import WIDTH, JsonFlag, PlotPath, emit, paper, shown, table, write_files
 
 FACTS = ("family", "converged", "residual", "rank", "smallest_singular_value", "spectral_radius", "stability")
 LADDER = ("rank", "residual", "smallest_singular_value", "spectral_radius", "stability", "neutral_directions")
@@ -61,9 +61,7 @@ def equilibrium(
             polish=polish,
             progress=progress,
         )
-    if plot is not None:
-        result.plot(plot)
-        wrote(plot)
+    write_files(result, plot=plot)
     record = result.record()
 
     def show() -> None:

@@ -16,7 +16,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from rankfall.api.result import plain
+from rankfall.api.result import Result, plain
 from rankfall.progress import Progress
 
 SCHEMA = 1
@@ -24,6 +24,15 @@ QUIET = 30.0
 """Seconds between two lines of progress where no bar can be drawn."""
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print exactly one JSON object on standard output.")]
+TextFiles = Annotated[
+    list[Path] | None,
+    typer.Option("--text", help="Text file; repeat for several, which are averaged (default: a text that ships)."),
+]
+TokenCount = Annotated[int, typer.Option("--tokens", help="Number of tokens in each passage.")]
+PassageCount = Annotated[
+    int | None, typer.Option("--passages", help="Passages from each file (default 1; 4 of the text that ships).")
+]
+Device = Annotated[str, typer.Option("--device", help="Device: cpu or cuda.")]
 PlotPath = Annotated[Path | None, typer.Option("--plot", help="Draw the result into this file (.png, .svg or .pdf).")]
 # The papers' word for it still works.
 WIDTH = ("--width", "--dim")
@@ -66,6 +75,19 @@ def cell(value: Any) -> str:
 def wrote(path: Path) -> None:
     """Say that a file was written."""
     notes.print(f"wrote {path}", markup=False, highlight=False, soft_wrap=True)
+
+
+def write_files(result: Result, *, plot: Path | None, csv: Path | None = None, out: Path | None = None) -> None:
+    """Write what was asked for, and say so: a picture, the main table, a report."""
+    if plot is not None:
+        result.plot(plot)
+        wrote(plot)
+    if out is not None:
+        wrote(result.save(out, command=command()))
+    if csv is not None:
+        csv.parent.mkdir(parents=True, exist_ok=True)
+        result.to_frame().to_csv(csv, index=False)
+        wrote(csv)
 
 
 def command() -> str:

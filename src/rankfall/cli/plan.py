@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rankfall.catalogue import TASKS
-from rankfall.cli.output import WIDTH, JsonFlag, PlotPath, emit, paper, shown, table, wrote
+from rankfall.cli.output import WIDTH, JsonFlag, PlotPath, emit, paper, shown, table, write_files
 
 if TYPE_CHECKING:
     from rankfall.api.plan import PlanResult
@@ -73,9 +73,7 @@ def plan(
             task=task,
             progress=progress,
         )
-    if plot is not None:
-        result.plot(plot)
-        wrote(plot)
+    write_files(result, plot=plot)
     emit(result.record(), as_json=json, show=lambda: _show(result))
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rankfall.catalogue import MASKS, NORMS
-from rankfall.cli.output import WIDTH, JsonFlag, PlotPath, command, emit, paper, shown, table, wrote
+from rankfall.cli.output import WIDTH, JsonFlag, PlotPath, emit, paper, shown, table, write_files
 
 if TYPE_CHECKING:
     from rankfall.api.simulate import SimulationResult
@@ -91,15 +91,7 @@ def simulate(
             device=device,
             progress=progress,
         )
-    if plot is not None:
-        result.plot(plot)
-        wrote(plot)
-    if out is not None:
-        wrote(result.save(out, command=command()))
-    if csv is not None:
-        csv.parent.mkdir(parents=True, exist_ok=True)
-        result.to_frame().to_csv(csv, index=False)
-        wrote(csv)
+    write_files(result, plot=plot, csv=csv, out=out)
     emit(result.record(), as_json=json, show=lambda: _show(result))
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rankfall.cli.output import JsonFlag, PlotPath, emit, paper, shown, table, wrote
+from rankfall.cli.output import JsonFlag, PlotPath, emit, paper, shown, table, write_files
 
 if TYPE_CHECKING:
     from rankfall.api.survey import SurveyResult
@@ -33,13 +33,7 @@ def survey(
 
     with shown("survey") as progress:
         result = run(model_types, progress=progress)
-    if csv is not None:
-        csv.parent.mkdir(parents=True, exist_ok=True)
-        result.to_frame().to_csv(csv, index=False)
-        wrote(csv)
-    if plot is not None:
-        result.plot(plot)
-        wrote(plot)
+    write_files(result, plot=plot, csv=csv)
     emit(result.record(), as_json=json, show=lambda: _show(result, every=every or bool(model_types)))
 
 

@@ -27,7 +27,9 @@ STYLE: dict[str, Any] = {
 }
 
 
-def canvas(rows: int = 1, columns: int = 1, *, size: tuple[float, float] = (5.2, 3.6), **options: Any) -> Any:
+def canvas(
+    rows: int = 1, columns: int = 1, *, size: tuple[float, float] = (5.2, 3.6), **options: Any
+) -> tuple[Figure, Any]:
     """A figure and its axes (always a 2-D array of them); `size` is that of one panel, in inches."""
     from cycler import cycler
     from matplotlib.backends.backend_agg import FigureCanvasAgg

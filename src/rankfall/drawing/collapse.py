@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -73,8 +74,6 @@ def draw_collapse(curves: Sequence[Mapping[str, Any]], title: str) -> Figure:
 
 def _draw_tail(axis: Any, curve: Mapping[str, Any], colour: str) -> None:
     """The line of the second eigenvalue through the end of the curve, dashed, over its last two thirds."""
-    import math
-
     rate = curve.get("tail_rate")
     if not rate or rate >= 1 or curve.get("cubic"):
         return

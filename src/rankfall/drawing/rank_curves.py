@@ -52,8 +52,7 @@ def rank_curves(
     named = axes[0, 0].get_legend_handles_labels()[0]
     # Below the panels: inside, it would lie on points at one scale or another.
     figure.legend(handles=[*named, *_key(records)], fontsize=8, loc="outside lower center", ncols=min(3, len(panels)))
-    drawn: Figure = figure
-    return drawn
+    return figure
 
 
 def _draw(

@@ -9,48 +9,40 @@ from rankfall.explorer.state import HeadState, TokenState
 from rankfall.explorer.token_curves import thinning
 
 
-def token_command(state: TokenState) -> str:
-    """`rankfall simulate` with every setting spelled out."""
-    options = {
+def settings_of(state: TokenState) -> dict[str, str | float]:
+    """Every setting, by the name that `rankfall.simulate` and the command have for it."""
+    return {
         "mask": state.mask,
-        "tokens": state.tokens,
-        "dim": state.width,
-        "layers": state.depth,
-        "temperature": _number(state.temperature),
         "norm": state.norm,
-        "placement": state.placement,
         "value": state.value,
-        "query-key": state.query_key,
+        "query_key": state.query_key,
+        "tokens": state.tokens,
+        "width": state.width,
+        "layers": state.depth,
+        "temperature": state.temperature,
         "heads": state.heads,
-        "residual": _number(state.residual),
+        "residual": state.residual,
+        "placement": state.placement,
         "seed": state.seed,
         "thin": thinning(state.depth),
     }
+
+
+def token_command(state: TokenState) -> str:
+    """`rankfall simulate` with every setting spelled out."""
     words = ["rankfall", "simulate"]
-    for name, value in options.items():
-        words += [f"--{name}", str(value)]
+    for name, value in settings_of(state).items():
+        words += [f"--{name.replace('_', '-')}", value if isinstance(value, str) else _number(value)]
     return shlex.join(words)
 
 
 def token_python(state: TokenState) -> str:
     """A script that prints log10 mu and the effective rank of every recorded layer."""
+    settings = "".join(f"    {name}={value!r},\n" for name, value in settings_of(state).items())
     return f"""import rankfall
 
 result = rankfall.simulate(
-    mask={state.mask!r},
-    norm={state.norm!r},
-    value={state.value!r},
-    query_key={state.query_key!r},
-    tokens={state.tokens},
-    width={state.width},
-    layers={state.depth},
-    temperature={state.temperature!r},
-    heads={state.heads},
-    residual={state.residual!r},
-    placement={state.placement!r},
-    seed={state.seed},
-    thin={thinning(state.depth)},
-)
+{settings})
 for row in result.layers:
     print(row["layer"], row["log10_mu"], row["effective_rank"])
 print("tail rate", result.tail_rate, "bound applies", result.bound_applies)

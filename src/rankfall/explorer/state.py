@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeAlias, TypeVar, final
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -74,19 +75,12 @@ class Words:
 Control: TypeAlias = Knob | Choice | Words
 
 
-def knob(default: float, key: str, label: str, steps: Sequence[float]) -> Any:
-    """A numeric field of a state."""
-    return field(default=default, metadata={"control": Knob(key, label, tuple(steps))})
+def control(kind: type[Control], default: Setting, key: str, label: str, allowed: Any) -> Any:
+    """A field of a state, with its default and what it may be set to."""
+    return field(default=default, metadata={"control": kind(key, label, allowed)})
 
 
-def choice(default: str, key: str, label: str, names: Sequence[str]) -> Any:
-    """A field with one of several names."""
-    return field(default=default, metadata={"control": Choice(key, label, tuple(names))})
-
-
-def words(default: str, key: str, label: str, check: Callable[[str], object]) -> Any:
-    """A field of checked text."""
-    return field(default=default, metadata={"control": Words(key, label, check)})
+knob, choice, words = (functools.partial(control, kind) for kind in (Knob, Choice, Words))
 
 
 def whole(first: int, last: int, step: int = 1) -> tuple[int, ...]:

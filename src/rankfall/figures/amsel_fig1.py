@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, final
+from typing import Any
 
 from rankfall.drawing.rank_curves import rank_curves
 from rankfall.figures.base import Claim, FigureOutcome, Reproduction, Scale, published
@@ -12,9 +12,6 @@ from rankfall.figures.trained import error_of, gather, points
 from rankfall.progress import Progress, silent
 from rankfall.training.cell import DATA, Cell
 from rankfall.training.grid import read_grid
-
-if TYPE_CHECKING:
-    pass
 
 BY = ("layers", "multiplier", "rank")
 GRIDS = ("amsel-fig1", "amsel-fig1-fresh", "amsel-fig1-extra")
@@ -29,34 +26,26 @@ SMALL: dict[Scale, dict[str, Any]] = {
 }
 
 
-@final
-class Figure1(Reproduction):
-    id: ClassVar[str] = "amsel/fig1"
-    title: ClassVar[str] = "Trained transformers: error against rank, by depth and width"
-    statements: ClassVar[tuple[str, ...]] = ("A-fig1",)
-
-    def run(self, scale: Scale, progress: Progress = silent) -> FigureOutcome:
-        import pandas as pd
-
-        cells = figure_cells(scale)
-        known = published_errors()
-        trained, notes = gather(cells, scale, progress, BY, GRIDS)
-        found = points(trained, BY, known if scale == "paper" else {})
-        if scale != "paper":
-            notes = [f"d = {cells[0].dim}, not 64: the crosses are the published points at the same rank over width."]
-        drawn = found if scale == "paper" else [*found, *_published_records(known)]
-        return FigureOutcome(
-            points=found,
-            claims=[claim for claim in (cliff(found, cells[0].dim, CLIFF[scale]),) if claim is not None],
-            tables={"figure1": pd.DataFrame(found)},
-            draw=lambda: rank_curves(
-                drawn,
-                panel=lambda record: f"{record['layers']} layer{'s' if record['layers'] > 1 else ''}",
-                line=lambda record: f"m = {record['multiplier']}",
-                width=lambda record: record.get("width", cells[0].dim),
-            ),
-            notes=[*notes, REPEATED],
-        )
+def run(scale: Scale, progress: Progress = silent) -> FigureOutcome:
+    cells = figure_cells(scale)
+    known = published_errors()
+    trained, notes = gather(cells, scale, progress, BY, GRIDS)
+    found = points(trained, BY, known if scale == "paper" else {})
+    if scale != "paper":
+        notes = [f"d = {cells[0].dim}, not 64: the crosses are the published points at the same rank over width."]
+    drawn = found if scale == "paper" else [*found, *_published_records(known)]
+    return FigureOutcome(
+        points=found,
+        claims=[claim for claim in (cliff(found, cells[0].dim, CLIFF[scale]),) if claim is not None],
+        tables={"figure1": found},
+        draw=lambda: rank_curves(
+            drawn,
+            panel=lambda record: f"{record['layers']} layer{'s' if record['layers'] > 1 else ''}",
+            line=lambda record: f"m = {record['multiplier']}",
+            width=lambda record: record.get("width", cells[0].dim),
+        ),
+        notes=[*notes, REPEATED],
+    )
 
 
 REPEATED = (
@@ -106,4 +95,6 @@ def _published_records(known: Mapping[tuple[int, ...], float]) -> list[dict[str,
     ]
 
 
-REPRODUCTION = Figure1()
+REPRODUCTION = Reproduction(
+    "amsel/fig1", "Trained transformers: error against rank, by depth and width", ("A-fig1",), run
+)

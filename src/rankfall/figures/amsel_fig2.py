@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, final
+from typing import TYPE_CHECKING, Any
 
 from rankfall.drawing.canvas import COLOURS, canvas
 from rankfall.figures.amsel_fig1 import SMALL
@@ -30,32 +30,24 @@ LEAST_NORM: dict[Scale, float] = {"smoke": 10.0, "quick": 20.0, "paper": 1000.0}
 """At the start the norm is about 1/2: entries of both factors are uniform in sqrt(6/4w). Published: above 1000."""
 
 
-@final
-class Figure2(Reproduction):
-    id: ClassVar[str] = "amsel/fig2"
-    title: ClassVar[str] = "Learned K Q^T of full-rank heads: angle to the identity, and norm"
-    statements: ClassVar[tuple[str, ...]] = ("A-fig2", "A-rem5")
-
-    def run(self, scale: Scale, progress: Progress = silent) -> FigureOutcome:
-        import pandas as pd
-
-        cells = figure_cells(scale)
-        trained, notes = gather(cells, scale, progress, ("multiplier",), (GRID,))
-        records = [_record(cell, summary) for cell, summary in trained if "qk_angle_50" in summary]
-        found = [point for measure in PUBLISHED for point in _points(measure, records, scale)]
-        return FigureOutcome(
-            points=found,
-            claims=_claims(records, LEAST_NORM[scale]),
-            tables={"heads": pd.DataFrame(records)},
-            draw=lambda: _draw(records),
-            notes=[
-                *notes,
-                "Which norm was published is not said where we could read it. Taken here: Frobenius over sqrt(d), "
-                "which is c for -c I; chosen after the fact because it fits all three published medians. The largest "
-                "singular value, in the table too, fits the first only.",
-                "A box shows the quartiles over heads, median over seeds.",
-            ],
-        )
+def run(scale: Scale, progress: Progress = silent) -> FigureOutcome:
+    cells = figure_cells(scale)
+    trained, notes = gather(cells, scale, progress, ("multiplier",), (GRID,))
+    records = [_record(cell, summary) for cell, summary in trained if "qk_angle_50" in summary]
+    found = [point for measure in PUBLISHED for point in _points(measure, records, scale)]
+    return FigureOutcome(
+        points=found,
+        claims=_claims(records, LEAST_NORM[scale]),
+        tables={"heads": records},
+        draw=lambda: _draw(records),
+        notes=[
+            *notes,
+            "Which norm was published is not said where we could read it. Taken here: Frobenius over sqrt(d), "
+            "which is c for -c I; chosen after the fact because it fits all three published medians. The largest "
+            "singular value, in the table too, fits the first only.",
+            "A box shows the quartiles over heads, median over seeds.",
+        ],
+    )
 
 
 def figure_cells(scale: Scale) -> list[Cell]:
@@ -122,8 +114,9 @@ def _draw(records: Sequence[Mapping[str, Any]]) -> Figure:
     axes[0, 0].plot([], [], "x", color=COLOURS[1], label="published median, d = 64")
     axes[0, 0].bar([0], [0], bottom=180, color=COLOURS[0], alpha=0.35, label="ours, quartiles over heads")
     figure.legend(*axes[0, 0].get_legend_handles_labels(), fontsize=8, loc="outside lower center", ncols=2)
-    drawn: Figure = figure
-    return drawn
+    return figure
 
 
-REPRODUCTION = Figure2()
+REPRODUCTION = Reproduction(
+    "amsel/fig2", "Learned K Q^T of full-rank heads: angle to the identity, and norm", ("A-fig2", "A-rem5"), run
+)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, final
+from typing import Any
 
 from rankfall.drawing.rank_curves import rank_curves
 from rankfall.figures.base import Claim, FigureOutcome, Reproduction, Scale, published
@@ -12,9 +12,6 @@ from rankfall.figures.trained import error_of, gather, points
 from rankfall.progress import Progress, silent
 from rankfall.training.cell import POSITIONS, Cell
 from rankfall.training.grid import read_grid
-
-if TYPE_CHECKING:
-    pass
 
 GRID = "amsel-fig3"
 BY = ("layers", "positions", "rank")
@@ -25,37 +22,29 @@ SMALL: dict[Scale, dict[str, Any]] = {
 }
 
 
-@final
-class Figure3(Reproduction):
-    id: ClassVar[str] = "amsel/fig3"
-    title: ClassVar[str] = "Positional codes: none, additive, concatenated, against rank and depth"
-    statements: ClassVar[tuple[str, ...]] = ("A-fig3", "A-thm7")
-
-    def run(self, scale: Scale, progress: Progress = silent) -> FigureOutcome:
-        import pandas as pd
-
-        cells = figure_cells(scale)
-        known = {
-            (int(row["layers"]), row["positional_encoding"], int(row["rank"])): float(row["mse_best"])
-            for row in published("amsel_fig3.csv")
-        }
-        trained, notes = gather(cells, scale, progress, BY, (GRID,))
-        found = points(trained, BY, known if scale == "paper" else {})
-        if scale != "paper":
-            notes = [f"d = {cells[0].dim} with {cells[0].position_width} learned coordinates, not 64 with 64."]
-        claims = depth_claims(found) if scale != "smoke" else []
-        return FigureOutcome(
-            points=found,
-            claims=claims,
-            tables={"figure3": pd.DataFrame(found)},
-            draw=lambda: rank_curves(
-                sorted(found, key=lambda record: (record["layers"], POSITIONS.index(record["positions"]))),
-                panel=lambda record: f"{record['layers']} layer{'s' if record['layers'] > 1 else ''}",
-                line=lambda record: f"positions {record['positions']}",
-                width=lambda record: cells[0].dim,
-            ),
-            notes=notes,
-        )
+def run(scale: Scale, progress: Progress = silent) -> FigureOutcome:
+    cells = figure_cells(scale)
+    known = {
+        (int(row["layers"]), row["positional_encoding"], int(row["rank"])): float(row["mse_best"])
+        for row in published("amsel_fig3.csv")
+    }
+    trained, notes = gather(cells, scale, progress, BY, (GRID,))
+    found = points(trained, BY, known if scale == "paper" else {})
+    if scale != "paper":
+        notes = [f"d = {cells[0].dim} with {cells[0].position_width} learned coordinates, not 64 with 64."]
+    claims = depth_claims(found) if scale != "smoke" else []
+    return FigureOutcome(
+        points=found,
+        claims=claims,
+        tables={"figure3": found},
+        draw=lambda: rank_curves(
+            sorted(found, key=lambda record: (record["layers"], POSITIONS.index(record["positions"]))),
+            panel=lambda record: f"{record['layers']} layer{'s' if record['layers'] > 1 else ''}",
+            line=lambda record: f"positions {record['positions']}",
+            width=lambda record: cells[0].dim,
+        ),
+        notes=notes,
+    )
 
 
 def figure_cells(scale: Scale) -> list[Cell]:
@@ -90,4 +79,6 @@ def depth_claims(found: Sequence[Mapping[str, Any]]) -> list[Claim]:
     ]
 
 
-REPRODUCTION = Figure3()
+REPRODUCTION = Reproduction(
+    "amsel/fig3", "Positional codes: none, additive, concatenated, against rank and depth", ("A-fig3", "A-thm7"), run
+)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, final
+from typing import Any
 
 from rankfall.drawing.rank_curves import rank_curves
 from rankfall.figures.base import Claim, FigureOutcome, Reproduction, Scale, published
@@ -13,9 +13,6 @@ from rankfall.figures.trained import error_of, gather, points
 from rankfall.progress import Progress, silent
 from rankfall.training.cell import Cell
 from rankfall.training.grid import read_grid
-
-if TYPE_CHECKING:
-    pass
 
 GRID = "amsel-fig4"
 BY = ("points", "rank")
@@ -25,35 +22,27 @@ SMALL: dict[Scale, dict[str, Any]] = {
 }
 
 
-@final
-class Figure4(Reproduction):
-    id: ClassVar[str] = "amsel/fig4"
-    title: ClassVar[str] = "Number of points: low rank degrades with the length of the context"
-    statements: ClassVar[tuple[str, ...]] = ("A-fig4", "A-conj8")
-
-    def run(self, scale: Scale, progress: Progress = silent) -> FigureOutcome:
-        import pandas as pd
-
-        cells = figure_cells(scale)
-        known = {
-            (int(row["num_points"]), int(row["rank"])): float(row["mse_best"]) for row in published("amsel_fig4.csv")
-        }
-        trained, notes = gather(cells, scale, progress, BY, (GRID,))
-        found = points(trained, BY, known if scale == "paper" else {})
-        if scale != "paper":
-            notes = [f"d = {cells[0].dim} and {cells[0].multiplier} copies, not 64 and 64."]
-        return FigureOutcome(
-            points=found,
-            claims=length_claims(found),
-            tables={"figure4": pd.DataFrame(found)},
-            draw=lambda: rank_curves(
-                sorted(found, key=lambda record: record["points"]),
-                panel=lambda record: "two layers, budget d^3",
-                line=lambda record: f"N = {record['points']}",
-                width=lambda record: cells[0].dim,
-            ),
-            notes=notes,
-        )
+def run(scale: Scale, progress: Progress = silent) -> FigureOutcome:
+    cells = figure_cells(scale)
+    known = {
+        (int(row["num_points"]), int(row["rank"])): float(row["mse_best"]) for row in published("amsel_fig4.csv")
+    }
+    trained, notes = gather(cells, scale, progress, BY, (GRID,))
+    found = points(trained, BY, known if scale == "paper" else {})
+    if scale != "paper":
+        notes = [f"d = {cells[0].dim} and {cells[0].multiplier} copies, not 64 and 64."]
+    return FigureOutcome(
+        points=found,
+        claims=length_claims(found),
+        tables={"figure4": found},
+        draw=lambda: rank_curves(
+            sorted(found, key=lambda record: record["points"]),
+            panel=lambda record: "two layers, budget d^3",
+            line=lambda record: f"N = {record['points']}",
+            width=lambda record: cells[0].dim,
+        ),
+        notes=notes,
+    )
 
 
 def figure_cells(scale: Scale) -> list[Cell]:
@@ -84,4 +73,6 @@ def length_claims(found: Sequence[Mapping[str, Any]]) -> list[Claim]:
     ]
 
 
-REPRODUCTION = Figure4()
+REPRODUCTION = Reproduction(
+    "amsel/fig4", "Number of points: low rank degrades with the length of the context", ("A-fig4", "A-conj8"), run
+)

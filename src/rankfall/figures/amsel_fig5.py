@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,36 +27,23 @@ NOTE = (
 )
 
 
-@final
-class Figure5(Reproduction):
-    id: ClassVar[str] = "amsel/fig5"
-    title: ClassVar[str] = "weight function u over the angle between query and key"
-    statements: ClassVar[tuple[str, ...]] = ("A-fig5",)
-    columns: ClassVar[Mapping[str, str]] = {
-        "degree": "degree of the harmonic polynomial",
-        "representing": "largest weight of the function that represents the target",
-        "log10_representing": "decimal logarithm of the largest weight of the function that represents the target",
-        "log10_published_scaling": "the same, scaled so that the published peaks are met",
-        **{f"u_d{d}": f"weight function at that angle, d = {d}" for d in (4, 6, 8, 16, 32, 64)},
-    }
+def run(scale: Scale, progress: Progress = silent) -> FigureOutcome:
+    """Closed form: the same at every scale, but for the number of angles drawn."""
+    import pandas as pd
 
-    def run(self, scale: Scale, progress: Progress = silent) -> FigureOutcome:
-        """Closed form: the same at every scale, but for the number of angles drawn."""
-        import pandas as pd
-
-        angles = np.linspace(-math.pi, math.pi, {"smoke": 401, "quick": 2001, "paper": 8001}[scale])
-        rows = published("amsel_fig5.csv")
-        points = [_point(int(row["dim"]), float(row["peak"])) for row in rows]
-        curves = {int(row["dim"]): weight_function(int(row["dim"]), angles, DEGREE) for row in rows}
-        peaks = [_peaks(dim) for dim in BEYOND]
-        table = pd.DataFrame({"angle": angles, **{f"u_d{dim}": curve.numbers for dim, curve in curves.items()}})
-        return FigureOutcome(
-            points=points,
-            claims=[_represents(dim) for dim in curves],
-            tables={"weight_function": table, "peaks": pd.DataFrame(peaks)},
-            draw=lambda: _draw(curves, peaks),
-            notes=[NOTE],
-        )
+    angles = np.linspace(-math.pi, math.pi, {"smoke": 401, "quick": 2001, "paper": 8001}[scale])
+    rows = published("amsel_fig5.csv")
+    points = [_point(int(row["dim"]), float(row["peak"])) for row in rows]
+    curves = {int(row["dim"]): weight_function(int(row["dim"]), angles, DEGREE) for row in rows}
+    peaks = [_peaks(dim) for dim in BEYOND]
+    table = pd.DataFrame({"angle": angles, **{f"u_d{dim}": curve.numbers for dim, curve in curves.items()}})
+    return FigureOutcome(
+        points=points,
+        claims=[_represents(dim) for dim in curves],
+        tables={"weight_function": table, "peaks": peaks},
+        draw=lambda: _draw(curves, peaks),
+        notes=[NOTE],
+    )
 
 
 def _point(dim: int, theirs: float) -> dict[str, Any]:
@@ -118,4 +104,16 @@ def _draw(curves: dict[int, WeightFunction], peaks: list[dict[str, Any]]) -> Fig
     return figure
 
 
-REPRODUCTION = Figure5()
+REPRODUCTION = Reproduction(
+    "amsel/fig5",
+    "weight function u over the angle between query and key",
+    ("A-fig5",),
+    run,
+    columns={
+        "degree": "degree of the harmonic polynomial",
+        "representing": "largest weight of the function that represents the target",
+        "log10_representing": "decimal logarithm of the largest weight of the function that represents the target",
+        "log10_published_scaling": "the same, scaled so that the published peaks are met",
+        **{f"u_d{d}": f"weight function at that angle, d = {d}" for d in (4, 6, 8, 16, 32, 64)},
+    },
+)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, final
+from typing import TYPE_CHECKING, Any
 
 from rankfall.drawing.rank_curves import rank_curves
 from rankfall.figures.base import Claim, FigureOutcome, Reproduction, Scale
@@ -49,35 +49,26 @@ SMALL: dict[Scale, dict[str, Any]] = {
 }
 
 
-@final
-class InContextFigure(Reproduction):
-    id: ClassVar[str] = "amsel/in-context"
-    title: ClassVar[str] = "In-context linear regression: error against rank at equal parameters"
-    statements: ClassVar[tuple[str, ...]] = ("A-icl",)
-    columns: ClassVar[Mapping[str, str]] = {"least": "error that no predictor stays below, however good"}
-
-    def run(self, scale: Scale, progress: Progress = silent) -> FigureOutcome:
-        import pandas as pd
-
-        cells = figure_cells(scale)
-        trained, notes = gather(cells, scale, progress, BY, (GRID,))
-        task, lengths = cells[0].task_object, (cells[0].points, cells[0].dim)
-        assert isinstance(task, InContext)
-        least = task.least_error(*lengths)
-        found = [{**point, "least": least} for point in points(trained, BY, {})]
-        return FigureOutcome(
-            points=found,
-            claims=rank_claims(found) if scale != "smoke" else [],
-            tables={"in_context": pd.DataFrame(found)},
-            draw=(lambda: _draw(found, cells[0].dim, least)) if found else None,
-            notes=[
-                *notes,
-                *([UNLEARNED_NOTE] if nothing_learned(found) else []),
-                "The published curves are not at hand as numbers: the claim is the paper's, the numbers are ours. "
-                "Outputting zero costs 1. The error is the mean over all positions of the prompt, the first too, "
-                f"where w is not yet determined: no predictor at all stays below {least:.3f} (`least`).",
-            ],
-        )
+def run(scale: Scale, progress: Progress = silent) -> FigureOutcome:
+    cells = figure_cells(scale)
+    trained, notes = gather(cells, scale, progress, BY, (GRID,))
+    task, lengths = cells[0].task_object, (cells[0].points, cells[0].dim)
+    assert isinstance(task, InContext)
+    least = task.least_error(*lengths)
+    found = [{**point, "least": least} for point in points(trained, BY, {})]
+    return FigureOutcome(
+        points=found,
+        claims=rank_claims(found) if scale != "smoke" else [],
+        tables={"in_context": found},
+        draw=(lambda: _draw(found, cells[0].dim, least)) if found else None,
+        notes=[
+            *notes,
+            *([UNLEARNED_NOTE] if nothing_learned(found) else []),
+            "The published curves are not at hand as numbers: the claim is the paper's, the numbers are ours. "
+            "Outputting zero costs 1. The error is the mean over all positions of the prompt, the first too, "
+            f"where w is not yet determined: no predictor at all stays below {least:.3f} (`least`).",
+        ],
+    )
 
 
 def figure_cells(scale: Scale) -> list[Cell]:
@@ -131,4 +122,6 @@ def _draw(found: Sequence[Mapping[str, Any]], dim: int, least: float) -> Figure:
     return figure
 
 
-REPRODUCTION = InContextFigure()
+REPRODUCTION = Reproduction(
+    "amsel/in-context", "In-context linear regression: error against rank at equal parameters", ("A-icl",), run
+)

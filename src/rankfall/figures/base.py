@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import csv
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import resources
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 from rankfall.progress import Progress, silent
 from rankfall.provenance import provenance
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.figure import Figure
 
 
@@ -35,14 +33,20 @@ class FigureOutcome:
     """What running a reproduction gave.
 
     `points` are records that each have at least `published`, `ours` and `agrees` (None where nothing was published).
-    `claims` decide agreement where the published figure is qualitative. `tables` are written as CSV by name.
+    `claims` decide agreement where the published figure is qualitative. `tables` are written as CSV by name; rows
+    given as records become a table.
     """
 
     points: Sequence[Mapping[str, Any]]
     claims: Sequence[Claim] = ()
-    tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
+    tables: Mapping[str, Any] = field(default_factory=dict)
     draw: Callable[[], Figure] | None = None
     notes: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        import pandas as pd
+
+        object.__setattr__(self, "tables", {name: pd.DataFrame(rows) for name, rows in self.tables.items()})
 
     def record(self, figure: Reproduction, scale: Scale, seconds: float) -> dict[str, Any]:
         """The outcome as plain values: what `--json` prints and what a folder of results keeps."""
@@ -67,19 +71,24 @@ class FigureOutcome:
         return all(verdicts) if verdicts else None
 
 
-class Reproduction(ABC):
-    """One figure or table. Subclasses are final, stateless, and named by the paper's own numbering."""
+class Run(Protocol):
+    """Compute a figure: `smoke` in seconds, `quick` in a minute or two on two cores, `paper` as published."""
 
-    id: ClassVar[str]
-    title: ClassVar[str]
-    statements: ClassVar[tuple[str, ...]]
+    def __call__(self, scale: Scale, progress: Progress = silent) -> FigureOutcome:
+        """Give the points, claims, tables and picture at this scale."""
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """One figure or table, named by the paper's own numbering."""
+
+    id: str
+    title: str
+    statements: tuple[str, ...]
     """The statements of the papers that this figure makes visible, such as `A-fig1` or `B-thm2`."""
-    columns: ClassVar[Mapping[str, str]] = {}
+    run: Run
+    columns: Mapping[str, str] = field(default_factory=dict)
     """What the columns of its tables mean, where the report's own words do not say it."""
-
-    @abstractmethod
-    def run(self, scale: Scale, progress: Progress = silent) -> FigureOutcome:
-        """Compute it: `smoke` in seconds, `quick` in a minute or two on two cores, `paper` as published."""
 
 
 def published(name: str) -> list[dict[str, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -24,56 +24,27 @@ if TYPE_CHECKING:
 SIZES: dict[Scale, tuple[int, int, int]] = {"smoke": (5, 4, 16), "quick": (12, 8, 32), "paper": (16, 9, 64)}
 
 
-@final
-class Equilibria(Reproduction):
+def run(scale: Scale, progress: Progress = silent) -> FigureOutcome:
     """Spectral radius, conditioning and transient growth by rank; multipliers of twisted states by turns."""
-
-    id: ClassVar[str] = "rankfall/equilibria"
-    title: ClassVar[str] = "Equilibria of every rank: how stable, how well conditioned, how far a disturbance grows"
-    statements: ClassVar[tuple[str, ...]] = ("B-thm2", "B-thm3")
-    columns: ClassVar[Mapping[str, str]] = {
-        "wanted": "rank asked for",
-        "rank": "rank found",
-        "promised_stable": "whether the family is proved to be stable",
-        "rank_tolerance": "singular values below this count as zero",
-        "smallest_singular_value": "smallest singular value that counts",
-        "next_singular_value": "largest singular value that does not",
-        "spectral_radius": "spectral radius of the Jacobian on the tangent space; below 1 is stable",
-        "spectral_radius_float64": "the same, in ordinary precision",
-        "uncertainty": "how far the spectral radius can be off by rounding",
-        "digits": "digits of the arithmetic that decided, where float64 could not",
-        "stable": "whether the fixed point is strictly stable",
-        "neutral_directions": "directions that neither grow nor shrink",
-        "transient_growth": "most that a small disturbance grows before it shrinks",
-        "dimension": "dimension of the tangent space",
-        "residual": "how far a layer moves the tokens",
-        "turns": "times that the twisted state goes around the circle",
-        "predicted": "the largest multiplier of the Jacobian by its closed form",
-        "measured": "the largest multiplier of the Jacobian, the rigid rotation left out",
-    }
-
-    def run(self, scale: Scale, progress: Progress = silent) -> FigureOutcome:
-        import pandas as pd
-
-        count, width, around = SIZES[scale]
-        rows: list[dict[str, Any]] = []
-        for index, family in enumerate(families()):
-            progress(f"family {family.name}", index / len(families()))
-            for rank in range(1, family.limit(count, width) + 1):
-                seen = examine_equilibrium(family(count, width, rank)).record()
-                promised = family.strict(count, width, rank)
-                rows.append({"family": family.name, "wanted": rank, "promised_stable": promised, **seen})
-        turns = [twisted_row(around, q, d) for d in (2, 3) for q in range((around - 1) // 3 + 1)]
-        return FigureOutcome(
-            points=[],
-            claims=claims(rows, turns),
-            tables={"families": pd.DataFrame(rows), "twisted": pd.DataFrame(turns)},
-            draw=lambda: draw(rows, turns, around),
-            notes=(
-                "strict stability is local: a disturbance first grows by the transient growth, so the basin is about "
-                "its inverse; families window and chain trade that against the conditioning of the tokens",
-            ),
-        )
+    count, width, around = SIZES[scale]
+    rows: list[dict[str, Any]] = []
+    for index, family in enumerate(families()):
+        progress(f"family {family.name}", index / len(families()))
+        for rank in range(1, family.limit(count, width) + 1):
+            seen = examine_equilibrium(family(count, width, rank)).record()
+            promised = family.strict(count, width, rank)
+            rows.append({"family": family.name, "wanted": rank, "promised_stable": promised, **seen})
+    turns = [twisted_row(around, q, d) for d in (2, 3) for q in range((around - 1) // 3 + 1)]
+    return FigureOutcome(
+        points=[],
+        claims=claims(rows, turns),
+        tables={"families": rows, "twisted": turns},
+        draw=lambda: draw(rows, turns, around),
+        notes=(
+            "strict stability is local: a disturbance first grows by the transient growth, so the basin is about "
+            "its inverse; families window and chain trade that against the conditioning of the tokens",
+        ),
+    )
 
 
 def twisted_row(count: int, turns: int, width: int) -> dict[str, Any]:
@@ -155,4 +126,29 @@ def draw(rows: Sequence[Mapping[str, Any]], turns: Sequence[Mapping[str, Any]], 
     return figure
 
 
-REPRODUCTION = Equilibria()
+REPRODUCTION = Reproduction(
+    "rankfall/equilibria",
+    "Equilibria of every rank: how stable, how well conditioned, how far a disturbance grows",
+    ("B-thm2", "B-thm3"),
+    run,
+    columns={
+        "wanted": "rank asked for",
+        "rank": "rank found",
+        "promised_stable": "whether the family is proved to be stable",
+        "rank_tolerance": "singular values below this count as zero",
+        "smallest_singular_value": "smallest singular value that counts",
+        "next_singular_value": "largest singular value that does not",
+        "spectral_radius": "spectral radius of the Jacobian on the tangent space; below 1 is stable",
+        "spectral_radius_float64": "the same, in ordinary precision",
+        "uncertainty": "how far the spectral radius can be off by rounding",
+        "digits": "digits of the arithmetic that decided, where float64 could not",
+        "stable": "whether the fixed point is strictly stable",
+        "neutral_directions": "directions that neither grow nor shrink",
+        "transient_growth": "most that a small disturbance grows before it shrinks",
+        "dimension": "dimension of the tangent space",
+        "residual": "how far a layer moves the tokens",
+        "turns": "times that the twisted state goes around the circle",
+        "predicted": "the largest multiplier of the Jacobian by its closed form",
+        "measured": "the largest multiplier of the Jacobian, the rigid rotation left out",
+    },
+)

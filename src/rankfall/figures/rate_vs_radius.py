@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.stats import spearmanr
@@ -33,58 +32,42 @@ PROBABILITIES = (0.05, 0.07, 0.09, 0.12, 0.16, 0.2, 0.3, 0.5)
 AGREEMENT = 0.05
 
 
-@final
-class RateVsRadius(Reproduction):
+def run(scale: Scale, progress: Progress = silent) -> FigureOutcome:
     """Every mask with a root runs through the same layers; its tail is set against radius, bound and eigenvalue."""
-
-    id: ClassVar[str] = "rankfall/rate-vs-radius"
-    title: ClassVar[str] = "measured rate of collapse against radius, over many masks"
-    statements: ClassVar[tuple[str, ...]] = ("B-thm1",)
-    columns: ClassVar[Mapping[str, str]] = {
-        "strongly_connected": "whether every token reaches every token",
-        "tail_rate": "second eigenvalue of uniform attention: the factor per layer in the end",
-        "bound": "factor per layer that B-thm1 proves",
-        "bound_speed": "minus the logarithm of that factor",
-        "r_squared": "share of the variance of log mu that a straight line explains",
-    }
-
-    def run(self, scale: Scale, progress: Progress = silent) -> FigureOutcome:
-        import pandas as pd
-
-        size = SIZES[scale]
-        n, d, layers = size["tokens"], size["dim"], size["layers"]
-        names = _masks(n, size["random"])
-        masks = [parse_mask(name) for name in names]
-        start = random_tokens([0], n, d)
-        weights = DrawnWeights(WeightRecipe(d), [0])
-        rows = _rows(names, masks, weights, start[0], n)
-        names = [row["mask"] for row in rows]
-        progress(f"{len(names)} masks", 0.1)
-        done = run_layers(
-            start.repeat(len(names), 1, 1),
-            DrawnWeights(WeightRecipe(d), [0] * len(names)),
-            [parse_mask(name) for name in names],
-            layers,
-            measures=(),
-            ordinary=False,
-            progress=part(progress, 0.1, 1.0, f"{len(names)} masks"),
-        )
-        log_mu = done.log_mu
-        for place, row in enumerate(rows):
-            fit = measured_rate(done.layers, log_mu[:, place].tolist())
-            assert fit is not None
-            row |= {"law": fit.law, "measured": fit.rate, "r_squared": fit.r_squared}
-        return FigureOutcome(
-            points=[],
-            claims=_claims(rows),
-            tables={"masks": pd.DataFrame(rows)},
-            draw=lambda: _draw(rows),
-            notes=(
-                f"{len(rows)} masks with a root on {n} tokens of dimension {d}, orthogonal values, {layers} layers.",
-                "The radius alone does not fix the tail: one-way masks of any radius end at 1/2, after a transient "
-                "whose length grows with the radius; two-sided masks slow down like the square of the radius.",
-            ),
-        )
+    size = SIZES[scale]
+    n, d, layers = size["tokens"], size["dim"], size["layers"]
+    names = _masks(n, size["random"])
+    masks = [parse_mask(name) for name in names]
+    start = random_tokens([0], n, d)
+    weights = DrawnWeights(WeightRecipe(d), [0])
+    rows = _rows(names, masks, weights, start[0], n)
+    names = [row["mask"] for row in rows]
+    progress(f"{len(names)} masks", 0.1)
+    done = run_layers(
+        start.repeat(len(names), 1, 1),
+        DrawnWeights(WeightRecipe(d), [0] * len(names)),
+        [parse_mask(name) for name in names],
+        layers,
+        measures=(),
+        ordinary=False,
+        progress=part(progress, 0.1, 1.0, f"{len(names)} masks"),
+    )
+    log_mu = done.log_mu
+    for place, row in enumerate(rows):
+        fit = measured_rate(done.layers, log_mu[:, place].tolist())
+        assert fit is not None
+        row |= {"law": fit.law, "measured": fit.rate, "r_squared": fit.r_squared}
+    return FigureOutcome(
+        points=[],
+        claims=_claims(rows),
+        tables={"masks": rows},
+        draw=lambda: _draw(rows),
+        notes=(
+            f"{len(rows)} masks with a root on {n} tokens of dimension {d}, orthogonal values, {layers} layers.",
+            "The radius alone does not fix the tail: one-way masks of any radius end at 1/2, after a transient "
+            "whose length grows with the radius; two-sided masks slow down like the square of the radius.",
+        ),
+    )
 
 
 def _masks(n: int, random: int) -> list[str]:
@@ -185,4 +168,16 @@ def _draw(rows: list[dict[str, Any]]) -> Figure:
     return figure
 
 
-REPRODUCTION = RateVsRadius()
+REPRODUCTION = Reproduction(
+    "rankfall/rate-vs-radius",
+    "measured rate of collapse against radius, over many masks",
+    ("B-thm1",),
+    run,
+    columns={
+        "strongly_connected": "whether every token reaches every token",
+        "tail_rate": "second eigenvalue of uniform attention: the factor per layer in the end",
+        "bound": "factor per layer that B-thm1 proves",
+        "bound_speed": "minus the logarithm of that factor",
+        "r_squared": "share of the variance of log mu that a straight line explains",
+    },
+)

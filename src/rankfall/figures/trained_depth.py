@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, final
+from typing import Any
 
 from rankfall.catalogue import RECIPES
 from rankfall.drawing.rank_curves import rank_curves
@@ -18,9 +18,6 @@ from rankfall.progress import Progress, silent
 from rankfall.training.cell import Cell
 from rankfall.training.grid import read_grid
 
-if TYPE_CHECKING:
-    pass
-
 GRID = "depth"
 BY = ("layers", "multiplier", "rank", "recipe")
 EXACT: dict[str, Any] = {"start": "copies", "warm_up_from": "zero"}
@@ -30,37 +27,29 @@ SMALL: dict[Scale, dict[str, Any]] = {
 }
 
 
-@final
-class TrainedDepth(Reproduction):
-    id: ClassVar[str] = "rankfall/depth"
-    title: ClassVar[str] = "What lets depth train: the published recipe and the stable one"
-    statements: ClassVar[tuple[str, ...]] = ("A-fig1",)
-
-    def run(self, scale: Scale, progress: Progress = silent) -> FigureOutcome:
-        import pandas as pd
-
-        cells = figure_cells(scale)
-        trained, notes = gather(cells, scale, progress, BY, (GRID,))
-        asked = {tuple(getattr(cell, name) for name in BY) for cell in cells}
-        known = {(*key, "published"): value for key, value in published_errors().items()}
-        known = {key: value for key, value in known.items() if scale == "paper" and key in asked}
-        found = points(trained, BY, known)
-        return FigureOutcome(
-            points=found,
-            claims=recipe_claims(found) if scale != "smoke" else [],
-            tables={"depth": pd.DataFrame(found)},
-            draw=lambda: rank_curves(
-                found,
-                panel=lambda record: f"{record['layers']} layers, m = {record['multiplier']}",
-                line=lambda record: f"recipe {record['recipe']}",
-                width=lambda record: cells[0].dim,
-            ),
-            notes=[
-                *notes,
-                f"Fresh data, {cells[0].steps:,} steps. The published points are training losses after 100,000 steps "
-                "on the repeated sample: shown for orientation, not judged. Outputting zero costs 1.",
-            ],
-        )
+def run(scale: Scale, progress: Progress = silent) -> FigureOutcome:
+    cells = figure_cells(scale)
+    trained, notes = gather(cells, scale, progress, BY, (GRID,))
+    asked = {tuple(getattr(cell, name) for name in BY) for cell in cells}
+    known = {(*key, "published"): value for key, value in published_errors().items()}
+    known = {key: value for key, value in known.items() if scale == "paper" and key in asked}
+    found = points(trained, BY, known)
+    return FigureOutcome(
+        points=found,
+        claims=recipe_claims(found) if scale != "smoke" else [],
+        tables={"depth": found},
+        draw=lambda: rank_curves(
+            found,
+            panel=lambda record: f"{record['layers']} layers, m = {record['multiplier']}",
+            line=lambda record: f"recipe {record['recipe']}",
+            width=lambda record: cells[0].dim,
+        ),
+        notes=[
+            *notes,
+            f"Fresh data, {cells[0].steps:,} steps. The published points are training losses after 100,000 steps "
+            "on the repeated sample: shown for orientation, not judged. Outputting zero costs 1.",
+        ],
+    )
 
 
 def figure_cells(scale: Scale) -> list[Cell]:
@@ -105,4 +94,6 @@ def recipe_claims(found: Sequence[Mapping[str, Any]]) -> list[Claim]:
     return claims
 
 
-REPRODUCTION = TrainedDepth()
+REPRODUCTION = Reproduction(
+    "rankfall/depth", "What lets depth train: the published recipe and the stable one", ("A-fig1",), run
+)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, final
+from typing import TYPE_CHECKING, Any
 
 from rankfall.constructions.base import Law, sampled_error
 from rankfall.constructions.linear_regime import LinearRegime
@@ -40,32 +39,21 @@ SIZES: dict[Scale, Size] = {
 }
 
 
-@final
-class VoteQualityFigure(Reproduction):
-    id: ClassVar[str] = "rankfall/vote-quality"
-    title: ClassVar[str] = "Votes of rank-1 heads as the context grows, and the rank that the second layer needs"
-    statements: ClassVar[tuple[str, ...]] = ("A-thm7", "A-conj8")
-    columns: ClassVar[Mapping[str, str]] = {
-        "points": "points N to choose among",
-        "code_rank": "rank of the code in which the votes are held",
-        "predicted": "the asymptotic error of the vote",
-    }
-
-    def run(self, scale: Scale, progress: Progress = silent) -> FigureOutcome:
-        size = SIZES[scale]
-        votes = _votes(size, progress)
-        codes = _codes(size, progress)
-        floor = plurality_floor(size.dim, samples=20_000 if scale == "smoke" else 200_000, seed=3)
-        rows = [*votes, *codes]
-        return FigureOutcome(
-            points=[_point(row) for row in rows],
-            claims=_claims(size, votes, codes, floor.wrong),
-            draw=lambda: _draw(size.dim, votes, codes, floor.wrong),
-            notes=(
-                "nothing like this is published: the conjecture is about all constructions, this is about one",
-                f"three independent points, H infinite: {floor.wrong:.4f} wrong, s.e. {floor.standard_error:.4f}",
-            ),
-        )
+def run(scale: Scale, progress: Progress = silent) -> FigureOutcome:
+    size = SIZES[scale]
+    votes = _votes(size, progress)
+    codes = _codes(size, progress)
+    floor = plurality_floor(size.dim, samples=20_000 if scale == "smoke" else 200_000, seed=3)
+    rows = [*votes, *codes]
+    return FigureOutcome(
+        points=[_point(row) for row in rows],
+        claims=_claims(size, votes, codes, floor.wrong),
+        draw=lambda: _draw(size.dim, votes, codes, floor.wrong),
+        notes=(
+            "nothing like this is published: the conjecture is about all constructions, this is about one",
+            f"three independent points, H infinite: {floor.wrong:.4f} wrong, s.e. {floor.standard_error:.4f}",
+        ),
+    )
 
 
 def _point(row: Row) -> Row:
@@ -193,4 +181,14 @@ def _by(rows: list[Row], field: str) -> dict[Any, list[Row]]:
     return groups
 
 
-REPRODUCTION = VoteQualityFigure()
+REPRODUCTION = Reproduction(
+    "rankfall/vote-quality",
+    "Votes of rank-1 heads as the context grows, and the rank that the second layer needs",
+    ("A-thm7", "A-conj8"),
+    run,
+    columns={
+        "points": "points N to choose among",
+        "code_rank": "rank of the code in which the votes are held",
+        "predicted": "the asymptotic error of the vote",
+    },
+)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 import torch
@@ -98,66 +97,50 @@ def spread(tokens: Tensor) -> Tensor:
     return (tokens - tokens.mean(dim=-2, keepdim=True)).flatten(-2).norm(dim=-1)
 
 
-@final
-class WuFig1(Reproduction):
+def run(scale: Scale, progress: Progress = silent) -> FigureOutcome:
     """The paper's picture is qualitative; the claims it makes are tested here, and the basin is counted."""
+    import pandas as pd
 
-    id: ClassVar[str] = "wu/fig1"
-    title: ClassVar[str] = "Two tokens: they meet without LayerNorm, and may stay apart with it"
-    statements: ClassVar[tuple[str, ...]] = ("B-fig1", "B-thm3")
-    columns: ClassVar[Mapping[str, str]] = {
-        "end_angle": "angle at which the second token ends",
-        "apart": "whether the two tokens stayed apart",
-        "predicted_apart": "whether the closed form of the basin says so",
-        "x": "first coordinate of the second token",
-        "y": "second coordinate of the second token",
-        "multiplier": "factor by which a layer moves a neighbour of the fixed point towards it or away",
-        "closed_form": "the value by formula",
-    }
+    grid, pairs, layers = STARTS[scale]
+    example = TwoTokens(w=2.0)
+    progress("token 2 from every start", 0.0)
+    basin = simulate_basin(example, grid)
+    progress("random pairs", 0.3)
+    generator = torch.Generator().manual_seed(0)
+    starts = circle(torch.rand(pairs, 2, generator=generator, dtype=torch.float64) * 2 * math.pi)
+    ends = simulate_pairs(example, starts, layers, norm=True)
+    progress("without norm", 0.9)
+    bare = simulate_pairs(example, starts, BARE_LAYERS, norm=False)
+    fraction = float(basin.apart.double().mean())
+    joint = float((torch.linalg.det(ends).abs() > 0.1).double().mean())
+    rows = [
+        {"what": "share of starts of token 2 that end apart", "published": None, "ours": fraction, "agrees": None}
+        | {"closed_form": example.basin_fraction()},
+        {"what": "share of random pairs that end apart", "published": None, "ours": joint, "agrees": None}
+        | {"closed_form": None},
+    ]
+    table = pd.DataFrame(
+        {
+            "angle": basin.angles,
+            "end_angle": torch.atan2(basin.ends[:, 1], basin.ends[:, 0]) % (2 * math.pi),
+            "apart": basin.apart,
+            "predicted_apart": basin.predicted,
+        }
+    )
 
-    def run(self, scale: Scale, progress: Progress = silent) -> FigureOutcome:
-        import pandas as pd
-
-        grid, pairs, layers = STARTS[scale]
-        example = TwoTokens(w=2.0)
-        progress("token 2 from every start", 0.0)
-        basin = simulate_basin(example, grid)
-        progress("random pairs", 0.3)
-        generator = torch.Generator().manual_seed(0)
-        starts = circle(torch.rand(pairs, 2, generator=generator, dtype=torch.float64) * 2 * math.pi)
-        ends = simulate_pairs(example, starts, layers, norm=True)
-        progress("without norm", 0.9)
-        bare = simulate_pairs(example, starts, BARE_LAYERS, norm=False)
-        fraction = float(basin.apart.double().mean())
-        joint = float((torch.linalg.det(ends).abs() > 0.1).double().mean())
-        rows = [
-            {"what": "share of starts of token 2 that end apart", "published": None, "ours": fraction, "agrees": None}
-            | {"closed_form": example.basin_fraction()},
-            {"what": "share of random pairs that end apart", "published": None, "ours": joint, "agrees": None}
-            | {"closed_form": None},
-        ]
-        table = pd.DataFrame(
-            {
-                "angle": basin.angles,
-                "end_angle": torch.atan2(basin.ends[:, 1], basin.ends[:, 0]) % (2 * math.pi),
-                "apart": basin.apart,
-                "predicted_apart": basin.predicted,
-            }
-        )
-
-        thinned = table.iloc[:: max(1, len(table) // 4000)]
-        return FigureOutcome(
-            points=rows,
-            claims=claims(example, basin, starts, ends, layers, bare),
-            tables={"basin": thinned, "fixed_points": fixed_point_table(example)},
-            draw=lambda: draw(example, thinned),
-            notes=(
-                "the pair of the paper's example is only marginal: token 1 has multiplier exactly one and arrives "
-                "like 1/(w t); W_V = [[1, w], [0, 1 + delta]] with delta > 0 makes it strictly stable",
-                f"the arc is a share {example.basin_fraction():.5f} of the circle for token 2, token 1 in place; "
-                f"when both start at random only {joint:.3f} of the pairs end apart",
-            ),
-        )
+    thinned = table.iloc[:: max(1, len(table) // 4000)]
+    return FigureOutcome(
+        points=rows,
+        claims=claims(example, basin, starts, ends, layers, bare),
+        tables={"basin": thinned, "fixed_points": fixed_point_table(example)},
+        draw=lambda: draw(example, thinned),
+        notes=(
+            "the pair of the paper's example is only marginal: token 1 has multiplier exactly one and arrives "
+            "like 1/(w t); W_V = [[1, w], [0, 1 + delta]] with delta > 0 makes it strictly stable",
+            f"the arc is a share {example.basin_fraction():.5f} of the circle for token 2, token 1 in place; "
+            f"when both start at random only {joint:.3f} of the pairs end apart",
+        ),
+    )
 
 
 def fixed_point_table(example: TwoTokens) -> pd.DataFrame:
@@ -301,4 +284,18 @@ def _spread(axis: Any, example: TwoTokens) -> None:
 # Starts on the circle for token 2; random pairs of starts, and for how many layers they run.
 
 
-REPRODUCTION = WuFig1()
+REPRODUCTION = Reproduction(
+    "wu/fig1",
+    "Two tokens: they meet without LayerNorm, and may stay apart with it",
+    ("B-fig1", "B-thm3"),
+    run,
+    columns={
+        "end_angle": "angle at which the second token ends",
+        "apart": "whether the two tokens stayed apart",
+        "predicted_apart": "whether the closed form of the basin says so",
+        "x": "first coordinate of the second token",
+        "y": "second coordinate of the second token",
+        "multiplier": "factor by which a layer moves a neighbour of the fixed point towards it or away",
+        "closed_form": "the value by formula",
+    },
+)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import TYPE_CHECKING, Any, ClassVar, final
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -12,14 +13,14 @@ from torch import Tensor
 from rankfall.drawing.canvas import COLOURS, canvas
 from rankfall.dynamics.mixing import MaskPlan
 from rankfall.dynamics.rate import measured_rate
-from rankfall.dynamics.step import FeedForward, Rule, full_block, random_tokens, step
+from rankfall.dynamics.step import PURE_ATTENTION, FeedForward, Rule, full_block, random_tokens, step
 from rankfall.dynamics.trajectory import run_layers
 from rankfall.dynamics.weights import DrawnWeights, WeightRecipe, generator_for
 from rankfall.figures.base import Claim, FigureOutcome, Reproduction, Scale
 from rankfall.masks import parse_mask
 from rankfall.measures.measures import measure
 from rankfall.mechanism.heads import Heads
-from rankfall.norms import LayerNorm, NoNorm
+from rankfall.norms import LayerNorm
 from rankfall.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -31,71 +32,58 @@ SIZES: dict[Scale, dict[str, int]] = {
     "paper": {"tokens": 128, "dim": 64, "layers": 128, "seeds": 10, "width": 8},
 }
 FLOAT32 = "+ LayerNorm in float32"
-VARIANTS = ("pure attention", "+ LayerNorm", "+ LayerNorm, residual", "full model")
+RULES = {
+    "pure attention": PURE_ATTENTION,
+    "+ LayerNorm": Rule(LayerNorm()),
+    "+ LayerNorm, residual": Rule(LayerNorm(), residual=1.0),
+}
+VARIANTS = (*RULES, "full model")
 # mu above this share of its start, after all layers, counts as kept.
 KEPT = 1e-2
 STRAIGHT = 0.99
 
 
-@final
-class WuFig2(Reproduction):
+def run(scale: Scale, progress: Progress = silent) -> FigureOutcome:
     """Random weights, drawn anew in every layer; the exact route for all but the full model, which keeps its rank."""
-
-    id: ClassVar[str] = "wu/fig2"
-    title: ClassVar[str] = "mu against depth with random weights, four masks"
-    statements: ClassVar[tuple[str, ...]] = ("B-fig2", "B-thm1")
-
-    def run(self, scale: Scale, progress: Progress = silent) -> FigureOutcome:
-        import pandas as pd
-
-        size = SIZES[scale]
-        masks = ["complete", "causal", f"window:{size['width']}", f"causal-window:{size['width']}"]
-        curves: dict[tuple[str, str], Tensor] = {}
-        for done, variant in enumerate(VARIANTS):
-            progress(variant, done / len(VARIANTS))
-            found = _full_model(masks, size) if variant == "full model" else _exact(masks, size, variant)
-            curves |= {(variant, mask): log10_mu for mask, log10_mu in zip(masks, found, strict=True)}
-        in_float32 = _float32_with_norm(masks, size)
-        curves |= {(FLOAT32, mask): log10_mu for mask, log10_mu in zip(masks, in_float32, strict=True)}
-        rows = [
-            {"variant": variant, "mask": mask, "layer": layer, "log10_mu": float(value)}
-            for (variant, mask), curve in curves.items()
-            for layer, value in enumerate(curve)
-        ]
-        return FigureOutcome(
-            points=[],
-            claims=_claims(curves, masks),
-            tables={"curves": pd.DataFrame(rows)},
-            draw=lambda: _draw(curves, masks),
-            notes=(
-                f"{size['tokens']} tokens of dimension {size['dim']}, medians over {size['seeds']} seeds; "
-                "weights new in every layer, Gaussian of variance 1/d; orthogonal values for pure attention.",
-                _told(
-                    "The full model, mu over its start after all layers",
-                    curves,
-                    "full model",
-                    masks,
-                )
-                + ". Its feed-forward layers draw tokens together as well.",
-                "Dotted: the run with LayerNorm as ordinary float32 code shows it; it levels off at rounding noise.",
-                "Pretrained weights belong to the same figure: `rankfall reproduce wu/fig2-pretrained`.",
-            ),
-        )
+    size = SIZES[scale]
+    masks = four_masks(size["width"])
+    curves: dict[tuple[str, str], Tensor] = {}
+    for done, variant in enumerate(VARIANTS):
+        progress(variant, done / len(VARIANTS))
+        found = _full_model(masks, size) if variant == "full model" else _exact(masks, size, variant)
+        curves |= {(variant, mask): log10_mu for mask, log10_mu in zip(masks, found, strict=True)}
+    in_float32 = _float32_with_norm(masks, size)
+    curves |= {(FLOAT32, mask): log10_mu for mask, log10_mu in zip(masks, in_float32, strict=True)}
+    return FigureOutcome(
+        points=[],
+        claims=_claims(curves, masks),
+        tables={"curves": curve_rows(curves, "variant", "mask")},
+        draw=lambda: _draw(curves, masks),
+        notes=(
+            f"{size['tokens']} tokens of dimension {size['dim']}, medians over {size['seeds']} seeds; "
+            "weights new in every layer, Gaussian of variance 1/d; orthogonal values for pure attention.",
+            _told("The full model, mu over its start after all layers", curves, "full model", masks)
+            + ". Its feed-forward layers draw tokens together as well.",
+            "Dotted: the run with LayerNorm as ordinary float32 code shows it; it levels off at rounding noise.",
+            "Pretrained weights belong to the same figure: `rankfall reproduce wu/fig2-pretrained`.",
+        ),
+    )
 
 
-def _exact(masks: list[str], size: dict[str, int], variant: str) -> list[Tensor]:
-    """Median log10 mu over seeds, (layers + 1,), one per mask."""
-    rule = {
-        "pure attention": Rule(NoNorm()),
-        "+ LayerNorm": Rule(LayerNorm()),
-        "+ LayerNorm, residual": Rule(LayerNorm(), residual=1.0),
-    }[variant]
+def four_masks(width: int) -> list[str]:
+    """Two global masks and, of this width, two local ones."""
+    return ["complete", "causal", f"window:{width}", f"causal-window:{width}"]
+
+
+def median_curves(
+    masks: Sequence[str], size: dict[str, int], recipe: WeightRecipe, rule: Rule = PURE_ATTENTION, **weights: Any
+) -> list[Tensor]:
+    """Median log10 mu over seeds, (layers + 1,), one per mask, all in one batch; exact at any depth."""
     seeds = list(range(size["seeds"]))
     start = random_tokens(seeds, size["tokens"], size["dim"]) * size["dim"] ** 0.5
-    value = "orthogonal" if variant == "pure attention" else "gaussian"
     done = run_layers(
         start.repeat(len(masks), 1, 1),
-        DrawnWeights(WeightRecipe(size["dim"], value=value, per_layer=True), seeds * len(masks)),
+        DrawnWeights(recipe, seeds * len(masks), **weights),
         [parse_mask(mask) for mask in masks for _ in seeds],
         size["layers"],
         rule,
@@ -104,6 +92,20 @@ def _exact(masks: list[str], size: dict[str, int], variant: str) -> list[Tensor]
     )
     medians = done.columns["log10_mu"].unflatten(1, (len(masks), len(seeds))).median(dim=-1).values
     return list(medians.unbind(dim=1))
+
+
+def curve_rows(curves: Mapping[tuple[Any, Any], Tensor], first: str, second: str) -> list[dict[str, Any]]:
+    """A record per curve and layer; `first` and `second` say what the curves are told apart by."""
+    return [
+        {first: key[0], second: key[1], "layer": layer, "log10_mu": float(value)}
+        for key, curve in curves.items()
+        for layer, value in enumerate(curve)
+    ]
+
+
+def _exact(masks: list[str], size: dict[str, int], variant: str) -> list[Tensor]:
+    value = "orthogonal" if variant == "pure attention" else "gaussian"
+    return median_curves(masks, size, WeightRecipe(size["dim"], value=value, per_layer=True), RULES[variant])
 
 
 def _full_model(masks: list[str], size: dict[str, int]) -> list[Tensor]:
@@ -197,4 +199,4 @@ def _draw(curves: dict[tuple[str, str], Tensor], masks: list[str]) -> Figure:
     return figure
 
 
-REPRODUCTION = WuFig2()
+REPRODUCTION = Reproduction("wu/fig2", "mu against depth with random weights, four masks", ("B-fig2", "B-thm1"), run)

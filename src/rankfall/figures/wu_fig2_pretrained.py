@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, ClassVar, final
+from typing import TYPE_CHECKING, Any
 
 from rankfall.drawing.canvas import COLOURS, canvas
 from rankfall.figures.base import Claim, FigureOutcome, Reproduction, Scale
@@ -42,59 +42,51 @@ NOTES = (
 )
 
 
-@final
-class WuFig2Pretrained(Reproduction):
-    id: ClassVar[str] = "wu/fig2-pretrained"
-    title: ClassVar[str] = (
-        "mu by depth on real weights: attention, + norm, + residual, both, full; masks, temperatures"
-    )
-    statements: ClassVar[tuple[str, ...]] = ("B-fig2", "B-fig3", "B-thm1")
+def run(scale: Scale, progress: Progress = silent) -> FigureOutcome:
+    """Ablate every subject as it is; then attention, with the norm and in the full model, under four masks."""
+    import pandas as pd
 
-    def run(self, scale: Scale, progress: Progress = silent) -> FigureOutcome:
-        """Ablate every subject as it is; then attention, with the norm and in the full model, under four masks."""
-        import pandas as pd
-
-        notes: list[str] = []
-        parts: list[pd.DataFrame] = []
-        changes: list[pd.DataFrame] = []
-        worst = 0.0
-        for number, subject in enumerate(subjects(scale, notes)):
-            inputs = _inputs(subject, TEXTS[scale])
-            told = _quarters(progress, number, subject.label)
-            whole = ablate(subject.network, inputs, progress=told(0))
-            hot = ablate(
-                subject.network,
-                inputs,
-                variants=(ATTENTION,),
-                scalings=("matched",),
-                temperatures=TEMPERATURES,
-                masks=FOUR_MASKS,
-                progress=told(1),
-            )
-            normed = ablate(
-                subject.network,
-                inputs,
-                variants=(WITH_NORM,),
-                scalings=("raw",),
-                masks=FOUR_MASKS,
-                progress=told(2),
-            )
-            for done in (whole, hot, normed):
-                if done.refusal:
-                    notes.append(f"{subject.label}: {done.refusal}")
-                worst = max(worst, done.verified or 0.0)
-            under = whole_under(subject.network, inputs, FOUR_MASKS, told(3))
-            parts.append(_frame(subject, whole.rows))
-            own = [row for row in (*hot.rows, *normed.rows) if row.mask is not None]
-            changes.append(_frame(subject, (*own, *under)))
-        blocks, variations = pd.concat(parts), pd.concat(changes)
-        return FigureOutcome(
-            points=_points(blocks),
-            claims=(*_part_claims(blocks), *_change_claims(variations)),
-            tables={"blocks": blocks, "masks_and_temperatures": variations},
-            draw=lambda: draw_ablations(blocks, variations),
-            notes=(*notes, *NOTES, f"replayed blocks differ from the traced pass by at most {worst:.1g}, relative"),
+    notes: list[str] = []
+    parts: list[pd.DataFrame] = []
+    changes: list[pd.DataFrame] = []
+    worst = 0.0
+    for number, subject in enumerate(subjects(scale, notes)):
+        inputs = _inputs(subject, TEXTS[scale])
+        told = _quarters(progress, number, subject.label)
+        whole = ablate(subject.network, inputs, progress=told(0))
+        hot = ablate(
+            subject.network,
+            inputs,
+            variants=(ATTENTION,),
+            scalings=("matched",),
+            temperatures=TEMPERATURES,
+            masks=FOUR_MASKS,
+            progress=told(1),
         )
+        normed = ablate(
+            subject.network,
+            inputs,
+            variants=(WITH_NORM,),
+            scalings=("raw",),
+            masks=FOUR_MASKS,
+            progress=told(2),
+        )
+        for done in (whole, hot, normed):
+            if done.refusal:
+                notes.append(f"{subject.label}: {done.refusal}")
+            worst = max(worst, done.verified or 0.0)
+        under = whole_under(subject.network, inputs, FOUR_MASKS, told(3))
+        parts.append(_frame(subject, whole.rows))
+        own = [row for row in (*hot.rows, *normed.rows) if row.mask is not None]
+        changes.append(_frame(subject, (*own, *under)))
+    blocks, variations = pd.concat(parts), pd.concat(changes)
+    return FigureOutcome(
+        points=_points(blocks),
+        claims=(*_part_claims(blocks), *_change_claims(variations)),
+        tables={"blocks": blocks, "masks_and_temperatures": variations},
+        draw=lambda: draw_ablations(blocks, variations),
+        notes=(*notes, *NOTES, f"replayed blocks differ from the traced pass by at most {worst:.1g}, relative"),
+    )
 
 
 def _quarters(progress: Progress, number: int, label: str) -> Callable[[int], Progress]:
@@ -237,8 +229,7 @@ def draw_ablations(blocks: pd.DataFrame, variations: pd.DataFrame) -> Figure:
     for column, title in legends.items():
         axis = axes[min(1, len(subjects) - 1), column]
         axis.legend(fontsize=7, title=title, title_fontsize=7, loc="center right")
-    found: Figure = figure
-    return found
+    return figure
 
 
 def _parts(axis: Any, rows: pd.DataFrame) -> None:
@@ -258,4 +249,9 @@ def _lines(axis: Any, rows: pd.DataFrame, column: str) -> None:
         axis.plot(curve["layer"], curve["relative_mu"].clip(lower=FLOOR), color=COLOURS[number], label=label)
 
 
-REPRODUCTION = WuFig2Pretrained()
+REPRODUCTION = Reproduction(
+    "wu/fig2-pretrained",
+    "mu by depth on real weights: attention, + norm, + residual, both, full; masks, temperatures",
+    ("B-fig2", "B-fig3", "B-thm1"),
+    run,
+)

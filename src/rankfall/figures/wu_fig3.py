@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar, final
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from rankfall.drawing.canvas import COLOURS, canvas
-from rankfall.dynamics.step import random_tokens
-from rankfall.dynamics.trajectory import run_layers
-from rankfall.dynamics.weights import DrawnWeights, WeightRecipe
+from rankfall.dynamics.weights import WeightRecipe
 from rankfall.figures.base import Claim, FigureOutcome, Reproduction, Scale
-from rankfall.masks import parse_mask
+from rankfall.figures.wu_fig2 import curve_rows, four_masks, median_curves
 from rankfall.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -31,60 +28,33 @@ NAMES = ("1/64", "1", "64")
 EARLY = 4
 
 
-@final
-class WuFig3(Reproduction):
+def run(scale: Scale, progress: Progress = silent) -> FigureOutcome:
     """Pure attention with orthogonal values, so that nothing but attention changes mu."""
-
-    id: ClassVar[str] = "wu/fig3"
-    title: ClassVar[str] = "mu against depth for three temperatures and four masks"
-    statements: ClassVar[tuple[str, ...]] = ("B-fig3",)
-    columns: ClassVar[Mapping[str, str]] = {
-        "d_qk": "temperature: scores are divided by its square root before the softmax"
-    }
-
-    def run(self, scale: Scale, progress: Progress = silent) -> FigureOutcome:
-        import pandas as pd
-
-        size = SIZES[scale]
-        masks = ["complete", "causal", f"window:{size['width']}", f"causal-window:{size['width']}"]
-        progress("all masks and temperatures", 0.0)
-        curves = _curves(masks, size)
-        rows = [
-            {"mask": mask, "d_qk": temperature, "layer": layer, "log10_mu": float(value)}
-            for (mask, temperature), curve in curves.items()
-            for layer, value in enumerate(curve)
-        ]
-        return FigureOutcome(
-            points=[],
-            claims=_claims(curves, masks),
-            tables={"curves": pd.DataFrame(rows)},
-            draw=lambda: _draw(curves, masks),
-            notes=(
-                f"{size['tokens']} tokens of dimension {size['dim']} and length sqrt(d), medians over "
-                f"{size['seeds']} seeds; Gaussian query/key weights of variance 1/d, orthogonal values.",
-                "In the end every temperature has the same rate, the second eigenvalue of uniform attention. Sharp "
-                "attention delays the fall, then merges whole groups of tokens at once and may overtake.",
-            ),
-        )
+    size = SIZES[scale]
+    masks = four_masks(size["width"])
+    progress("all masks and temperatures", 0.0)
+    curves = _curves(masks, size)
+    return FigureOutcome(
+        points=[],
+        claims=_claims(curves, masks),
+        tables={"curves": curve_rows(curves, "mask", "d_qk")},
+        draw=lambda: _draw(curves, masks),
+        notes=(
+            f"{size['tokens']} tokens of dimension {size['dim']} and length sqrt(d), medians over "
+            f"{size['seeds']} seeds; Gaussian query/key weights of variance 1/d, orthogonal values.",
+            "In the end every temperature has the same rate, the second eigenvalue of uniform attention. Sharp "
+            "attention delays the fall, then merges whole groups of tokens at once and may overtake.",
+        ),
+    )
 
 
 def _curves(masks: list[str], size: dict[str, int]) -> dict[tuple[str, float], Tensor]:
     """Median log10 mu over seeds for every mask and temperature, all in one batch."""
-    seeds = list(range(size["seeds"]))
     cells = [(mask, temperature) for mask in masks for temperature in TEMPERATURES]
     recipe = WeightRecipe(size["dim"])
-    relative = [math.sqrt(temperature / recipe.head_rank) for _, temperature in cells for _ in seeds]
-    start = random_tokens(seeds, size["tokens"], size["dim"]) * size["dim"] ** 0.5
-    done = run_layers(
-        start.repeat(len(cells), 1, 1),
-        DrawnWeights(recipe, seeds * len(cells), relative),
-        [parse_mask(mask) for mask, _ in cells for _ in seeds],
-        size["layers"],
-        measures=(),
-        ordinary=False,
-    )
-    medians = done.columns["log10_mu"].unflatten(1, (len(cells), len(seeds))).median(dim=-1).values
-    return dict(zip(cells, medians.unbind(dim=1), strict=True))
+    relative = [math.sqrt(temperature / recipe.head_rank) for _, temperature in cells for _ in range(size["seeds"])]
+    medians = median_curves([mask for mask, _ in cells], size, recipe, temperatures=relative)
+    return dict(zip(cells, medians, strict=True))
 
 
 def _claims(curves: dict[tuple[str, float], Tensor], masks: list[str]) -> list[Claim]:
@@ -142,4 +112,10 @@ def _draw(curves: dict[tuple[str, float], Tensor], masks: list[str]) -> Figure:
     return figure
 
 
-REPRODUCTION = WuFig3()
+REPRODUCTION = Reproduction(
+    "wu/fig3",
+    "mu against depth for three temperatures and four masks",
+    ("B-fig3",),
+    run,
+    columns={"d_qk": "temperature: scores are divided by its square root before the softmax"},
+)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, final
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -40,38 +39,28 @@ NOTES = (
 )
 
 
-@final
-class WuFig4(Reproduction):
-    id: ClassVar[str] = "wu/fig4"
-    title: ClassVar[str] = "share of full-rank inputs, smallest singular value and mean |cosine| by layer"
-    statements: ClassVar[tuple[str, ...]] = ("B-fig4",)
-    columns: ClassVar[Mapping[str, str]] = {
-        "full_rank_share": "share of texts whose tokens have full numerical rank",
-        "unit_min_singular_value": "smallest singular value of tokens scaled to length one",
-    }
+def run(scale: Scale, progress: Progress = silent) -> FigureOutcome:
+    """One forward pass a model; every layer is measured on each passage alone, raw and on unit tokens."""
+    import pandas as pd
 
-    def run(self, scale: Scale, progress: Progress = silent) -> FigureOutcome:
-        """One forward pass a model; every layer is measured on each passage alone, raw and on unit tokens."""
-        import pandas as pd
-
-        notes: list[str] = []
-        rows: list[dict[str, Any]] = []
-        for number, subject in enumerate(subjects(scale, notes)):
-            progress(subject.label, number / 4)
-            rows += _rows(subject)
-            notes += [note for note in _opening_notes(subject) if note not in notes]
-        table = pd.DataFrame(rows)
-        by_layer = table.groupby(["model", "weights", "layer"], as_index=False).mean(numeric_only=True)
-        points = [
-            {"published": None, "agrees": None, "ours": row["full_rank_share"], **row} for row in _records(by_layer)
-        ]
-        return FigureOutcome(
-            points=points,
-            claims=_claims(by_layer),
-            tables={"layers": by_layer},
-            draw=lambda: _draw(by_layer),
-            notes=(*notes, *NOTES),
-        )
+    notes: list[str] = []
+    rows: list[dict[str, Any]] = []
+    for number, subject in enumerate(subjects(scale, notes)):
+        progress(subject.label, number / 4)
+        rows += _rows(subject)
+        notes += [note for note in _opening_notes(subject) if note not in notes]
+    table = pd.DataFrame(rows)
+    by_layer = table.groupby(["model", "weights", "layer"], as_index=False).mean(numeric_only=True)
+    points = [
+        {"published": None, "agrees": None, "ours": row["full_rank_share"], **row} for row in _records(by_layer)
+    ]
+    return FigureOutcome(
+        points=points,
+        claims=_claims(by_layer),
+        tables={"layers": by_layer},
+        draw=lambda: _draw(by_layer),
+        notes=(*notes, *NOTES),
+    )
 
 
 def _rows(subject: Subject) -> list[dict[str, Any]]:
@@ -177,8 +166,16 @@ def _draw(table: pd.DataFrame) -> Figure:
             else:
                 axis.set_ylim(-0.03, 1.05)
         axes[row, 0].legend()
-    found: Figure = figure
-    return found
+    return figure
 
 
-REPRODUCTION = WuFig4()
+REPRODUCTION = Reproduction(
+    "wu/fig4",
+    "share of full-rank inputs, smallest singular value and mean |cosine| by layer",
+    ("B-fig4",),
+    run,
+    columns={
+        "full_rank_share": "share of texts whose tokens have full numerical rank",
+        "unit_min_singular_value": "smallest singular value of tokens scaled to length one",
+    },
+)

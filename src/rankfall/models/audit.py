@@ -46,7 +46,6 @@ def audit(
     layers: Collection[int] | None = None,
     stack: str | None = None,
     inside: bool = False,
-    masks: bool = True,
     heads: bool = True,
     controls: bool = True,
     ablation: bool = True,
@@ -80,7 +79,7 @@ def audit(
         progress("measuring tokens at every block", 0.1)
         wanted = None if layers is None else _with_both_ends(layers, capture(network, given, _unread, stack=stack))
         asked = {"layers": wanted, "inside": inside, "stack": stack, "seed": seed}
-        depth, seen, coverage = _depth(network, given, real, names, masks, asked, missing)
+        depth, seen, coverage = _depth(network, given, real, names, asked, missing)
         found_heads: tuple[HeadRecord, ...] = ()
         if heads:
             progress("probing the heads", 0.4)
@@ -205,13 +204,10 @@ def _depth(
     given: dict[str, Any],
     real: list[Tensor | None],
     names: list[list[str]],
-    masks: bool,
     options: Mapping[str, Any],
     missing: dict[str, str],
 ) -> tuple[list[DepthRow], list[ObservedMask], Coverage | None]:
     """Tokens by depth and the masks of attention, in one pass; without the masks, if those cannot be had."""
-    if not masks:
-        return measure_depth(network, given, real=real, names=names, **options), [], None
     depth: list[DepthRow] | None = None
     seen: list[ObservedMask] = []
     coverage: Coverage | None = None

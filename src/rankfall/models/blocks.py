@@ -13,16 +13,18 @@ from rankfall.errors import RequestError, require
 from rankfall.models.interface import attention_modules
 
 
+def is_tokens(value: Any) -> bool:
+    """Whether this is a floating-point tensor of shape (b, n, d)."""
+    return isinstance(value, Tensor) and value.ndim == 3 and value.is_floating_point()
+
+
 def first_tokens(*values: Any) -> Tensor | None:
     """The tokens (b, n, d) that a module takes or gives: the first such tensor, also inside tuples and mappings."""
     for value in values:
-        if isinstance(value, Tensor):
-            if value.ndim == 3 and value.is_floating_point():
-                return value
-        elif isinstance(value, Mapping):
-            if (found := first_tokens(*value.values())) is not None:
-                return found
-        elif isinstance(value, (tuple, list)) and (found := first_tokens(*value)) is not None:
+        if is_tokens(value):
+            return value
+        inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, (tuple, list)) else ()
+        if (found := first_tokens(*inner)) is not None:
             return found
     return None
 

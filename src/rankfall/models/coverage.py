@@ -20,29 +20,18 @@ from rankfall.models.recorder import recorded
 from rankfall.models.small import candidate_inputs, small_models
 
 Reach = Literal["interface", "bypasses", "no attention of its own"]
+"""The last covers model types without attention and those made of other types."""
 
 ATTENTION_CLASS = re.compile(r"^class \w*attention\w*\(", re.IGNORECASE | re.MULTILINE)
 
 
-@final
-@dataclass(frozen=True)
-class Architecture:
-    """One model type. `no attention of its own` covers those without attention and those made of other types."""
-
-    model_type: str
-    reach: Reach
-
-
-def installed_architectures() -> list[Architecture]:
-    """All model types, by name. Reads source files only: nothing is imported, built or run."""
+def installed_architectures() -> dict[str, Reach]:
+    """How far each model type can be reached. Reads source files only: nothing is imported, built or run."""
     import transformers
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES, model_type_to_module_name
 
     root = Path(transformers.__file__).parent / "models"
-    return [
-        Architecture(model_type, _reach(root / model_type_to_module_name(model_type)))
-        for model_type in sorted(CONFIG_MAPPING_NAMES)
-    ]
+    return {name: _reach(root / model_type_to_module_name(name)) for name in sorted(CONFIG_MAPPING_NAMES)}
 
 
 def known_type(name: str) -> str:
@@ -186,12 +175,12 @@ def coverage_table() -> list[dict[str, Any]]:
     version = metadata.version("transformers")
     measured = committed_table()
     records = []
-    for architecture in installed_architectures():
-        row = measured.get(architecture.model_type, {})
+    for model_type, reach in installed_architectures().items():
+        row = measured.get(model_type, {})
         records.append(
             {
-                "model_type": architecture.model_type,
-                "reach": architecture.reach,
+                "model_type": model_type,
+                "reach": reach,
                 "outcome": row.get("outcome", "not measured"),
                 "expected": int(row.get("expected") or 0),
                 "calls": int(row.get("calls") or 0),

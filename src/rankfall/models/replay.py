@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from rankfall.errors import RequestError, require
+from rankfall.models.blocks import is_tokens
 from rankfall.models.interface import Eager, Route, routed
 from rankfall.models.recorder import Call, Coverage, Ran, recorded
 
@@ -79,7 +80,7 @@ class _Started:
 
     def site(self) -> Site:
         arguments = bound_arguments(self.call.module, *self.call.given)
-        tokens = [name for name, value in arguments.items() if _is_token_tensor(value)]
+        tokens = [name for name, value in arguments.items() if is_tokens(value)]
         context = next((name for name in CONTEXT_NAMES if name in tokens), None)
         return Site(
             call=self.call,
@@ -127,10 +128,6 @@ def bound_arguments(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[st
     for name, value in signature.bind_partial(*args, **kwargs).arguments.items():
         flat.update(value if signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD else {name: value})
     return flat
-
-
-def _is_token_tensor(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.ndim == 3 and value.is_floating_point()
 
 
 NARROWER = frozenset({torch.float32, torch.float16, torch.bfloat16})
@@ -255,14 +252,11 @@ class Replay:
 
     @contextlib.contextmanager
     def _watched(self, seen: dict[str, Any]) -> Iterator[None]:
-        if self._inside is None:
+        with contextlib.ExitStack() as hooks:
+            if self._inside is not None:
+                handle = self._inside.register_forward_hook(lambda module, args, out: seen.update(projected=out))
+                hooks.callback(handle.remove)
             yield
-            return
-        handle = self._inside.register_forward_hook(lambda module, args, out: seen.update(projected=out))
-        try:
-            yield
-        finally:
-            handle.remove()
 
 
 def float64_copy(module: nn.Module) -> nn.Module:

@@ -173,7 +173,6 @@ def _parts(model: Any) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(0)
     config = model.config
     ids = torch.randint(4, 100, (2, TOKENS), generator=generator)
-    size, channels = _image(config)
     boxes = torch.zeros(2, TOKENS, 4, dtype=torch.long)
     boxes[..., 2:] = 10
     mels = _first(config, aliases.MEL_BINS, 80)
@@ -181,19 +180,20 @@ def _parts(model: Any) -> dict[str, Tensor]:
     return {
         "input_ids": ids,
         "decoder_input_ids": ids[:, : TOKENS // 2],
-        "pixel_values": torch.randn(2, channels, *size, generator=generator),
+        "pixel_values": torch.randn(2, *image_shape(config), generator=generator),
         "input_features": torch.randn(2, mels, frames, generator=generator),
         "input_values": torch.randn(2, 4000, generator=generator),
         "bbox": boxes,
     }
 
 
-def _image(config: Any) -> tuple[tuple[int, int], int]:
+def image_shape(config: Any) -> tuple[int, int, int]:
+    """Channels, height and width of the images that a model of this configuration takes."""
     size = _first(config, aliases.IMAGE_SIZE, DEFAULT_IMAGE)
     if isinstance(size, dict):
         size = (size.get("height", DEFAULT_IMAGE), size.get("width", DEFAULT_IMAGE))
     pair = tuple(size) if isinstance(size, (list, tuple)) else (size, size)
-    return (int(pair[0]), int(pair[-1])), int(_first(config, aliases.CHANNELS, 3))
+    return int(_first(config, aliases.CHANNELS, 3)), int(pair[0]), int(pair[-1])
 
 
 def _first(config: Any, names: tuple[str, ...], default: Any) -> Any:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rankfall.errors import require
@@ -78,7 +78,7 @@ class HeadShape:
 
 def read_shape(model_type: str, configuration: object) -> HeadShape | str:
     """The shape, of the configuration itself or of the first of its parts that has one; else why there is none."""
-    own = _own_shape(model_type, configuration, part="")
+    own = _own_shape(model_type, configuration)
     if isinstance(own, HeadShape):
         return own
     reasons = []
@@ -86,12 +86,12 @@ def read_shape(model_type: str, configuration: object) -> HeadShape | str:
         found = read_shape(model_type, part)
         if isinstance(found, HeadShape):
             deeper = f"{name}.{found.part}" if found.part else name
-            return HeadShape(**{**found.__dict__, "part": deeper})
+            return replace(found, part=deeper)
         reasons.append(f"{name}: {found}")
     return "; ".join([own, *reasons])
 
 
-def _own_shape(model_type: str, configuration: object, part: str) -> HeadShape | str:
+def _own_shape(model_type: str, configuration: object) -> HeadShape | str:
     width, heads = number(configuration, aliases.WIDTH), number(configuration, aliases.HEADS)
     if heads is None:
         return "names no attention heads"
@@ -119,7 +119,6 @@ def _own_shape(model_type: str, configuration: object, part: str) -> HeadShape |
         varies=any(_varies(configuration, name) for name in (*aliases.HEADS, *aliases.HEAD_SIZE))
         or any(is_stages(value(configuration, name)) for name in aliases.PER_LAYER),
         stage=any(is_stages(size) and len(set(size)) > 1 for size in sizes),
-        part=part,
     )
 
 

@@ -26,18 +26,15 @@ LARGEST = 64 * MEBI
 SHORTEST_SHARE = 0.5
 
 
-def read_texts(paths: Sequence[Path]) -> list[str]:
-    """The files' contents; they must be UTF-8."""
-    texts = []
-    for path in paths:
-        require_size(path, LARGEST)
-        try:
-            texts.append(path.read_text(encoding="utf-8"))
-        except UnicodeDecodeError:
-            raise RequestError(
-                required=f"text in UTF-8 in {path.name}", got="other bytes", remedy="convert the file first"
-            ) from None
-    return texts
+def read_text(path: Path) -> str:
+    """The file's contents; they must be UTF-8."""
+    require_size(path, LARGEST)
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise RequestError(
+            required=f"text in UTF-8 in {path.name}", got="other bytes", remedy="convert the file first"
+        ) from None
 
 
 @final

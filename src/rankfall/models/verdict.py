@@ -193,12 +193,7 @@ def control_reason(rows: Sequence[DepthRow], controls: Sequence[Control]) -> Rea
     ends = {one.name: one.rows[-1].values["unit"]["effective_rank"] for one in controls if one.rows}
     if not ends:
         return None
-    words = {
-        "random_weights": "random weights",
-        "shuffled_tokens": "shuffled tokens",
-        "random_tokens": "random tokens",
-    }
-    parts = [f"{words.get(name, name)} {value:.1f}" for name, value in ends.items()]
+    parts = [f"{name.replace('_', ' ')} {value:.1f}" for name, value in ends.items()]
     return Reason(
         "controls", f"at the last layer the effective rank is {ours:.1f}; controls: {', '.join(parts)}", ends
     )

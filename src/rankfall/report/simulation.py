@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 from rankfall.drawing.collapse import curve_of, draw_collapse
 from rankfall.dynamics.experiment import MaskResult
 from rankfall.provenance import provenance
 from rankfall.report.definitions import DEFINITIONS
 from rankfall.report.document import Answer, Document, Grid, Level, Picture, Section
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 LAWS = {
     "exponential": "tokens collapse exponentially: differences fall by the factor {rate:.4g} a layer",
@@ -39,6 +35,7 @@ def simulation_document(reports: Sequence[MaskResult], title: str, command: str)
         "Dots mark where ordinary float64 code goes wrong; dotted lines are the tail that the second eigenvalue of"
         " uniform attention predicts."
     )
+    drawn = draw_collapse([curve_of(one) for one in reports], title)
     return Document(
         title="Token rank by depth, simulated",
         summary=title,
@@ -48,7 +45,7 @@ def simulation_document(reports: Sequence[MaskResult], title: str, command: str)
                 "Collapse",
                 (),
                 [
-                    Picture("collapse", "mu and effective rank by depth", caption, _drawn(reports, title)),
+                    Picture("collapse", "mu and effective rank by depth", caption, drawn),
                     Grid(
                         "rates",
                         "Rates, factor per layer",
@@ -63,10 +60,6 @@ def simulation_document(reports: Sequence[MaskResult], title: str, command: str)
         command=command,
         provenance=provenance(),
     )
-
-
-def _drawn(reports: Sequence[MaskResult], title: str) -> Figure:
-    return draw_collapse([curve_of(one) for one in reports], title)
 
 
 def _answer(report: MaskResult) -> Answer:

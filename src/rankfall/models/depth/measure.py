@@ -6,16 +6,14 @@ with depth; matrices of one shape are measured in one call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 
 from rankfall.catalogue import MEASURES
-from rankfall.errors import require_count
 from rankfall.measures.measures import NUMBERS_AT_ONCE, as_tokens
 from rankfall.measures.profile import views
 from rankfall.models.depth.capture import Place, capture
@@ -24,8 +22,6 @@ from rankfall.models.depth.sinks import find_sinks
 
 Real = Sequence[Tensor | None]
 """For each text which positions are real tokens, (n,) boolean; None where all are."""
-
-Step = Callable[[int], None]
 
 
 def measure_depth(
@@ -38,41 +34,16 @@ def measure_depth(
     inside: bool = False,
     stack: str | None = None,
     without_sinks: bool = True,
-    at_once: int | None = None,
-    step: Step | None = None,
     seed: int = 0,
 ) -> list[DepthRow]:
     """Rows of all measures of all views at every boundary, padding left out.
 
     `layers` limits what is measured (default: all); `without_sinks` repeats all measures without the sinks, where
-    there are some. At most `at_once` texts run through the model together (default: all in one run). `step` is called
-    with 1 for every text measured at a place.
+    there are some.
     """
-    taken = DepthMeasurement(real, names, layers, without_sinks, step)
-    for first, some in passes(inputs, len(names), at_once):
-        capture(model, some, partial(taken.take, first=first), inside=inside, stack=stack)
+    taken = DepthMeasurement(real, names, layers, without_sinks)
+    capture(model, inputs, taken.take, inside=inside, stack=stack)
     return taken.rows(seed)
-
-
-def passes(inputs: Mapping[str, Any], texts: int, at_once: int | None) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """The number of the first text and the inputs of each run of at most `at_once` texts (default: all together).
-
-    What has one entry for each text is cut; everything else goes into every run.
-    """
-    if at_once is None or at_once >= texts:
-        yield 0, inputs
-        return
-    require_count("texts at once", at_once)
-    for first in range(0, texts, at_once):
-        yield (
-            first,
-            {
-                name: value[first : first + at_once]
-                if isinstance(value, Tensor) and value.shape[:1] == (texts,)
-                else value
-                for name, value in inputs.items()
-            },
-        )
 
 
 @final
@@ -95,18 +66,16 @@ class DepthMeasurement:
         names: Sequence[list[str]],
         layers: Collection[int] | None = None,
         without_sinks: bool = True,
-        step: Step | None = None,
     ) -> None:
-        self._real, self._names, self._layers = real, names, layers
-        self._without_sinks, self._step = without_sinks, step
+        self._real, self._names, self._layers, self._without_sinks = real, names, layers, without_sinks
         self._waiting: list[_Taken] = []
         self._found: list[Measured] = []
 
-    def take(self, place: Place, tokens: Tensor, first: int = 0) -> None:
-        """Copy the tokens (b, n, d) of the texts from `first` on; measure what waits when there is enough."""
+    def take(self, place: Place, tokens: Tensor) -> None:
+        """Copy the tokens (b, n, d) of the texts; measure what waits when there is enough."""
         if self._layers is not None and place.layer not in self._layers:
             return
-        for text, given in enumerate(tokens.detach(), start=first):
+        for text, given in enumerate(tokens.detach()):
             real = self._real[text]
             self._waiting.append(_Taken(place, text, given.clone() if real is None else given[real]))
         if sum(one.tokens.numel() for one in self._waiting) >= NUMBERS_AT_ONCE:
@@ -120,19 +89,9 @@ class DepthMeasurement:
     def _measure(self) -> None:
         waiting, self._waiting = self._waiting, []
         self._found += _measured(waiting, self._names, self._without_sinks)
-        if self._step is not None:
-            for _ in waiting:
-                self._step(1)
 
 
-def measure_one(place: Place, text: int, tokens: Tensor, names: list[str], without_sinks: bool = True) -> Measured:
-    """All measures of one text (n, d) at one place."""
-    return _measured([_Taken(place, text, tokens)], {text: names}, without_sinks)[0]
-
-
-def _measured(
-    taken: Sequence[_Taken], names: Sequence[list[str]] | Mapping[int, list[str]], without_sinks: bool
-) -> list[Measured]:
+def _measured(taken: Sequence[_Taken], names: Sequence[list[str]], without_sinks: bool) -> list[Measured]:
     sinks = [tuple(find_sinks(one.tokens, one.text, names[one.text])) for one in taken]
     repeated = [at for at, some in enumerate(sinks) if some and without_sinks]
     rest = [_without(taken[at].tokens, [sink.position for sink in sinks[at]]) for at in repeated]

@@ -15,6 +15,7 @@ from rankfall.errors import RequestError, require
 from rankfall.linalg.factored import Factored
 from rankfall.models.blocks import is_norm
 from rankfall.models.replay import Passed, Replay, Site
+from rankfall.models.small import image_shape
 
 
 @final
@@ -67,16 +68,13 @@ def _same_height(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     return padded(left), padded(right)
 
 
-DEFAULT_IMAGE = 32
-
-
 def sample_inputs(model: Any, position: int = 0) -> dict[str, Any]:
     """One token at the given position for a model of text; one blank image for a model of images."""
     accepted = inspect.signature(model.forward).parameters
     device = next(model.parameters()).device
     main = getattr(model, "main_input_name", "input_ids")
     if main == "pixel_values":
-        return {"pixel_values": torch.zeros(1, *_image_shape(model.config), device=device)}
+        return {"pixel_values": torch.zeros(1, *image_shape(model.config), device=device)}
     if "input_ids" not in accepted:
         raise RequestError(
             required="a model that takes input_ids or pixel_values",
@@ -94,12 +92,6 @@ def sample_inputs(model: Any, position: int = 0) -> dict[str, Any]:
     return inputs
 
 
-def _image_shape(config: Any) -> tuple[int, int, int]:
-    size = getattr(config, "image_size", DEFAULT_IMAGE)
-    height, width = (size, size) if isinstance(size, int) else (size[0], size[-1])
-    return int(getattr(config, "num_channels", 3)), int(height), int(width)
-
-
 # Large against any epsilon inside the norm, small against overflow.
 PATTERN_SIZE = 1e4
 
@@ -108,23 +100,16 @@ PATTERN_SIZE = 1e4
 def linear_norms(module: nn.Module) -> Iterator[list[str]]:
     """Inside this context every norm within the module is linear; yields the names of those that ran."""
     ran: list[str] = []
-    handles = []
 
-    def replace(name: str, norm: nn.Module) -> Any:
-        def hook(_: nn.Module, args: tuple[Any, ...], __: Any) -> Tensor:
-            ran.append(name)
-            return linear_part(norm, args[0])
+    def replace(norm: nn.Module, args: tuple[Any, ...], _: Any) -> Tensor:
+        ran.append(names[norm])
+        return linear_part(norm, args[0])
 
-        return norm.register_forward_hook(hook)
-
-    for name, inner in module.named_modules():
-        if is_norm(inner):
-            handles.append(replace(name, inner))
-    try:
+    names = {inner: name for name, inner in module.named_modules() if is_norm(inner)}
+    with contextlib.ExitStack() as hooks:
+        for norm in names:
+            hooks.callback(norm.register_forward_hook(replace).remove)
         yield ran
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def linear_part(norm: nn.Module, given: Tensor) -> Tensor:
@@ -231,7 +216,7 @@ def _answers(replay: Replay, rows: Tensor, packed: bool) -> _Answers:
         padding = -count % length
         tokens = torch.cat([rows, rows.new_zeros(padding, width)]).reshape(-1, length, width)
         passed = replay.run(tokens)
-        return _Answers(*(_all_tokens(part)[:count] for part in _parts(passed)))
+        return _Answers(*(part.transpose(1, 2).flatten(0, 1)[:count] for part in _parts(passed)))
     tokens = rows[:, None].expand(count, length, width)
     context = None
     if replay.site.context_name is not None:
@@ -243,10 +228,6 @@ def _answers(replay: Replay, rows: Tensor, packed: bool) -> _Answers:
 
 def _parts(passed: Passed) -> tuple[Tensor, Tensor, Tensor]:
     return passed.query, passed.key, passed.value
-
-
-def _all_tokens(part: Tensor) -> Tensor:
-    return part.transpose(1, 2).flatten(0, 1)
 
 
 def _replay_error(replay: Replay) -> float:

@@ -243,15 +243,10 @@ def _bounded(elements: int, modules: int) -> Iterator[None]:
         if made["modules"] > modules:
             raise _outgrown(f"a configuration that asks for more than {modules:,} modules")
 
-    handles = [
-        register_module_parameter_registration_hook(count_parameter),
-        register_module_module_registration_hook(count_module),
-    ]
-    try:
+    with contextlib.ExitStack() as hooks:
+        hooks.callback(register_module_parameter_registration_hook(count_parameter).remove)
+        hooks.callback(register_module_module_registration_hook(count_module).remove)
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _outgrown(got: str) -> RequestError:

@@ -97,9 +97,9 @@ def _whole_numbers(value: Any) -> bool:
     )
 
 
-def _unsound(path: Path, got: str) -> RequestError:
+def _unsound(path: Path, got: str, kind: str = "safetensors") -> RequestError:
     return RequestError(
-        required=f"a sound safetensors file {path.name}",
+        required=f"a sound {kind} file {path.name}",
         got=got,
         remedy="download or convert the model again; nothing was loaded",
     )
@@ -173,11 +173,7 @@ class _Reader:
         self.path, self.file, self.size = path, file, size
 
     def unsound(self, got: str) -> RequestError:
-        return RequestError(
-            required=f"a sound GGUF file {self.path.name}",
-            got=got,
-            remedy="download the model again; nothing was loaded",
-        )
+        return _unsound(self.path, got, "GGUF")
 
     def take(self, count: int) -> bytes:
         data = self.file.read(count)
