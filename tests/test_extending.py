@@ -77,8 +77,8 @@ def pytest_sessionfinish():
         json.dump(ENDED, file)
 """
 
-# Each verb's exit status is its own. The process ends without unloading: with the libraries of all verbs in it, PyTorch's
-# and Arrow's among them, unloading aborts now and then, which no process with one verb does.
+# Every verb's exit status is asserted inside. The process then ends at once: after many verbs in one process, unloading
+# their libraries has aborted it now and then (cause not found), and nobody runs them so.
 CALLS = """
 import contextlib, io, json, os, sys
 import torch, rankfall
