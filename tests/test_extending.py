@@ -77,7 +77,7 @@ def pytest_sessionfinish():
         json.dump(ENDED, file)
 """
 
-# Every verb's exit status is asserted inside. The process then ends at once: after many verbs in one process, unloading
+# Every verb's exit status is asserted inside. The process then ends at once: after many verbs in one, unloading
 # their libraries has aborted it now and then (cause not found), and nobody runs them so.
 CALLS = """
 import contextlib, io, json, os, sys
