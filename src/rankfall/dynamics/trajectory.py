@@ -43,7 +43,7 @@ def fitting_threads(numbers: int) -> Iterator[None]:
         torch.set_num_threads(allowed)
 
 
-DEFAULT_MEASURES = ("rank", "effective_rank", "stable_rank", "mean_abs_cosine", "min_singular_value")
+DEFAULT_MEASURES = tuple(one.name for one in MEASURES if one.simulated)
 # Token matrices held until they are measured together take at most this many numbers.
 HELD_NUMBERS = 4_000_000
 # For mu alone no more than fits into a processor's cache: fresh memory costs more than the arithmetic.

@@ -41,7 +41,8 @@ NUMBERS_AT_ONCE = 1 << 20
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class Measure:
-    """A named function of tokens. `degree` is the power with which it grows when all tokens are scaled."""
+    """A named function of tokens. `degree` is the power with which it grows when all tokens are scaled; `simulated`
+    says whether a simulation records it at every layer when nothing else is asked for."""
 
     name: str
     definition: str
@@ -50,6 +51,7 @@ class Measure:
     range: Range
     invariances: frozenset[Invariance]
     degree: int = 0
+    simulated: bool = True
 
     def __post_init__(self) -> None:
         object.__setattr__(
@@ -139,6 +141,7 @@ MU = Measure(
     range=size_range,
     invariances=frozenset({"permutation", "rotation", "translation"}),
     degree=1,
+    simulated=False,
 )
 
 RELATIVE_MU = Measure(
@@ -148,6 +151,7 @@ RELATIVE_MU = Measure(
     reference=lambda x: _over(np.linalg.norm(x - x.mean(axis=0)), np.linalg.norm(x)),
     range=share_range,
     invariances=SHAPE_ONLY,
+    simulated=False,
 )
 
 
@@ -192,6 +196,7 @@ PARTICIPATION_RATIO = Measure(
     reference=lambda x: _over(1.0, (_shares(x) ** 2).sum()),
     range=rank_range,
     invariances=SHAPE_ONLY,
+    simulated=False,
 )
 
 
@@ -234,6 +239,7 @@ MAX_SINGULAR_VALUE = Measure(
     range=size_range,
     invariances=SIZE_TOO,
     degree=1,
+    simulated=False,
 )
 
 RANK_ONE_RESIDUAL = Measure(
@@ -244,6 +250,7 @@ RANK_ONE_RESIDUAL = Measure(
     range=size_range,
     invariances=SIZE_TOO,
     degree=1,
+    simulated=False,
 )
 
 LARGEST_TOKEN_SHARE = Measure(
@@ -253,6 +260,7 @@ LARGEST_TOKEN_SHARE = Measure(
     reference=lambda x: _over(max(row @ row for row in x), (x**2).sum()),
     range=share_range,
     invariances=SHAPE_ONLY,
+    simulated=False,
 )
 
 
