@@ -7,18 +7,12 @@ import math
 import numpy as np
 import pytest
 import torch
+from tests.formulas import soft_error_asymptotic
 from tests.sampling import assert_within, draw_problem, mean_and_error
 
 from rankfall.errors import RequestError
 from rankfall.mechanism.heads import Heads, attention
-from rankfall.theory.biased import (
-    biased_floor,
-    biased_heads_needed,
-    biased_spectrum,
-    breakpoints,
-    norm_statement,
-    soft_error_asymptotic,
-)
+from rankfall.theory.biased import biased_floor, biased_heads_needed, biased_spectrum, breakpoints, norm_statement
 from rankfall.theory.harmonics import dimension, gegenbauer_at
 from rankfall.theory.targets import biased_target, oscillating_breakpoints, uniform_sphere
 

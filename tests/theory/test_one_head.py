@@ -7,17 +7,13 @@ import math
 import pytest
 import torch
 from scipy.special import zeta
+from tests.formulas import full_rank_asymptotic
 from tests.sampling import assert_within, draw_problem
 
 from rankfall.errors import RequestError
 from rankfall.mechanism.heads import Heads, attention
 from rankfall.theory.harmonics import expected_largest_coordinate, expected_maximum
-from rankfall.theory.one_head import (
-    M0,
-    full_rank_asymptotic,
-    full_rank_error,
-    many_points_asymptotic,
-)
+from rankfall.theory.one_head import M0, full_rank_error, many_points_asymptotic
 from rankfall.theory.targets import nearest_neighbour, uniform_sphere
 
 M2 = 1.5 * float(zeta(3)) - math.pi**2 / 6

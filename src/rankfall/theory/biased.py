@@ -17,28 +17,15 @@ from scipy.special import gammaln
 from rankfall.errors import require, require_count
 from rankfall.theory.harmonics import Floats, cumulative, density_at_zero, log_dimension, require_degree, require_dim
 from rankfall.theory.head_bounds import smallest_count
-from rankfall.theory.one_head import M0
 from rankfall.theory.targets import oscillating_breakpoints
 
 WIDEST = 64
-ERROR_OF_STATEMENT = 1 / 40
 
 
 def breakpoints(dim: int) -> Floats:
     """b_j / sqrt2 = -1 + 2j/(m+1), j = 1..m, m = 2d^2: evenly spaced over the range of t."""
     require_dim(dim)
     return oscillating_breakpoints(dim).double().numpy() / math.sqrt(2)
-
-
-def soft_error_asymptotic(dim: int, scale: float) -> float:
-    """Error of the exact sum when its heads are softmax of scale c: (4(ln2-1/2)/c) sum_j f_s(b_j), for c*spacing >=
-    10.
-
-    f_s(b) = f_d(b/sqrt2)/sqrt2 is the density of s.
-    """
-    t = breakpoints(dim)
-    density = density_at_zero(dim) * (1 - t**2) ** ((dim - 3) / 2) / math.sqrt(2)
-    return 4 * M0 / scale * float(density.sum())
 
 
 @dataclass(frozen=True)

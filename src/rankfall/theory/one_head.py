@@ -33,14 +33,6 @@ def full_rank_error(dim: int, scale: float) -> float:
     return 2 * average(lambda t: expit(-math.sqrt(2) * scale * t) ** 2, dim, width=1 / scale)
 
 
-def full_rank_asymptotic(dim: int, scale: float) -> float:
-    """2 sqrt2 f_d(0) (ln2 - 1/2)/c ~ 0.218 sqrt(d)/c: the limit for large c and, for d >= 3, an upper bound at
-    every c.
-    """
-    _require_scale(scale)
-    return 2 * math.sqrt(2) * density_at_zero(dim) * M0 / scale
-
-
 def many_points_asymptotic(dim: int, scale: float, points: int, *, independent: bool = False) -> float:
     """Large-c error for N points, (2 (ln2-1/2)/c) G; needs c well above sqrt(d log N). Three-way ties add O(1/c^2).
 
