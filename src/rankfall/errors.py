@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 class RequestError(ValueError):
     """A wrong request. Its message is one line in three parts, and the command line prints nothing else."""
@@ -17,6 +19,12 @@ def require(condition: bool, *, required: str, got: object, remedy: str) -> None
     """Raise a `RequestError` unless the condition holds."""
     if not condition:
         raise RequestError(required=required, got=got, remedy=remedy)
+
+
+def require_one_of(what: str, value: str, choices: Iterable[str]) -> None:
+    """One of a few names that are no registry of their own."""
+    known = tuple(choices)
+    require(value in known, required=f"{what} among {', '.join(known)}", got=value, remedy=f"for example {known[0]}")
 
 
 def require_count(name: str, value: int, *, least: int = 1) -> int:

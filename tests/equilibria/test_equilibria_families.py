@@ -279,7 +279,7 @@ def test_choice_prefers_conditioning_and_honours_stability() -> None:
         (lambda: build_equilibrium(0, 3, 1), "the number of tokens to be a whole number"),
         (lambda: build_equilibrium(30, 20, 10, stable=True), "a rank of at most 9 for a strictly stable"),
         (lambda: build_equilibrium(8, 6, 4, family="past", stable=True), "strictly stable member of family past"),
-        (lambda: build_equilibrium(8, 6, 4, family="moon"), "a family of equilibria among star, window"),
+        (lambda: build_equilibrium(8, 6, 4, family="moon"), "a family among star, window"),
         (lambda: build_equilibrium(64, 40, 20, family="past"), "a rank of at most 0 for family past"),
         (lambda: equilibrium_under("layer", 4, 3, 3), "a rank of at most 2 under LayerNorm"),
         (lambda: equilibrium_under("none", 4, 3, 3), "a norm among unit, layer"),

@@ -97,7 +97,7 @@ def test_predicted_plateaus() -> None:
     [
         (
             lambda: draw_heads("round", 8, 4),
-            "a design .* among independent, aligned, signed or tilted; got round",
+            "a design .* among independent, aligned, signed, tilted; got round",
         ),
         (lambda: draw_heads("signed", 8, 0), "the number of heads H to be a whole number of at least 1; got 0"),
         (lambda: predicted_error("tilted", 8, 4), "a design with a prediction"),

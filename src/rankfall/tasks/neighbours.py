@@ -9,7 +9,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from rankfall.errors import require, require_count
+from rankfall.errors import require
 from rankfall.tasks.base import Draws, Sample, SeparateQueries, Task, on_sphere, orthonormal_frame
 from rankfall.theory.targets import farthest_neighbour, nearest_neighbour
 
@@ -24,10 +24,6 @@ class Nearest(SeparateQueries):
     @classmethod
     def examples(cls) -> Sequence[tuple[Self, int, int]]:
         return [(cls(), 2, 8), (cls(), 3, 4)]
-
-    def check(self, points: int, dim: int) -> None:
-        require_count("points", points, least=2)
-        require_count("dim", dim, least=2)
 
     def sample(self, draws: Draws, batch: int, points: int, dim: int) -> Sample:
         frame = self.draw_points(draws, batch, points, dim)
@@ -48,10 +44,6 @@ class Farthest(Task):
     @classmethod
     def examples(cls) -> Sequence[tuple[Self, int, int]]:
         return [(cls(), 2, 8), (cls(), 5, 3)]
-
-    def check(self, points: int, dim: int) -> None:
-        require_count("points", points, least=2)
-        require_count("dim", dim, least=2)
 
     def scored(self, points: int, dim: int) -> Tensor:
         return torch.ones(points, dim)

@@ -81,8 +81,7 @@ def _mean_sign(dim: int, b: Floats) -> float:
 
 
 def biased_floor(dim: int, rank: int, heads: int) -> float:
-    """Least error of any H standard heads of rank r on the oscillating target: (3.1) with E_l in place of eta_l^2,
-    all l.
+    """Least error of any H standard heads of rank r on the oscillating target: (3.1) with E_l for eta_l^2, all l.
 
     Same hypotheses as the bound on the nearest neighbour (any values, biases on the points); no norm enters.
     """
@@ -99,9 +98,7 @@ def biased_floor(dim: int, rank: int, heads: int) -> float:
 
 
 def biased_heads_needed(dim: int, rank: int, error: float) -> int:
-    """No layer of rank-r heads reaches `error` on the oscillating target with fewer heads; 2d^2+1 full-rank ones
-    do.
-    """
+    """No layer of rank-r heads reaches `error` on the oscillating target with fewer; 2d^2+1 full-rank heads do."""
     require(
         0 < error <= 0.5,
         required="an error in (0, 0.5], the upper end being the error without any useful head",
@@ -119,29 +116,14 @@ class NormStatement:
     The constant c is not given in the paper, so this is not a bound: it is the c at which the statement would bind.
     """
 
-    dim: int
-    rank: int
-    heads: int
-    value_norm: float
-
-    @property
-    def log_quantity(self) -> float:
-        """log( d H max||V||^2 ): what the statement compares."""
-        return math.log(self.dim * self.heads) + 2 * math.log(self.value_norm)
-
-    @property
-    def deciding_constant(self) -> float:
-        """The statement forbids errors below 1/40 here exactly when its unknown c is above this; infinite at r =
-        d.
-        """
-        gap = self.dim - self.rank
-        return self.log_quantity / gap if gap else math.inf
+    log_quantity: float
+    """log( d H max||V||^2 ): what the statement compares."""
+    deciding_constant: float
+    """The statement forbids errors below 1/40 here exactly when its unknown c is above this; infinite at r = d."""
 
 
 def norm_statement(dim: int, rank: int, heads: int, value_norm: float) -> NormStatement:
-    """A-thm4's comparison for a layer whose largest value matrix has operator norm `value_norm`; constants not
-    given.
-    """
+    """A-thm4's comparison, without its constants, for a layer whose largest value matrix has norm `value_norm`."""
     require_dim(dim)
     require_count("the number of heads H", heads)
     require(1 <= rank <= dim, required=f"a rank r between 1 and d = {dim}", got=rank, remedy="lower r")
@@ -151,4 +133,5 @@ def norm_statement(dim: int, rank: int, heads: int, value_norm: float) -> NormSt
         got=value_norm,
         remedy="give max ||V_h||",
     )
-    return NormStatement(dim, rank, heads, value_norm)
+    log_quantity = math.log(dim * heads) + 2 * math.log(value_norm)
+    return NormStatement(log_quantity, log_quantity / (dim - rank) if rank < dim else math.inf)

@@ -56,9 +56,7 @@ def target_overlap_cut(dim: int, top: int = KERNEL_DEGREE) -> float:
 
 
 def vote_moments(dim: int) -> tuple[float, float]:
-    """B1 = (2/pi) E asin|t| and B2 = (4/pi^2) E asin^2 t: what heads with q = k agree on with f and among
-    themselves.
-    """
+    """B1 = (2/pi) E asin|t| and B2 = (4/pi^2) E asin^2 t: how far heads with q = k agree with f and each other."""
     require_dim(dim)
     first = 2 / math.pi * average(np.arcsin, dim)
     second = 4 / math.pi**2 * average(lambda t: np.arcsin(t) ** 2, dim)

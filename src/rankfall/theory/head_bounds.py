@@ -131,9 +131,7 @@ class Floor:
 
 
 def mse_floor(heads_class: HeadClass, heads: int, top: int = DEFAULT_TOP) -> Floor:
-    """The least error of any `heads` heads of the class, and the error of none; degrees above `top` in one safe
-    term.
-    """
+    """The least error of any `heads` heads of the class, and of none; degrees above `top` in one safe term."""
     require_count("the number of heads H", heads)
     baseline = floor_value(heads_class, 0, top)
     return Floor(heads_class, heads, max(0.0, floor_value(heads_class, heads, top)), baseline)

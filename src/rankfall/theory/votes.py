@@ -20,7 +20,8 @@ def head_success(overlap: Floats) -> Floats:
     return np.asarray(0.5 + np.arcsin(np.abs(overlap)) / math.pi)
 
 
-def _require_odd(heads: int) -> None:
+def require_odd(heads: int) -> None:
+    """Heads that never tie in a vote between two points."""
     require_count("the number of heads H", heads)
     require(
         heads % 2 == 1,
@@ -33,7 +34,7 @@ def _require_odd(heads: int) -> None:
 def majority_error(dim: int, heads: int) -> float:
     """P_err = int f_d(t) P(Bin(H, p(t)) <= (H-1)/2) dt for odd H; the mean squared error of the vote is 2 P_err."""
     require_dim(dim)
-    _require_odd(heads)
+    require_odd(heads)
     half = (heads + 1) / 2
     return average(lambda t: betainc(half, half, 1 - head_success(t)), dim, width=1 / math.sqrt(heads))
 

@@ -71,9 +71,7 @@ def error_curve(
     cache_bytes: int | None = None,
     progress: Progress = silent,
 ) -> list[Fit]:
-    """The same for the first 1, 2, 4, ... of the heads: tiles are made once, so the curve costs little more than
-    its end.
-    """
+    """The same for the first so many heads each: tiles are made once, so the curve costs little more than its end."""
     kernel = VoteKernel(queries, keys, cache_bytes)
     for count in counts:
         require(
