@@ -89,9 +89,9 @@ def test_norm_statement_says_what_it_can() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: biased_spectrum(65), "a width of at most 64 for the oscillating target; got 65"),
+        (lambda: biased_spectrum(65), "the width d to be at most 64; got 65; the oscillating target"),
         (lambda: biased_heads_needed(4, 2, 0.6), r"an error in \(0, 0.5\]"),
-        (lambda: biased_floor(4, 5, 3), "a rank r of at most d = 4; got 5"),
+        (lambda: biased_floor(4, 5, 3), "the rank r to be at most 4; got 5"),
         (lambda: norm_statement(4, 2, 3, 0.0), "a positive, finite norm of the values; got 0.0"),
     ],
 )

@@ -79,7 +79,7 @@ def test_many_points_against_attention(dim: int, points: int, independent: bool)
     ("call", "message"),
     [
         (lambda: full_rank_error(8, 0.0), "the scale c of the scores to be positive and finite; got 0.0"),
-        (lambda: many_points_asymptotic(4, 10.0, 5), "at most d = 4 orthonormal points; got 5"),
+        (lambda: many_points_asymptotic(4, 10.0, 5), "the number of orthonormal points N to be at most 4; got 5"),
     ],
 )
 def test_wrong_requests(call, message: str) -> None:

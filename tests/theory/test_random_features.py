@@ -101,7 +101,7 @@ def test_predicted_plateaus() -> None:
         ),
         (lambda: draw_heads("signed", 8, 0), "the number of heads H to be a whole number of at least 1; got 0"),
         (lambda: predicted_error("tilted", 8, 4), "a design with a prediction"),
-        (lambda: error_curve(*draw_heads("signed", 8, 4), [5]), "head counts between 1 and 4; got 5"),
+        (lambda: error_curve(*draw_heads("signed", 8, 4), [5]), "the number of heads to be at most 4; got 5"),
         (lambda: fit(2 * draw_heads("signed", 8, 4)[0], draw_heads("signed", 8, 4)[1]), "queries to be unit vectors"),
     ],
 )

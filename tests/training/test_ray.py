@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import sys
 import threading
@@ -87,5 +86,5 @@ def test_a_missing_ray_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_unknown_engine_is_refused() -> None:
-    with pytest.raises(RequestError, match=rf"an engine among {re.escape(ENGINES.choices)}; got slurm"):
+    with pytest.raises(RequestError, match="an engine among local, ray; got slurm"):
         ENGINES["slurm"](Options())

@@ -106,12 +106,7 @@ class WeightRecipe:
         require_count("the number of heads", self.heads)
         require_one_of("query/key weights", self.query_key, ALL_QUERY_KEYS)
         require_one_of("value weights", self.value, ALL_VALUES)
-        require(
-            1 <= self.head_rank <= self.width,
-            required=f"a head rank between 1 and the width {self.width}",
-            got=self.head_rank,
-            remedy="lower the rank or raise the width",
-        )
+        require_count("the rank of a head", self.head_rank, most=self.width, remedy="raise the width")
 
     @property
     def head_rank(self) -> int:

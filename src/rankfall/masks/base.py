@@ -68,6 +68,12 @@ class Mask(ABC):
     name: ClassVar[str]
     meaning: ClassVar[str]
 
+    def __post_init__(self) -> None:
+        """Whole-number parameters count something, from one on; a mask with others checks them itself."""
+        for one in fields(self):
+            if one.type in ("int", int):
+                require_count(f"the {self.name} mask's {one.name}", getattr(self, one.name))
+
     @classmethod
     def examples(cls) -> tuple[Mask, ...]:
         """What every test of masks runs on, the one that the page starts with first.
@@ -148,9 +154,9 @@ def _row_numbers(allowed: Tensor) -> list[int]:
         row = allowed[place].int()
         count, leading = int(row.sum()), int(row.cumprod(0).sum())
         found |= {count, count - 1, leading}
-        for onward in (row[place:], row[: place + 1].flip(0)):
-            run = int(onward.cumprod(0).sum())
-            others = onward[1:].nonzero()
+        for side in (row[place:], row[: place + 1].flip(0)):
+            run = int(side.cumprod(0).sum())
+            others = side[1:].nonzero()
             found |= {run, run - 1, int(others[0]) + 1 if len(others) else run}
     return sorted(found - {0})
 

@@ -9,7 +9,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from rankfall.errors import require
+from rankfall.errors import require_count
 from rankfall.tasks.base import Draws, Sample, SeparateQueries, Task, on_sphere, orthonormal_frame
 from rankfall.theory.targets import farthest_neighbour, nearest_neighbour
 
@@ -62,12 +62,7 @@ class Orthonormal(Nearest):
 
     def check(self, points: int, dim: int) -> None:
         super().check(points, dim)
-        require(
-            points <= dim,
-            required=f"at most as many orthonormal points as dimensions, {dim}",
-            got=f"{points} points",
-            remedy="use points=2, the theory's form, or a larger dim",
-        )
+        require_count("points", points, least=2, most=dim, remedy="orthonormal points number no more than dimensions")
 
     def draw_points(self, draws: Draws, batch: int, points: int, dim: int) -> Tensor:
         return orthonormal_frame(draws.normal(0, batch, points, dim))

@@ -51,13 +51,8 @@ def biased_spectrum(dim: int, top: int | None = None) -> BiasedSpectrum:
     P^(d+2) is the Gegenbauer polynomial of dimension d+2. The recurrence carries sqrt(N(d,l)) along with it: N
     overflows and P vanishes, their product stays of order one. Three quarters of the energy lie below degree pi d^2.
     """
-    require_dim(dim)
-    require(
-        dim <= WIDEST,
-        required=f"a width of at most {WIDEST} for the oscillating target",
-        got=dim,
-        remedy="its spectrum has some 100 d^2 degrees and 2 d^2 breakpoints",
-    )
+    costs = "the oscillating target's spectrum has some 100 d^2 degrees and 2 d^2 breakpoints"
+    require_count("the width d", dim, least=2, most=WIDEST, remedy=costs)
     top = require_degree(min(125 * dim**2, 60_000) if top is None else top)
     b = breakpoints(dim)
     signs = 1.0 - 2.0 * (np.arange(1, len(b) + 1) % 2)
@@ -86,8 +81,7 @@ def biased_floor(dim: int, rank: int, heads: int) -> float:
     Same hypotheses as the bound on the nearest neighbour (any values, biases on the points); no norm enters.
     """
     spectrum = biased_spectrum(dim)
-    require_count("the rank r", rank)
-    require(rank <= dim, required=f"a rank r of at most d = {dim}", got=rank, remedy="lower r")
+    require_count("the rank r", rank, most=dim)
     if rank == dim:
         return 0.0
     l = np.arange(spectrum.top + 1)  # noqa: E741
@@ -126,7 +120,7 @@ def norm_statement(dim: int, rank: int, heads: int, value_norm: float) -> NormSt
     """A-thm4's comparison, without its constants, for a layer whose largest value matrix has norm `value_norm`."""
     require_dim(dim)
     require_count("the number of heads H", heads)
-    require(1 <= rank <= dim, required=f"a rank r between 1 and d = {dim}", got=rank, remedy="lower r")
+    require_count("the rank r", rank, most=dim)
     require(
         value_norm > 0 and math.isfinite(value_norm),
         required="a positive, finite norm of the values",

@@ -44,12 +44,8 @@ def many_points_asymptotic(dim: int, scale: float, points: int, *, independent: 
     require_count("the number of points N", points, least=2)
     peak = density_at_zero(dim)
     if not independent:
-        require(
-            points <= dim,
-            required=f"at most d = {dim} orthonormal points",
-            got=points,
-            remedy="lower N, or take independent points",
-        )
+        remedy = "lower N, or take independent points"
+        require_count("the number of orthonormal points N", points, least=2, most=dim, remedy=remedy)
         tie = math.sqrt(2 * math.pi) * peak * expected_maximum(points)
     else:
         angle, weight = panels(np.linspace(-math.pi / 2, math.pi / 2, 65))

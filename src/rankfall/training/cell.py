@@ -72,7 +72,7 @@ class Cell:
         for name in ("points", "dim", "layers", "rank", "multiplier", "feed_forward", "batch", "steps"):
             require_count(name, getattr(self, name))
         require_count("position_width", self.position_width)
-        require_count("seed", self.seed, least=0)
+        require_count("seed", self.seed, least=0, most=2**63 - 1, remedy="0, 1, 2 are independent streams")
         if self.value_rank is not None:
             require_count("value_rank", self.value_rank)
         parse_norm(self.norm)
@@ -110,12 +110,6 @@ class Cell:
             required=f"steps in multiples of {CHUNK}, after which metrics are taken and the schedule steps",
             got=f"steps={self.steps}",
             remedy=f"for example {max(1, round(self.steps / CHUNK)) * CHUNK}",
-        )
-        require(
-            self.seed < 2**63,
-            required="a seed below 2^63",
-            got=self.seed,
-            remedy="seeds such as 0, 1, 2 are independent streams",
         )
         self.task_object.check(self.points, self.dim)
         self._check_mask()
