@@ -125,7 +125,7 @@ def test_help_names_every_family_and_gives_an_example(capsys: pytest.CaptureFixt
         (("--rank", "9"), "a rank of at most 4"),
         (("--tokens", "0"), "the number of tokens"),
         (("--dim", "-1"), "the width"),
-        (("--family", "moon"), "a family of equilibria among"),
+        (("--family", "moon"), "a family among"),
         (("--norm", "none"), "a norm among unit, layer"),
         (("--norm", "layer", "--rank", "4"), "at most 3 under LayerNorm"),
         (("--tokens", "30", "--dim", "20", "--rank", "12", "--stable"), "at most 9 for a strictly stable"),

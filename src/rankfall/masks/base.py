@@ -22,7 +22,7 @@ from rankfall.errors import RequestError, require, require_count
 
 @dataclass(frozen=True)
 class MaskFacts:
-    """What the theorems ask of a mask's graph.
+    """What the theorems require of a mask's graph.
 
     A root is a token from which every token is reached. The radius is the least eccentricity of a root (None
     without a root); the diameter is the longest distance between any two tokens (None unless strongly connected).

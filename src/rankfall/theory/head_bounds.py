@@ -228,7 +228,7 @@ def _sum(spectrum: SignSpectrum, covered: np.ndarray, tail_missing: float, skip:
 
 @functools.lru_cache(maxsize=100_000)
 def _sizes(dim: int, rank: int, degree: int) -> tuple[int, int, int, int]:
-    """N(d,l), m(r,l+2) and the same at the next odd degree: asked for again at every step of a bisection."""
+    """N(d,l), m(r,l+2) and the same at the next odd degree: needed again at every step of a bisection."""
     following = degree + 2
     return (
         dimension(dim, degree),

@@ -33,7 +33,7 @@ def other_eigenvalues(mask: Mask, n: int) -> np.ndarray:
     makes causal masks exact although their U has long Jordan chains that no eigenvalue routine survives.
     For components beyond 2048 tokens only the two largest eigenvalues are found.
     """
-    # A mask given as a matrix can be changed under our hands; the others are what their numbers say.
+    # A mask given as a matrix can be changed by its owner; the others are given by their numbers.
     return _eigenvalues(mask, n) if isinstance(mask, Explicit) else _remembered_eigenvalues(mask, n)
 
 
