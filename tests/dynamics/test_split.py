@@ -26,14 +26,14 @@ def test_tokens_come_back_and_mu_is_mu() -> None:
     torch.testing.assert_close(state.tokens(), tokens, rtol=1e-12, atol=0)
     found = measure(tokens, ["mu", "relative_mu"])
     torch.testing.assert_close(state.log_mu().exp(), found["mu"], rtol=1e-12, atol=0)
-    torch.testing.assert_close(state.log_spread()[1].exp(), found["relative_mu"], rtol=1e-12, atol=0)
+    torch.testing.assert_close(state.log_relative_mu().exp(), found["relative_mu"], rtol=1e-12, atol=0)
 
 
 def test_equal_and_zero_tokens_have_no_residual() -> None:
     for tokens in (torch.ones(1, 4, 2, dtype=torch.float64), torch.zeros(1, 4, 2, dtype=torch.float64)):
         state = split(tokens)
         assert float(state.log_mu()) == -math.inf
-        assert float(state.log_spread()[1]) == -math.inf
+        assert float(state.log_relative_mu()) == -math.inf
         assert torch.equal(state.tokens(), tokens)
 
 

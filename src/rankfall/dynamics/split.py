@@ -71,8 +71,12 @@ class Split:
         """log ||X - 1 1^T X / N||_F; -inf where all tokens are exactly equal."""
         return self.log_spread()[0]
 
+    def log_relative_mu(self) -> Float[Tensor, b]:
+        """log(mu(X) / ||X||_F); -inf where the tokens are equal or zero."""
+        return self.log_spread()[1]
+
     def log_spread(self) -> tuple[Float[Tensor, b], Float[Tensor, b]]:
-        """log mu(X) and log(mu(X) / ||X||_F), the latter -inf where the tokens are equal or zero."""
+        """Both of the above."""
         mean = self.residual.mean(dim=-2, keepdim=True)
         spread = self.log_ratio + torch.linalg.vector_norm(self.residual - mean, dim=(-2, -1)).log()
         centre = self.common + self.log_ratio.exp()[:, None] * mean[:, 0]

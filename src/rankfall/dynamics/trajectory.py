@@ -15,7 +15,7 @@ from rankfall.catalogue import MEASURES
 from rankfall.dynamics.mixing import MaskPlan, Masks
 from rankfall.dynamics.ordinary import OrdinaryFloor, OrdinaryRoute
 from rankfall.dynamics.split import Split, joined, split
-from rankfall.dynamics.split_attention import split_step
+from rankfall.dynamics.split_attention import NEGLIGIBLE_LOG, Layer, flat_stretch, scores_negligible, split_step
 from rankfall.dynamics.step import PURE_ATTENTION, Rule
 from rankfall.dynamics.weights import Weights
 from rankfall.errors import RequestError, require, require_count
@@ -75,13 +75,13 @@ class MeasureTable:
         self._columns: dict[str, Tensor] = {}
         self._filled = 0
 
-    def record(self, layer: int, state: Split) -> None:
-        """Take down this layer."""
-        self.layers.append(layer)
+    def record(self, layers: Sequence[int], states: Split) -> None:
+        """Take down these layers, whose states stand one behind the other: (layers * b) samples."""
+        self.layers += layers
         if self.keep_tokens:
-            self.kept.append(state.tokens().cpu())
-        self._held.append(state)
-        self._held_numbers += state.residual.numel()
+            self.kept.append(states.tokens().unflatten(0, (len(layers), -1)).cpu())
+        self._held.append(states)
+        self._held_numbers += states.residual.numel()
         if self._held_numbers >= self._most_held:
             self._measure()
 
@@ -117,6 +117,56 @@ class MeasureTable:
             table = self._columns.setdefault(name, torch.empty(self.rows, self.batch, dtype=torch.float64))
             table[self._filled : end] = values.reshape(-1, self.batch)
         self._filled = end
+
+
+# A stretch's states are all held at once: at most so many, and of so many numbers that they stay near the processor.
+STRETCH_LAYERS = 64
+STRETCH_NUMBERS = 1_048_576
+
+
+@final
+class Stepper:
+    """Split tokens through `layers` layers of these weights and masks."""
+
+    def __init__(self, weights: Weights, plan: MaskPlan, rule: Rule, layers: int) -> None:
+        self.weights, self.plan, self.rule, self.layers = weights, plan, rule, layers
+        self.bare = rule.norm.identity and rule.residual == 0
+        self._next_try = 0
+
+    def advance(self, layer: int, state: Split, single: bool = False) -> Split:
+        """The states after layer + 1, layer + 2, ...: one, or as many as a stretch holds; (layers * b) samples."""
+        states = None if single else self._stretch(layer, state)
+        return split_step(state, self.weights.at(layer), self.plan.at(layer), self.rule) if states is None else states
+
+    def _stretch(self, layer: int, state: Split) -> Split | None:
+        length = min(STRETCH_LAYERS, self.layers - layer, STRETCH_NUMBERS // state.residual.numel())
+        if not self.bare or length < 2 or layer < self._next_try:
+            return None
+        first = self._at(layer)
+        if first is None or first[0].biased or not _averages(state, first):
+            return None
+        layers = [first]
+        for later in range(layer + 1, layer + length):
+            one = self._at(later)
+            if one is None or one[0].biased:
+                break
+            layers.append(one)
+        states = flat_stretch(state, layers)
+        if states is None:
+            self._next_try = layer + STRETCH_LAYERS
+        return states
+
+    def _at(self, layer: int) -> Layer | None:
+        """Weights and mask of a layer in which all samples attend alike."""
+        groups = self.plan.at(layer)
+        return (groups[0].prepared(self.weights.at(layer)), groups[0].mixer) if len(groups) == 1 else None
+
+
+def _averages(state: Split, layer: Layer) -> bool:
+    """Whether a stretch may begin: the residual is lost in the common part, and no score is seen."""
+    if float(state.log_ratio.max()) >= NEGLIGIBLE_LOG:
+        return False
+    return bool(scores_negligible(state.log_size, state.log_ratio, [layer[0]]).all())
 
 
 # Tokens may grow to e^300 before the products in their scores would leave float64.
@@ -177,33 +227,47 @@ def run_layers(
     require_count("thin", thin)
     _check_start(tokens, weights.at(0), rule)
     plan = MaskPlan(masks, tokens.shape[0], tokens.shape[1], tokens.device)
-    recorder = MeasureTable(tuple(measures), 1 + -(-layers // thin), tokens.shape[0], keep_tokens)
+    batch = tokens.shape[0]
+    recorder = MeasureTable(tuple(measures), 1 + -(-layers // thin), batch, keep_tokens)
     beside = OrdinaryRoute(tokens) if ordinary else None
     state = split(tokens, plan.reference())
+    stepper = Stepper(weights, plan, rule, layers)
+    layer = 0
     with fitting_threads(tokens.numel()):
-        recorder.record(0, state)
+        recorder.record([0], state)
         if beside is not None:
             beside.follow(0, state.log_mu())
-        for layer in range(1, layers + 1):
-            heads, groups = weights.at(layer - 1), plan.at(layer - 1)
-            state = split_step(state, heads, groups, rule)
-            if layer % LAYERS_BETWEEN_CHECKS == 0 or layer == layers:
+        while layer < layers:
+            beside_active = beside is not None and beside.active
+            states = stepper.advance(layer, state, single=beside_active)
+            passed = range(layer + 1, layer + 1 + states.batch // batch)
+            state, layer = states.take(slice(-batch, None)), passed[-1]
+            if len(passed) > 1 or layer % LAYERS_BETWEEN_CHECKS == 0 or layer == layers:
                 _check_state(state, layer)
-            if beside is not None and beside.active:
-                beside.advance(heads, groups, rule)
+            if beside is not None and beside_active:
+                beside.advance(weights.at(layer - 1), plan.at(layer - 1), rule)
                 beside.follow(layer, state.log_mu())
             progress("layers", layer / layers)
-            if layer % thin == 0 or layer == layers:
-                recorder.record(layer, state)
+            recorded = [reached for reached in passed if reached % thin == 0 or reached == layers]
+            if recorded:
+                recorder.record(recorded, _of_layers(states, [reached - passed[0] for reached in recorded], batch))
         columns = recorder.columns()
     return Trajectory(
         layers=tuple(recorder.layers),
         columns=columns,
         final=state,
         floors=beside.floors() if beside is not None else None,
-        kept=torch.stack(recorder.kept) if keep_tokens else None,
+        kept=torch.cat(recorder.kept) if keep_tokens else None,
         exact=rule.norm.exact(tokens.shape[-1]),
     )
+
+
+def _of_layers(states: Split, places: list[int], batch: int) -> Split:
+    """Some layers' states out of those that stand one behind the other."""
+    if len(places) * batch == states.batch:
+        return states
+    index = torch.tensor(places, device=states.residual.device)[:, None] * batch
+    return states.take((index + torch.arange(batch, device=index.device)).flatten())
 
 
 def _check_start(tokens: Tensor, heads: Heads, rule: Rule) -> None:

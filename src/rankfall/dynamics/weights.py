@@ -226,6 +226,11 @@ class PreparedHeads:
         return _single(self.query @ expand_groups(self.heads.key, self.heads.heads).mT)
 
     @cached_property
+    def only_score_form(self) -> Float[Tensor, "*b d d"]:
+        """The same of a layer with one head."""
+        return self.score_forms[..., 0, :, :]
+
+    @cached_property
     def log_strength(self) -> float:
         """log of s with |score - row constant| <= s e^(2K + l) (1 + e^l) in normal form, biases left out."""
         norms = [float(torch.linalg.matrix_norm(weight).max()) for weight in (self.query, self.heads.key)]
@@ -233,8 +238,9 @@ class PreparedHeads:
 
     @cached_property
     def log_bias_strength(self) -> float:
-        """log of s with |score from the query bias| <= s e^(K + l), where there is one."""
-        assert self.query_bias is not None
+        """log of s with |score from the query bias| <= s e^(K + l)."""
+        if self.query_bias is None:
+            return -math.inf
         bias = float(torch.linalg.vector_norm(self.query_bias, dim=-1).max())
         key = float(torch.linalg.matrix_norm(self.heads.key).max())
         return self._log(bias * key * self.heads.width**0.5)
