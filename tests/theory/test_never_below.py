@@ -11,6 +11,7 @@ from tests.sampling import STANDARD_ERRORS, draw_problem, mean_and_error
 from torch import Tensor
 
 from rankfall.catalogue import DESIGNS
+from rankfall.mechanism.generalised import GeneralisedHead, generalised_attention
 from rankfall.mechanism.heads import Heads, attention
 from rankfall.theory.head_bounds import HeadClass, mse_floor
 from rankfall.theory.random_features.kernel import draw_heads
@@ -103,7 +104,8 @@ def test_a_trained_generalised_head_comes_close_to_its_bound() -> None:
 
     def squared(batch: int, seed: int) -> Tensor:
         frame, query, nearest = draw_problem(batch, 3, 2, seed)
-        return (value * (mixing(frame @ key, query) @ frame) - nearest).square().sum((-1, -2))
+        head = GeneralisedHead(key, mixing, value * torch.eye(3, dtype=torch.float64))
+        return (generalised_attention([head], frame, query) - nearest).square().sum((-1, -2))
 
     for step in range(120):
         loss = squared(256, 10 + step).mean()
