@@ -57,7 +57,7 @@ def compare(name: str, tokens: int, batch: int, layers: int, device: str) -> dic
     visible = theirs > 1e-10
     difference = float(((ours - theirs).abs() / theirs)[visible].max())
     works: list[Callable[[], object]] = [
-        partial(simulate, start, weights, mask, layers, measures=(), ordinary=False),
+        partial(run_layers, start, weights, mask, layers, measures=(), ordinary=False),
         partial(dense_loop, start, heads, mask, layers),
     ]
     if name == "complete":
@@ -86,7 +86,7 @@ def scaling(device: str, quick: bool) -> list[dict[str, Any]]:
     for varied, tokens, batch, layers in cells:
         start = random_tokens(range(batch), tokens, DIM).to(device)
         weights = DrawnWeights(WeightRecipe(DIM), range(batch), device=device)
-        run = partial(simulate, start, weights, mask, layers, measures=(), thin=layers, ordinary=False)
+        run = partial(run_layers, start, weights, mask, layers, measures=(), thin=layers, ordinary=False)
         taken = seconds(run, device=device, repeats=2)
         rows.append(
             {
@@ -115,7 +115,7 @@ def memory_share(device: str) -> dict[str, Any] | None:
     rows: dict[str, Any] = {"tokens": tokens, "batch": batch, "layers": layers, "peak_bytes_per_second": peak}
     for query_key in ("zero", "random"):
         weights = DrawnWeights(WeightRecipe(DIM, query_key), range(batch), device=device)
-        run = partial(simulate, start, weights, mask, layers, measures=(), thin=layers, ordinary=False)
+        run = partial(run_layers, start, weights, mask, layers, measures=(), thin=layers, ordinary=False)
         taken = seconds(run, device=device, repeats=3)
         least = 2 * 8 * batch * tokens * DIM * layers
         rows[f"{query_key}_ms_per_layer"] = 1e3 * taken / layers

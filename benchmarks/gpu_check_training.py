@@ -70,8 +70,6 @@ def ways(device: str) -> Iterable[Row]:
         for rank in RANKS:
             for way in WAYS:
                 for compile in (False, True):
-                    if way == "unrolled" and (rank > 8 or not compile):
-                        continue
                     yield _attend_row(device, way, rank, tokens, batch, compile)
 
 
@@ -131,12 +129,12 @@ def profile(device: str) -> Iterable[Row]:
         stack.batches.fill(0)
         with matmul_precision(True):
             for _ in range(3):
-                stack.step_plainly()
+                stack.program.step()
             torch.cuda.synchronize()
             activities = [torch.profiler.ProfilerActivity.CUDA, torch.profiler.ProfilerActivity.CPU]
             with torch.profiler.profile(activities=activities) as recorded:
                 for _ in range(5):
-                    stack.step_plainly()
+                    stack.program.step()
                 torch.cuda.synchronize()
         kernels = [event for event in recorded.key_averages() if event.device_type.name == "CUDA"]
         for event in sorted(kernels, key=lambda e: -e.self_device_time_total)[:14]:

@@ -22,7 +22,7 @@ import torch
 from rankfall.provenance import provenance
 from rankfall.training import attention_seam
 from rankfall.training.cell import Cell
-from rankfall.training.parameters import parameter_count
+from rankfall.training.parameters import layout
 from rankfall.training.plan import step_flops
 from rankfall.training.stack import Stack
 
@@ -104,7 +104,7 @@ def step_ms(layers: int, multiplier: int, rank: int, way: str, steps: int) -> fl
 def floors(cell: Cell, rates: dict[str, float]) -> dict[str, float]:
     """Operations and bytes of a step, and the times they cannot undercut."""
     operations = step_flops(cell)
-    state = 4 * (6 * parameter_count(cell) + 2 * cell.batch * cell.tokens * cell.dim)
+    state = 4 * (6 * layout(cell).parameters + 2 * cell.batch * cell.tokens * cell.dim)
     # Of each (tokens, columns) tensor: q, k, v, output written and read; the output's gradient written and read; q,
     # k, v read again and the output once more, for its weights; three gradients written and read.
     tensor = 4 * cell.batch * cell.tokens * cell.heads * cell.rank

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 class RequestError(ValueError):
     """A wrong request. Its message is one line in three parts, and the command line prints nothing else."""
@@ -19,13 +21,27 @@ def require(condition: bool, *, required: str, got: object, remedy: str) -> None
         raise RequestError(required=required, got=got, remedy=remedy)
 
 
-def require_count(name: str, value: int, *, least: int = 1) -> int:
-    """A whole number not below `least`; the commonest check of all."""
+def require_one_of(what: str, value: str, choices: Iterable[str]) -> None:
+    """One of a few names that are no registry of their own."""
+    known = tuple(choices)
+    require(value in known, required=f"{what} among {', '.join(known)}", got=value, remedy=f"for example {known[0]}")
+
+
+def require_count(
+    name: str, value: int, *, least: int = 1, most: int | None = None, remedy: str | None = None
+) -> int:
+    """A whole number not below `least` and not above `most`; the commonest check of all."""
     whole = isinstance(value, int) and not isinstance(value, bool)
     require(
         whole and value >= least,
         required=f"{name} to be a whole number of at least {least}",
         got=value,
         remedy=f"give {name} as {least} or more",
+    )
+    require(
+        most is None or value <= most,
+        required=f"{name} to be at most {most}",
+        got=value,
+        remedy=remedy or f"give {name} as {least} to {most}",
     )
     return value

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 Tokens: TypeAlias = Float[Tensor, "... n d"]
@@ -25,9 +25,3 @@ Scores: TypeAlias = Float[Tensor, "... n m"]
 
 Allowed: TypeAlias = Bool[Tensor, "... n m"]
 """A mask as a matrix: entry (i, j) says that token i may attend to token j, an edge j -> i of the graph."""
-
-PerSample: TypeAlias = Float[Tensor, "..."]
-"""One number per sample of the batch."""
-
-Index: TypeAlias = Int[Tensor, "..."]
-"""Token positions."""

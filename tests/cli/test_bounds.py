@@ -89,7 +89,7 @@ def test_every_rank_drawn(capsys, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("--dim 64 --rank 65 --heads 1", "required a rank r of at most the width d = 64; got 65"),
+        ("--dim 64 --rank 65 --heads 1", "required the rank r to be at most 64; got 65"),
         ("--dim 64 --rank 8 --error 0.7", "required an error in (0, 0.5]"),
         ("--dim 64 --rank 8 --error 0", "required an error in (0, 0.5]"),
         ("--dim 64 --rank 8 --error -1", "required an error in (0, 0.5]"),
@@ -102,8 +102,8 @@ def test_every_rank_drawn(capsys, tmp_path: Path) -> None:
         ("--dim 8", "required --rank with --heads or --error"),
         ("--dim 8 --rank 2 --heads 3 --target far", "required target to be nearest or biased; got far"),
         ("--dim 8 --rank 2 --heads 3 --value-norm 2", "required target biased beside value_norm"),
-        ("--dim 8 --rank 2 --heads 3 --values three", "required values to be one of matrix, scalar; got three"),
-        ("--dim 8 --rank 2 --heads 3 --points 9", "required at most d = 8 points"),
+        ("--dim 8 --rank 2 --heads 3 --values three", "required values among matrix, scalar; got three"),
+        ("--dim 8 --rank 2 --heads 3 --points 9", "required the number of points N to be at most 8; got 9"),
         ("--dim 8 --rank 2 --heads 3 --plot here.txt", "a picture's name to end in one of"),
     ],
 )

@@ -118,7 +118,7 @@ def test_table_and_two_sentences(capsys: pytest.CaptureFixture[str]) -> None:
         (["--dim", "64", "--heads", "5"], "reference heads that divide the width"),
         (["--dim", "64", "--heads", "4", "--kv-heads", "3"], "reference heads in multiples of 3"),
         (["--dim", "64", "--kv-heads", "2", "--group", "2"], "either key/value heads or a group size"),
-        (["--dim", "64", "--rank", "65", "--no-time"], "a rank of at most the width 64"),
+        (["--dim", "64", "--rank", "65", "--no-time"], "rank to be at most 64; got 65"),
         (["--dim", "64", "--seconds", "0"], "required seconds to be positive"),
         (["--dim", "64", "--layers", "0"], "layers to be a whole number of at least 1"),
         (["--dim", "7", "--group", "2"], "a width that has a divisor"),

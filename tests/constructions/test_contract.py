@@ -103,7 +103,7 @@ def test_codes() -> None:
         (lambda: MajorityVote(4, 5, points=3), "use PluralityVote"),
         (lambda: LinearRegime(4, gain=0.0), "positive gains"),
         (lambda: LinearRegime(4, gain=math.inf), "positive gains"),
-        (lambda: LinearRegime(4, points=3, code_rank=4), "a code_rank of at most the number of points 3"),
+        (lambda: LinearRegime(4, points=3, code_rank=4), "code_rank to be at most 3; got 4; one-hot codes"),
         (lambda: LinearRegime(4, points=8, code_rank=2).predicted_error(), "codes of rank at least N - 1"),
         (lambda: OscillatingSum(4, points=3), "two points and a positive inverse temperature"),
         (lambda: PluralityVote(4, 1, 3), "points to be a whole number of at least 2"),

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from tests.formulas import soft_error_asymptotic
 
 from rankfall.constructions.base import sampled_error
 from rankfall.constructions.full_rank_head import FullRankHead
@@ -14,7 +15,7 @@ from rankfall.constructions.linear_regime import LinearRegime
 from rankfall.constructions.oscillating_sum import OscillatingSum
 from rankfall.constructions.plane import EqualAngles, QuantisedQuery
 from rankfall.mechanism.heads import Heads, attention
-from rankfall.theory.biased import breakpoints, soft_error_asymptotic
+from rankfall.theory.biased import breakpoints
 from rankfall.theory.head_bounds import HeadClass, mse_floor
 from rankfall.theory.targets import orthonormal_points, oscillating_breakpoints, uniform_sphere
 

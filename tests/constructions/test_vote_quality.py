@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from tests.formulas import single_plurality_success
 
 from rankfall.constructions.base import sampled_error
 from rankfall.constructions.linear_regime import LinearRegime
@@ -13,7 +14,7 @@ from rankfall.constructions.vote_quality import count_votes, plurality_floor, th
 from rankfall.constructions.votes import PluralityVote
 from rankfall.errors import RequestError
 from rankfall.theory.targets import orthonormal_points, uniform_sphere
-from rankfall.theory.votes import majority_error, single_plurality_success
+from rankfall.theory.votes import majority_error
 
 
 def test_shares_of_three_points_are_exact() -> None:

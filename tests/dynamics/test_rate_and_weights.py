@@ -79,7 +79,7 @@ def test_wrong_recipes() -> None:
         WeightRecipe(4, value="unitary")
     with pytest.raises(RequestError, match="tokens of width 2 for the counterexample"):
         DrawnWeights(WeightRecipe(4, value="counterexample"), [0]).at(0)
-    with pytest.raises(RequestError, match="a head rank between 1"):
+    with pytest.raises(RequestError, match="the rank of a head to be"):
         WeightRecipe(4, rank=5)
     with pytest.raises(RequestError, match="one positive temperature"):
         DrawnWeights(WeightRecipe(4), [0], [0.0])

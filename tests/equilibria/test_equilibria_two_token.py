@@ -66,7 +66,7 @@ def test_the_published_pair_is_marginal_and_delta_makes_it_strictly_stable() -> 
     seen = examine(cured.layer, cured.equilibrium().tokens)
     assert seen.verdict == "stable"
     listener = abs(1.1 * (1 + cured.crossing(-1)[1]))
-    assert seen.spectral_radius == pytest.approx(max(cured.leader_multiplier, listener), abs=1e-12)
+    assert seen.spectral_radius == pytest.approx(max(1 / (1 + cured.delta), listener), abs=1e-12)
 
 
 def test_the_leader_arrives_only_like_one_over_the_layer() -> None:

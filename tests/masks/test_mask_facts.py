@@ -220,7 +220,7 @@ def test_examples_are_several_and_all_different() -> None:
     [
         (lambda: Window(0), "width to be a whole number of at least 1; got 0"),
         (lambda: CausalWindow(-1), "at least 1; got -1"),
-        (lambda: Prefix(0), "prefix's length"),
+        (lambda: Prefix(0), "the prefix mask's length to be a whole number of at least 1"),
         (lambda: RandomSparse(1.5), "between 0 and 1; got 1.5"),
         (lambda: parse_mask("windw:4"), "a mask among complete, causal, window:WIDTH"),
         (lambda: parse_mask("window"), "written window:WIDTH; got window"),

@@ -150,7 +150,7 @@ def test_wrong_requests() -> None:
         parse_task("closest")
     with pytest.raises(RequestError, match="got farthest:3"):
         parse_task("farthest:3")
-    with pytest.raises(RequestError, match="at most as many orthonormal points"):
+    with pytest.raises(RequestError, match="points to be at most 4; got 5; orthonormal points"):
         Orthonormal().check(5, 4)
     with pytest.raises(RequestError, match="exactly two points; got points=3; set points=2"):
         Biased().check(3, 4)

@@ -7,18 +7,12 @@ import math
 import numpy as np
 import pytest
 import torch
+from tests.formulas import soft_error_asymptotic
 from tests.sampling import assert_within, draw_problem, mean_and_error
 
 from rankfall.errors import RequestError
 from rankfall.mechanism.heads import Heads, attention
-from rankfall.theory.biased import (
-    biased_floor,
-    biased_heads_needed,
-    biased_spectrum,
-    breakpoints,
-    norm_statement,
-    soft_error_asymptotic,
-)
+from rankfall.theory.biased import biased_floor, biased_heads_needed, biased_spectrum, breakpoints, norm_statement
 from rankfall.theory.harmonics import dimension, gegenbauer_at
 from rankfall.theory.targets import biased_target, oscillating_breakpoints, uniform_sphere
 
@@ -95,9 +89,9 @@ def test_norm_statement_says_what_it_can() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: biased_spectrum(65), "a width of at most 64 for the oscillating target; got 65"),
+        (lambda: biased_spectrum(65), "the width d to be at most 64; got 65; the oscillating target"),
         (lambda: biased_heads_needed(4, 2, 0.6), r"an error in \(0, 0.5\]"),
-        (lambda: biased_floor(4, 5, 3), "a rank r of at most d = 4; got 5"),
+        (lambda: biased_floor(4, 5, 3), "the rank r to be at most 4; got 5"),
         (lambda: norm_statement(4, 2, 3, 0.0), "a positive, finite norm of the values; got 0.0"),
     ],
 )

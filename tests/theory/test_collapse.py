@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.formulas import ring_second_eigenvalue
 
 from rankfall.dynamics.step import random_tokens
 from rankfall.dynamics.trajectory import run_layers
@@ -21,7 +22,7 @@ from rankfall.mechanism.heads import Heads, project
 from rankfall.norms import parse_norm
 from rankfall.theory.collapse import ContractionBound, collapse_theorem, least_weight, score_strength
 from rankfall.theory.ergodicity import certify, dobrushin, spectral_coefficient
-from rankfall.theory.uniform_attention import other_eigenvalues, ring_second_eigenvalue, tail_rate, uniform_attention
+from rankfall.theory.uniform_attention import other_eigenvalues, tail_rate, uniform_attention
 
 ROOTED = (
     "complete",

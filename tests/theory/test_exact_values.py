@@ -16,9 +16,10 @@ import mpmath
 import numpy as np
 import pytest
 from scipy.special import eval_legendre
+from tests.formulas import aligned_limit
 
 from rankfall.theory.biased import biased_floor, biased_heads_needed
-from rankfall.theory.hardmax import aligned_limit, signed_limit, vote_moments
+from rankfall.theory.hardmax import signed_limit, vote_moments
 from rankfall.theory.harmonics import sign_spectrum
 from rankfall.theory.head_bounds import HeadClass, floor_value, heads_needed, mse_floor, plateau, prefix_floor
 from rankfall.theory.one_head import full_rank_error

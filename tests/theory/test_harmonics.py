@@ -128,7 +128,7 @@ def test_plateau_limits() -> None:
     ("call", "message"),
     [
         (lambda: sign_spectrum(1, 5), "the width d to be a whole number of at least 2; got 1"),
-        (lambda: sign_spectrum(8, HIGHEST_DEGREE + 2), f"a highest degree of at most {HIGHEST_DEGREE}"),
+        (lambda: sign_spectrum(8, HIGHEST_DEGREE + 2), f"the highest degree to be at most {HIGHEST_DEGREE}"),
         (lambda: sign_spectrum(8, 0), "the highest degree to be a whole number of at least 1; got 0"),
         (lambda: plateau(8, 2), "the degree of a plateau to be odd and positive; got 2"),
     ],

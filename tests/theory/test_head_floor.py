@@ -134,18 +134,21 @@ def test_counts_beyond_any_float() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: HeadClass(64, 65), "a rank r of at most the width d = 64; got 65"),
+        (lambda: HeadClass(64, 65), "the rank r to be at most 64; got 65; a head's rank cannot exceed the width d"),
         (lambda: HeadClass(64, 0), "the rank r to be a whole number of at least 1; got 0"),
         (lambda: HeadClass(1, 1), "the width d to be a whole number of at least 2; got 1"),
-        (lambda: HeadClass(4, 2, points=5), "at most d = 4 points, which the bound takes orthonormal; got 5"),
-        (lambda: HeadClass(4, 2, values="vector"), "values to be one of matrix, scalar; got vector"),
+        (
+            lambda: HeadClass(4, 2, points=5),
+            "the number of points N to be at most 4; got 5; the bound takes the points orthonormal",
+        ),
+        (lambda: HeadClass(4, 2, values="vector"), "values among matrix, scalar; got vector"),
         (lambda: HeadClass(8, 2, points=3, generalised=True), "N = 2 for generalised heads; got 3"),
         (lambda: mse_floor(HeadClass(8, 2), 0), "the number of heads H to be a whole number of at least 1; got 0"),
         (lambda: heads_needed(HeadClass(8, 2), 0.0), r"an error in \(0, 0.5\]"),
         (lambda: heads_needed(HeadClass(8, 2), 0.51), r"an error in \(0, 0.5\].*got 0.51"),
         (lambda: heads_needed(HeadClass(8, 2, points=4), 0.8), r"an error in \(0, 0.75\].*got 0.8"),
         (lambda: heads_needed(HeadClass(64, 2), 1e-9), "an error of at least 8.03e-06 at this width; got 1e-09"),
-        (lambda: heads_needed(HeadClass(64, 2), 0.1, top=10**9), "a highest degree of at most"),
+        (lambda: heads_needed(HeadClass(64, 2), 0.1, top=10**9), "the highest degree to be at most 1000001"),
     ],
 )
 def test_wrong_requests(call, message: str) -> None:

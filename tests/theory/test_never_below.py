@@ -6,13 +6,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.formulas import best_weights
 from tests.sampling import STANDARD_ERRORS, draw_problem, mean_and_error
 from torch import Tensor
 
 from rankfall.catalogue import DESIGNS
 from rankfall.mechanism.generalised import GeneralisedHead, generalised_attention
 from rankfall.mechanism.heads import Heads, attention
-from rankfall.theory.hardmax import best_weights
 from rankfall.theory.head_bounds import HeadClass, mse_floor
 from rankfall.theory.random_features.kernel import draw_heads
 

@@ -7,17 +7,13 @@ import math
 import pytest
 import torch
 from scipy.special import zeta
+from tests.formulas import full_rank_asymptotic
 from tests.sampling import assert_within, draw_problem
 
 from rankfall.errors import RequestError
 from rankfall.mechanism.heads import Heads, attention
 from rankfall.theory.harmonics import expected_largest_coordinate, expected_maximum
-from rankfall.theory.one_head import (
-    M0,
-    full_rank_asymptotic,
-    full_rank_error,
-    many_points_asymptotic,
-)
+from rankfall.theory.one_head import M0, full_rank_error, many_points_asymptotic
 from rankfall.theory.targets import nearest_neighbour, uniform_sphere
 
 M2 = 1.5 * float(zeta(3)) - math.pi**2 / 6
@@ -83,7 +79,7 @@ def test_many_points_against_attention(dim: int, points: int, independent: bool)
     ("call", "message"),
     [
         (lambda: full_rank_error(8, 0.0), "the scale c of the scores to be positive and finite; got 0.0"),
-        (lambda: many_points_asymptotic(4, 10.0, 5), "at most d = 4 orthonormal points; got 5"),
+        (lambda: many_points_asymptotic(4, 10.0, 5), "the number of orthonormal points N to be at most 4; got 5"),
     ],
 )
 def test_wrong_requests(call, message: str) -> None:

@@ -7,17 +7,13 @@ import math
 import numpy as np
 import pytest
 import torch
+from tests.formulas import single_plurality_success
 from tests.sampling import assert_within, draw_problem
 
 from rankfall.errors import RequestError
 from rankfall.theory.harmonics import density_at_zero
 from rankfall.theory.targets import uniform_sphere
-from rankfall.theory.votes import (
-    head_success,
-    majority_error,
-    plurality_error_asymptotic,
-    single_plurality_success,
-)
+from rankfall.theory.votes import head_success, majority_error, plurality_error_asymptotic
 
 
 @pytest.mark.parametrize("dim", [3, 16])

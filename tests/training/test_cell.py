@@ -11,7 +11,7 @@ import pytest
 from rankfall.errors import RequestError
 from rankfall.store.identity import identity
 from rankfall.training.cell import Cell
-from rankfall.training.parameters import parameter_count
+from rankfall.training.parameters import layout
 
 
 def test_default_is_the_published_protocol() -> None:
@@ -35,8 +35,8 @@ def test_parameters_by_hand() -> None:
     """Attention: m copies of four d x d maps with biases; feed-forward; two scalars."""
     d, m, f = 64, 8, 2048
     expected = m * (4 * d * d + 4 * d) + (d * f + f + f * d + d) + 2
-    assert parameter_count(Cell(multiplier=8, rank=4)) == expected
-    assert parameter_count(Cell(multiplier=8, rank=64)) == expected
+    assert layout(Cell(multiplier=8, rank=4)).parameters == expected
+    assert layout(Cell(multiplier=8, rank=64)).parameters == expected
 
 
 def test_plain_values_survive_json() -> None:
@@ -88,5 +88,5 @@ def test_stable_recipe_places_the_norm_before_the_branch() -> None:
     assert Cell(recipe="stable").norm_placement == "pre"
     assert Cell().norm_placement == "post"
     assert Cell(placement="pre").norm_placement == "pre"
-    numbers = [parameter_count(Cell(**change)) for change in ({"recipe": "stable"}, {"placement": "pre"}, {})]
+    numbers = [layout(Cell(**change)).parameters for change in ({"recipe": "stable"}, {"placement": "pre"}, {})]
     assert numbers[0] == numbers[1] == numbers[2] + 1

@@ -17,7 +17,6 @@ from rankfall.catalogue import ENGINES
 from rankfall.errors import RequestError
 from rankfall.store.checkpoints import Checkpoints
 from rankfall.store.store import Store
-from rankfall.training.engines.base import make_engine
 from rankfall.training.engines.ray import train_task
 from rankfall.training.options import Options
 from rankfall.training.plan import stack_name
@@ -49,7 +48,7 @@ def test_a_killed_worker_s_stack_is_retried_and_goes_on(store: Store, tmp_path: 
     killer = threading.Thread(target=kill_the_worker_of, args=(store, stack_name(CELLS[:1]), killed, done))
     killer.start()
     try:
-        engine = make_engine("ray", QUICK)
+        engine = ENGINES["ray"](QUICK)
         assert (engine.device(), engine.workers()) == ("cpu", 2)
         outcome = sweep(CELLS, store, engine=engine)
     finally:
@@ -83,9 +82,9 @@ def test_a_task_answers_in_json(store: Store, tmp_path: Path) -> None:
 def test_a_missing_ray_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(RequestError, match=r"required Ray for --engine ray; .* pip install 'rankfall\[cluster\]'"):
-        make_engine("ray", Options())
+        ENGINES["ray"](Options())
 
 
 def test_an_unknown_engine_is_refused() -> None:
     with pytest.raises(RequestError, match=f"an engine among {', '.join(ENGINES.names)}; got slurm"):
-        make_engine("slurm", Options())
+        ENGINES["slurm"](Options())

@@ -12,7 +12,7 @@ from rankfall.catalogue import TASKS
 from rankfall.errors import RequestError
 from rankfall.tasks.base import Task
 from rankfall.training.cell import CHUNK, Cell
-from rankfall.training.parameters import parameter_count
+from rankfall.training.parameters import layout
 from rankfall.training.plan import stack_bytes
 from rankfall.training.stack import Stack, stack_key
 
@@ -150,7 +150,7 @@ def test_rows_and_summaries() -> None:
     for cell, summary, early, late in zip(cells, stack.summaries(), first, second, strict=True):
         assert summary["mse_best"] == min(early["loss"], late["loss"])
         assert summary["mse_final"] == late["loss"]
-        assert summary["parameters"] == parameter_count(cell)
+        assert summary["parameters"] == layout(cell).parameters
         assert summary["mse_fresh_error"] < 0.1
         assert summary["status"] == "done"
     with pytest.raises(RequestError, match="a stack with chunks left of its 2; got 2 done"):

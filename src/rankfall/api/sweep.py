@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from rankfall.api.result import Result, frame
 from rankfall.api.runs import error_by_rank
+from rankfall.catalogue import ENGINES
 from rankfall.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -99,7 +100,6 @@ def sweep(
     running cluster). `dry_run` plans and estimates only. `memory` is in GiB. `results` are committed results to go
     on from; `weights` trains also cells imported without weights. `note` is told what a person should know.
     """
-    from rankfall.training.engines.base import make_engine
     from rankfall.training.grid import read_grid
     from rankfall.training.options import Options
     from rankfall.training.sweep import row_of
@@ -119,7 +119,7 @@ def sweep(
     )
     cells = read_grid(grid) if isinstance(grid, (str, Path)) else list(grid)
     name = str(grid) if isinstance(grid, (str, Path)) else "cells"
-    chosen = make_engine(engine, options)
+    chosen = ENGINES[engine](options)
     tell = note or (lambda text: None)
     with _store(Path(store), results, dry_run, tell) as kept:
         if dry_run:

@@ -49,13 +49,8 @@ class LinearRegime(Construction):
             remedy="0.01 is small enough for most uses",
         )
         if self.code_rank is not None:
-            require_count("code_rank", self.code_rank)
-            require(
-                self.code_rank <= self.points,
-                required=f"a code_rank of at most the number of points {self.points}",
-                got=self.code_rank,
-                remedy="one-hot codes of that rank already tell all points apart",
-            )
+            remedy = "one-hot codes, of as many coordinates as points, already tell all points apart"
+            require_count("code_rank", self.code_rank, most=self.points, remedy=remedy)
 
     @property
     def rank_of_codes(self) -> int:

@@ -86,10 +86,7 @@ class OscillatingSum(Construction):
         return biased_target(points, queries)
 
     def predicted_error(self) -> Prediction:
-        """2 E (p(s) - [piece even])^2 with p = sum_j (-1)^j sigma(c (s - b_j)), s = <x_1 - x_2, y>, by quadrature.
-
-        For c times the spacing above about 10 the leading term suffices: `theory.biased.soft_error_asymptotic`.
-        """
+        """2 E (p(s) - [piece even])^2 with p = sum_j (-1)^j sigma(c (s - b_j)), s = <x_1 - x_2, y>, by quadrature."""
         c = self.inverse_temperature
         if math.isinf(c):
             return Prediction(0.0, "exact", "hardmax")

@@ -51,11 +51,15 @@ def vote_curve(
     for total in heads:
         counts += count_votes(x, y, total - done, generator)
         done = total
-        winner = counts.argmax(dim=-1, keepdim=True)
-        wrong = float((winner != nearest).double().mean())
-        mse = float((select(x, winner) - select(x, nearest)).square().sum(dim=(-1, -2)).mean())
-        curve.append(VoteErrors(total, wrong, math.sqrt(wrong * (1 - wrong) / samples), mse))
+        curve.append(_errors(total, x, nearest, counts))
     return tuple(curve)
+
+
+def _errors(heads: int | None, x: Tensor, nearest: Tensor, votes: Tensor) -> VoteErrors:
+    winner = votes.argmax(dim=-1, keepdim=True)
+    wrong = float((winner != nearest).double().mean())
+    mse = float((select(x, winner) - select(x, nearest)).square().sum(dim=(-1, -2)).mean())
+    return VoteErrors(heads, wrong, math.sqrt(wrong * (1 - wrong) / len(x)), mse)
 
 
 def count_votes(
@@ -103,8 +107,4 @@ def plurality_floor(dim: int, samples: int, seed: int, law: Law = "independent")
     generator = torch.Generator().manual_seed(seed)
     x = draw_points(law, (samples, 3, dim), generator)
     y = uniform_sphere((samples, 1, dim), generator)
-    nearest = nearest_index(x, y)
-    winner = three_point_shares(x, y).argmax(dim=-1, keepdim=True)
-    wrong = float((winner != nearest).double().mean())
-    mse = float((select(x, winner) - select(x, nearest)).square().sum(dim=(-1, -2)).mean())
-    return VoteErrors(None, wrong, math.sqrt(wrong * (1 - wrong) / samples), mse)
+    return _errors(None, x, nearest_index(x, y), three_point_shares(x, y))

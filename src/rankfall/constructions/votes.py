@@ -15,7 +15,7 @@ from rankfall.errors import require, require_count
 from rankfall.mechanism.attend import Kind
 from rankfall.mechanism.heads import Heads
 from rankfall.theory.targets import uniform_sphere
-from rankfall.theory.votes import majority_error, plurality_error_asymptotic
+from rankfall.theory.votes import majority_error, plurality_error_asymptotic, require_odd
 
 
 def two_layer_network(
@@ -103,13 +103,7 @@ class MajorityVote(Construction):
 
     def __post_init__(self) -> None:
         require_count("dim", self.dim, least=2)
-        require_count("heads", self.heads)
-        require(
-            self.heads % 2 == 1,
-            required="an odd number of heads, so that no vote ties",
-            got=self.heads,
-            remedy=f"use {self.heads + 1}",
-        )
+        require_odd(self.heads)
         require(
             self.points == 2,
             required="two points for a majority",

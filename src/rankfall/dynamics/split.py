@@ -216,13 +216,8 @@ def _far(state: Split, epsilon: Tensor) -> Split:
 
 
 def _choose(near: Tensor, one: Split, other: Split) -> Split:
-    return Split(
-        one.common.where(near[:, None], other.common),
-        one.residual.where(near[:, None, None], other.residual),
-        one.log_size.where(near, other.log_size),
-        one.log_ratio.where(near, other.log_ratio),
-        one.reference,
-    )
+    pairs = ((getattr(one, field.name), getattr(other, field.name)) for field in fields(Split))
+    return Split(*(a.where(near.reshape(-1, *(1,) * (a.ndim - 1)), b) for a, b in pairs))
 
 
 def _centre_coordinates(state: Split) -> Split:

@@ -13,7 +13,7 @@ from torch import Generator, Tensor
 
 from rankfall.dynamics.mixing import SampleGroup
 from rankfall.dynamics.weights import generator_for, take_heads
-from rankfall.errors import require, require_count
+from rankfall.errors import require, require_count, require_one_of
 from rankfall.masks import Mask
 from rankfall.mechanism.heads import Heads, attention
 from rankfall.norms import PLACEMENTS, NoNorm, Norm, Placement, place
@@ -30,12 +30,7 @@ class Rule:
     residual: float = 0.0
 
     def __post_init__(self) -> None:
-        require(
-            self.placement in PLACEMENTS,
-            required=f"a placement among {', '.join(PLACEMENTS)}",
-            got=self.placement,
-            remedy="post is what both papers use",
-        )
+        require_one_of("a placement", self.placement, PLACEMENTS)
         require(
             math.isfinite(self.residual),
             required="a finite residual weight",

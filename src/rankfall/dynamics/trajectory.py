@@ -171,7 +171,7 @@ def _averages(state: Split, layer: Layer) -> bool:
 
 # Tokens may grow to e^300 before the products in their scores would leave float64.
 LARGEST_LOG_SIZE = 300.0
-# NaN does not heal, so that looking for it now and then finds it.
+# NaN never goes away again, so that an occasional check finds it.
 LAYERS_BETWEEN_CHECKS = 16
 
 

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Generator, Tensor
 
-from rankfall.errors import RequestError, require, require_count
+from rankfall.errors import require, require_count, require_one_of
 from rankfall.mechanism.attend import expand_groups, head_scale
 from rankfall.mechanism.heads import Heads, value_forms
 
@@ -104,19 +104,9 @@ class WeightRecipe:
     def __post_init__(self) -> None:
         require_count("the width", self.width)
         require_count("the number of heads", self.heads)
-        for kind, name, known in (("query/key", self.query_key, ALL_QUERY_KEYS), ("value", self.value, ALL_VALUES)):
-            if name not in known:
-                raise RequestError(
-                    required=f"{kind} weights among {', '.join(known)}",
-                    got=name,
-                    remedy=f"for example {next(iter(known))}",
-                )
-        require(
-            1 <= self.head_rank <= self.width,
-            required=f"a head rank between 1 and the width {self.width}",
-            got=self.head_rank,
-            remedy="lower the rank or raise the width",
-        )
+        require_one_of("query/key weights", self.query_key, ALL_QUERY_KEYS)
+        require_one_of("value weights", self.value, ALL_VALUES)
+        require_count("the rank of a head", self.head_rank, most=self.width, remedy="raise the width")
 
     @property
     def head_rank(self) -> int:

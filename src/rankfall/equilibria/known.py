@@ -1,4 +1,4 @@
-"""Equilibria known in closed form: paper B's two tokens, tokens at +v and -v, twisted states on a ring.
+"""Equilibria known in closed form: paper B's two tokens, twisted states on a ring.
 
 The two tokens (B-thm3, B-fig1): token 1 leads, token 2 listens, and LayerNorm keeps them apart.
 N = d = 2, token 1 sees itself, token 2 gives weights a21, a22 with c = a21/a22, W_V = [[1, w], [0, 1 + delta]].
@@ -9,7 +9,7 @@ Token 1 goes to (0, sgn(w x_1)). With it at (0, 1), token 2 is fixed at
 For delta = 0, p_-+ = (-c/w, -+sqrt(1 - c^2/w^2)). Token 1's own multiplier is 1/(1 + delta): with delta = 0, as in
 the paper, exactly one, so the pair is only marginal (token 1 arrives like 1/(w t)); delta > 0 makes it stable.
 
-The others lie outside B-thm2's hemisphere.
+Twisted states lie outside B-thm2's hemisphere.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from torch import Tensor
 from rankfall.equilibria.families import Equilibrium
 from rankfall.equilibria.layer import NormalisedLayer
 from rankfall.errors import require, require_count
-from rankfall.masks import Mask, Ring
+from rankfall.masks import Ring
 
 
 @final
@@ -103,11 +103,6 @@ class TwoTokens:
             found.append(FixedPoint("opposite", (0.0, -1.0), 1 / ((1 - self.ratio) * (1 + self.delta)), 1))
         return tuple(found)
 
-    @property
-    def leader_multiplier(self) -> float:
-        """Token 1's own multiplier at (0, 1)."""
-        return 1 / (1 + self.delta)
-
     def equilibrium(self) -> Equilibrium:
         """The pair at rank 2."""
         tokens = torch.tensor([(0.0, 1.0), self.crossing(-1)], dtype=torch.float64)
@@ -141,38 +136,6 @@ class TwoTokens:
         for _ in range(layers):
             points = self.layer.project(points @ value + pull)
         return points
-
-
-def antipodal(signs: Float[Tensor, n], width: int, sharpness: float, mask: Mask) -> Equilibrium:
-    """Tokens s_i e_1 under scores `sharpness` * <x_i, x_j> on that mask, where no token flips or vanishes."""
-    require_count("the width", width)
-    require(
-        bool((signs.abs() == 1).all()),
-        required="signs of +1 or -1",
-        got=signs.tolist(),
-        remedy="give one sign per token",
-    )
-    count = len(signs)
-    eye = torch.eye(width, dtype=torch.float64)
-    layer = NormalisedLayer(eye, mask.dense(count), form=sharpness * eye)
-    tokens = torch.zeros(count, width, dtype=torch.float64)
-    tokens[:, 0] = signs
-    kept = layer.mixed(tokens)[:, 0] * signs
-    require(
-        bool((kept > 1e-12).all()),
-        required="every token to outweigh those of the other sign that it sees",
-        got=f"token {int(kept.argmin())} mixed to {float(kept.min()):.3g} times itself",
-        remedy="raise the sharpness, or balance the signs",
-    )
-    return Equilibrium("antipodal", 1, layer, tokens, {"sharpness": sharpness})
-
-
-def antipodal_multipliers(built: Equilibrium) -> Float[Tensor, n]:
-    """Eigenvalues of diag(1/c) A, each met width - 1 times by the Jacobian."""
-    layer, tokens = built.layer, built.tokens
-    weights = layer.attention(tokens)
-    lengths = torch.linalg.vector_norm(weights @ tokens, dim=-1)
-    return torch.linalg.eigvals(weights / lengths[:, None])
 
 
 def twisted(count: int, turns: int, width: int = 2, reach: int = 1) -> Equilibrium:

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from rankfall.equilibria.layer import NormalisedLayer
 from rankfall.equilibria.stability import jacobian, tangent_bases
-from rankfall.errors import require
+from rankfall.errors import require, require_count
+from rankfall.mechanism.checks import check_finite
 
 LARGEST = 3000
 TRIALS = 12
@@ -45,19 +46,9 @@ def polish(
 ) -> Polished:
     """The equilibrium that Newton's method reaches from `start`, whose tokens are normalised first."""
     layer.check(start)
-    size = layer.count * layer.freedom
-    require(
-        size <= LARGEST,
-        required=f"tokens times sphere dimension of at most {LARGEST} for Newton's method",
-        got=size,
-        remedy="use fewer tokens or a smaller width",
-    )
-    require(
-        bool(torch.isfinite(start).all()),
-        required="finite tokens",
-        got="NaN or infinity",
-        remedy="start from tokens that are numbers",
-    )
+    size, remedy = layer.count * layer.freedom, "Newton's method needs fewer tokens or a smaller width"
+    require_count("tokens times sphere dimension", size, least=0, most=LARGEST, remedy=remedy)
+    check_finite(start)
     first = tokens = layer.project(start.double())
     require(
         bool((torch.linalg.vector_norm(tokens, dim=-1) > 0).all()),

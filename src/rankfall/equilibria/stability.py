@@ -14,7 +14,7 @@ from scipy.sparse.linalg import LinearOperator, eigs
 from torch import Tensor
 
 from rankfall.equilibria.layer import NormalisedLayer
-from rankfall.errors import require
+from rankfall.errors import require, require_count
 
 
 def tangent_bases(layer: NormalisedLayer, tokens: Float[Tensor, "n d"]) -> Float[Tensor, "n f d"]:
@@ -133,12 +133,8 @@ def multipliers(
     """For each component: its multipliers, how far rounding may move the largest, and whether these are all."""
     parts = components(layer)
     largest = max(len(part) for part in parts) * layer.freedom
-    require(
-        largest <= LARGEST,
-        required=f"strongly connected tokens times sphere dimension of at most {LARGEST}",
-        got=largest,
-        remedy="use a causal mask, fewer tokens or a smaller width",
-    )
+    remedy = "use a causal mask, fewer tokens or a smaller width"
+    require_count("strongly connected tokens times sphere dimension", largest, least=0, most=LARGEST, remedy=remedy)
     return [_spectrum(jacobian(layer, tokens, part).numpy()) for part in parts] if layer.freedom else []
 
 

@@ -31,20 +31,11 @@ class Factored:
             remedy="expand grouped heads first",
         )
 
-    @property
-    def rank_bound(self) -> int:
-        """No more than this many singular values differ from zero."""
-        return min(self.left.shape[-2:])
-
     def singular_values(self) -> Float[Tensor, "... r"]:
         """The singular values that can differ from zero, largest first, computed in float64."""
         _, left = torch.linalg.qr(self.left.double(), mode="r")
         _, right = torch.linalg.qr(self.right.double(), mode="r")
         return torch.linalg.svdvals(left @ right.mT)
-
-    def frobenius_norm(self) -> Float[Tensor, ...]:
-        """||left right^T||_F = sqrt(tr(left^T left right^T right))."""
-        return self.singular_values().square().sum(dim=-1).sqrt()
 
     def trace(self) -> Float[Tensor, ...]:
         """tr(left right^T), coordinate by coordinate."""

@@ -22,7 +22,7 @@ from rankfall.errors import RequestError, require, require_count
 
 @dataclass(frozen=True)
 class MaskFacts:
-    """What the theorems ask of a mask's graph.
+    """What the theorems require of a mask's graph.
 
     A root is a token from which every token is reached. The radius is the least eccentricity of a root (None
     without a root); the diameter is the longest distance between any two tokens (None unless strongly connected).
@@ -67,6 +67,12 @@ class Mask(ABC):
 
     name: ClassVar[str]
     meaning: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        """Whole-number parameters count something, from one on; a mask with others checks them itself."""
+        for one in fields(self):
+            if one.type in ("int", int):
+                require_count(f"the {self.name} mask's {one.name}", getattr(self, one.name))
 
     @classmethod
     def examples(cls) -> tuple[Mask, ...]:
@@ -148,9 +154,9 @@ def _row_numbers(allowed: Tensor) -> list[int]:
         row = allowed[place].int()
         count, leading = int(row.sum()), int(row.cumprod(0).sum())
         found |= {count, count - 1, leading}
-        for onward in (row[place:], row[: place + 1].flip(0)):
-            run = int(onward.cumprod(0).sum())
-            others = onward[1:].nonzero()
+        for side in (row[place:], row[: place + 1].flip(0)):
+            run = int(side.cumprod(0).sum())
+            others = side[1:].nonzero()
             found |= {run, run - 1, int(others[0]) + 1 if len(others) else run}
     return sorted(found - {0})
 

@@ -7,7 +7,6 @@ from typing import ClassVar, final
 
 from torch import Tensor
 
-from rankfall.errors import require_count
 from rankfall.masks.base import Band, Mask, MaskFacts, ceil_div, everyone, nobody
 
 
@@ -19,9 +18,6 @@ class Window(Mask):
     name: ClassVar[str] = "window"
     meaning: ClassVar[str] = "every token sees WIDTH tokens on either side"
     width: int
-
-    def __post_init__(self) -> None:
-        require_count("the window's width", self.width)
 
     def allows(self, i: Tensor, j: Tensor, n: int) -> Tensor:
         return (i - j).abs() <= self.width
@@ -41,9 +37,6 @@ class CausalWindow(Mask):
     name: ClassVar[str] = "causal-window"
     meaning: ClassVar[str] = "every token sees itself and WIDTH earlier ones"
     width: int
-
-    def __post_init__(self) -> None:
-        require_count("the window's width", self.width)
 
     def allows(self, i: Tensor, j: Tensor, n: int) -> Tensor:
         return (j <= i) & (i - j <= self.width)
@@ -67,10 +60,6 @@ class Dilated(Mask):
     meaning: ClassVar[str] = "every token sees WIDTH tokens on either side, STEP apart"
     width: int
     step: int
-
-    def __post_init__(self) -> None:
-        require_count("the window's width", self.width)
-        require_count("the dilation's step", self.step)
 
     @classmethod
     def examples(cls) -> tuple[Dilated, ...]:
@@ -99,10 +88,6 @@ class GlobalWindow(Mask):
     hubs: int
     width: int
 
-    def __post_init__(self) -> None:
-        require_count("the number of global tokens", self.hubs)
-        require_count("the window's width", self.width)
-
     @classmethod
     def examples(cls) -> tuple[GlobalWindow, ...]:
         return cls(1, 4), cls(1, 1), cls(2, 1)
@@ -124,9 +109,6 @@ class Ring(Mask):
     name: ClassVar[str] = "ring"
     meaning: ClassVar[str] = "every token sees WIDTH tokens on either side, the last next to the first"
     width: int
-
-    def __post_init__(self) -> None:
-        require_count("the window's width", self.width)
 
     def allows(self, i: Tensor, j: Tensor, n: int) -> Tensor:
         gap = (i - j).abs()

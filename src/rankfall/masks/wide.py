@@ -52,9 +52,6 @@ class Prefix(Mask):
     meaning: ClassVar[str] = "every token sees the first LENGTH tokens and all earlier ones"
     length: int
 
-    def __post_init__(self) -> None:
-        require_count("the prefix's length", self.length)
-
     @classmethod
     def examples(cls) -> tuple[Prefix, ...]:
         return cls(8), cls(2), cls(3)
@@ -76,9 +73,6 @@ class BlockDiagonal(Mask):
     name: ClassVar[str] = "block-diagonal"
     meaning: ClassVar[str] = "every token sees the tokens of its own block of SIZE"
     size: int
-
-    def __post_init__(self) -> None:
-        require_count("the block's size", self.size)
 
     @classmethod
     def examples(cls) -> tuple[BlockDiagonal, ...]:

@@ -34,7 +34,7 @@ Range = Callable[[int, int], tuple[float, float]]
 SHAPE_ONLY: frozenset[Invariance] = frozenset({"permutation", "rotation", "scale"})
 SIZE_TOO: frozenset[Invariance] = frozenset({"permutation", "rotation"})
 
-# Samples are measured in groups of so many numbers: memory stays flat, and is used again instead of asked for anew.
+# Samples are measured in groups of so many numbers: memory stays flat, and is reused instead of allocated anew.
 NUMBERS_AT_ONCE = 1 << 20
 
 

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import pad
 
-from rankfall.errors import RequestError, require
+from rankfall.errors import require, require_one_of
 from rankfall.masks import Band, Mask, check_allowed
 from rankfall.masks.base import ceil_div
 from rankfall.shapes import Allowed, Scores
@@ -41,11 +41,8 @@ def hardmax_weights(score: Scores, allowed: Allowed | None = None) -> Scores:
 
 def weigh(score: Scores, allowed: Allowed | None, kind: Kind) -> Scores:
     """Softmax or hardmax, by name."""
-    if kind == "softmax":
-        return softmax_weights(score, allowed)
-    if kind == "hardmax":
-        return hardmax_weights(score, allowed)
-    raise RequestError(required=f"a kind among {', '.join(KINDS)}", got=kind, remedy="softmax is the usual one")
+    require_one_of("a kind", kind, KINDS)
+    return softmax_weights(score, allowed) if kind == "softmax" else hardmax_weights(score, allowed)
 
 
 # Smaller blocks waste fewer keys, larger ones multiply faster; below this the matrix product is too thin.

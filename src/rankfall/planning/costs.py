@@ -32,15 +32,10 @@ class StackShape:
     hidden: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("dim", "layers", "context", "heads", "rank", "kv_heads", "value_rank"):
+        for name in ("dim", "layers", "context", "heads", "kv_heads", "value_rank"):
             require_count(name, getattr(self, name))
+        require_count("rank", self.rank, most=self.dim, remedy="a head's rank cannot exceed the width of its tokens")
         require_count("hidden", self.hidden, least=0)
-        require(
-            self.rank <= self.dim,
-            required=f"a rank of at most the width {self.dim}",
-            got=self.rank,
-            remedy="a head cannot have more rank than its tokens have coordinates",
-        )
         require(
             self.heads % self.kv_heads == 0,
             required="heads to be a multiple of the key/value heads",

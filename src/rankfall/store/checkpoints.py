@@ -112,7 +112,7 @@ class Checkpoints:
             self._tidy(name)
 
     def remove(self, name: str) -> None:
-        """Forget a stack that is finished: out of sight in one step, so that a death leaves litter, never a half."""
+        """Remove a finished stack: renamed in one step, so that a killed process leaves no half of it."""
         gone = self.folder / f".{name}.{secrets.token_hex(4)}"
         with contextlib.suppress(FileNotFoundError):
             os.rename(self.folder / name, gone)

@@ -107,18 +107,10 @@ def process_start(pid: int) -> str | None:
     except (FileNotFoundError, ProcessLookupError):
         if Path("/proc/self/stat").exists():
             return None
-        return _exists(pid)
+        import psutil
+
+        return "alive" if psutil.pid_exists(pid) else None
     return None if fields[0] in "ZX" else fields[19]
-
-
-def _exists(pid: int) -> str | None:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return None
-    except PermissionError:
-        return "alive"
-    return "alive"
 
 
 class Claims:

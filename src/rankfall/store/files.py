@@ -22,8 +22,11 @@ if TYPE_CHECKING:
 
 Record = Mapping[str, Any]
 
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-NO_LEAVE = (errno.EACCES, errno.EPERM, errno.EROFS)
+NO_ROOM = ("room on the disk", "free some room and run the same command again: everything finished is kept")
+NO_LEAVE = ("leave", "choose a folder that you may write to")
+REFUSALS = dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), NO_ROOM)
+REFUSALS |= dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), NO_LEAVE)
+"""What is missing to write a file, and what to do, by the system's error number."""
 TEMPORARY = ".tmp"
 
 
@@ -40,27 +43,18 @@ def storage_errors(path: Path) -> Iterator[None]:
         raise
     except Exception as error:
         number = _error_number(error)
-        if number in NO_ROOM:
-            raise StorageError(
-                required=f"room on the disk to write {path}",
-                got=os.strerror(number),
-                remedy="free some room and run the same command again: everything finished is kept",
-            ) from error
-        if number in NO_LEAVE:
-            raise StorageError(
-                required=f"leave to write {path}",
-                got=os.strerror(number),
-                remedy="choose a folder that you may write to",
-            ) from error
-        raise
+        if number not in REFUSALS:
+            raise
+        missing, remedy = REFUSALS[number]
+        raise StorageError(required=f"{missing} to write {path}", got=os.strerror(number), remedy=remedy) from error
 
 
-def _error_number(error: Exception) -> int | None:
+def _error_number(error: Exception) -> int:
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno
     # safetensors writes from Rust and reports the system's error inside its message
     found = re.search(r"os error (\d+)", str(error))
-    return int(found.group(1)) if found else None
+    return int(found.group(1)) if found else 0
 
 
 def write_atomically(path: Path, fill: Callable[[Path], object]) -> None:

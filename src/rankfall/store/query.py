@@ -1,4 +1,4 @@
-"""Ask the store: rows of all runs, simple conditions, and SQL through DuckDB."""
+"""Queries over the store: rows of all runs, simple conditions, and SQL through DuckDB."""
 
 from __future__ import annotations
 

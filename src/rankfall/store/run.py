@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rankfall.errors import RequestError, require
-from rankfall.store.files import read_records, read_table, write_bytes
+from rankfall.store.files import read_table, write_bytes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -125,20 +125,14 @@ class Run:
 
     def summary(self) -> dict[str, Any]:
         """The one record that a table of runs shows: id, status, configuration, results."""
-        path = self._checked(SUMMARY)
-        try:
-            (record,) = read_records(path)
-        except (OSError, ValueError) as error:
-            raise damage(path, f"no readable Parquet ({_first_line(error)})") from None
-        return record
+        rows: list[dict[str, Any]] = self._table(SUMMARY).to_pylist()
+        if len(rows) != 1:
+            raise damage(self.folder / SUMMARY, f"{len(rows)} records instead of one")
+        return rows[0]
 
     def history(self) -> pa.Table:
         """One row per chunk of training."""
-        path = self._checked(HISTORY)
-        try:
-            return read_table(path)
-        except (OSError, ValueError) as error:
-            raise damage(path, f"no readable Parquet ({_first_line(error)})") from None
+        return self._table(HISTORY)
 
     def weights(self) -> dict[str, Tensor]:
         """The trained weights, as safetensors: nothing in the file can run."""
@@ -150,6 +144,14 @@ class Run:
         """Refuse the run if a file is not what the manifest says. Weights, the bulk, by their size unless asked."""
         for entry in self.manifest.entries:
             verify(self.folder, entry, contents=weights or entry.name != WEIGHTS)
+
+    def _table(self, name: str) -> pa.Table:
+        path = self._checked(name)
+        try:
+            return read_table(path)
+        except (OSError, ValueError) as error:
+            found = (str(error).splitlines() or [type(error).__name__])[0]
+            raise damage(path, f"no readable Parquet ({found})") from None
 
     def _json(self, name: str) -> dict[str, Any]:
         record: dict[str, Any] = json.loads(self._checked(name).read_bytes())
@@ -166,7 +168,3 @@ class Run:
         assert entry is not None
         verify(self.folder, entry)
         return self.folder / name
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

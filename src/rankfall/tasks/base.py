@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from rankfall.catalogue import TASKS
+from rankfall.errors import require_count
 from rankfall.registry import made
 
 TRAINING, EVALUATION = 0, 1
@@ -118,9 +119,10 @@ class Task(ABC):
     def examples(cls) -> Sequence[tuple[Self, int, int]]:
         """Instances with points and dim: the tests draw from each and train on it."""
 
-    @abstractmethod
     def check(self, points: int, dim: int) -> None:
-        """Raise a `RequestError` where the task does not exist for these sizes."""
+        """Raise a `RequestError` where the task does not exist for these sizes; by default from two of each on."""
+        require_count("points", points, least=2)
+        require_count("dim", dim, least=2)
 
     def tokens(self, points: int) -> int:
         """Tokens of one sequence."""

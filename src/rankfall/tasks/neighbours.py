@@ -9,7 +9,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from rankfall.errors import require, require_count
+from rankfall.errors import require_count
 from rankfall.tasks.base import Draws, Sample, SeparateQueries, Task, on_sphere, orthonormal_frame
 from rankfall.theory.targets import farthest_neighbour, nearest_neighbour
 
@@ -24,10 +24,6 @@ class Nearest(SeparateQueries):
     @classmethod
     def examples(cls) -> Sequence[tuple[Self, int, int]]:
         return [(cls(), 2, 8), (cls(), 3, 4)]
-
-    def check(self, points: int, dim: int) -> None:
-        require_count("points", points, least=2)
-        require_count("dim", dim, least=2)
 
     def sample(self, draws: Draws, batch: int, points: int, dim: int) -> Sample:
         frame = self.draw_points(draws, batch, points, dim)
@@ -49,10 +45,6 @@ class Farthest(Task):
     def examples(cls) -> Sequence[tuple[Self, int, int]]:
         return [(cls(), 2, 8), (cls(), 5, 3)]
 
-    def check(self, points: int, dim: int) -> None:
-        require_count("points", points, least=2)
-        require_count("dim", dim, least=2)
-
     def scored(self, points: int, dim: int) -> Tensor:
         return torch.ones(points, dim)
 
@@ -70,12 +62,7 @@ class Orthonormal(Nearest):
 
     def check(self, points: int, dim: int) -> None:
         super().check(points, dim)
-        require(
-            points <= dim,
-            required=f"at most as many orthonormal points as dimensions, {dim}",
-            got=f"{points} points",
-            remedy="use points=2, the theory's form, or a larger dim",
-        )
+        require_count("points", points, least=2, most=dim, remedy="orthonormal points number no more than dimensions")
 
     def draw_points(self, draws: Draws, batch: int, points: int, dim: int) -> Tensor:
         return orthonormal_frame(draws.normal(0, batch, points, dim))

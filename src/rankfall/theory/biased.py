@@ -17,28 +17,15 @@ from scipy.special import gammaln
 from rankfall.errors import require, require_count
 from rankfall.theory.harmonics import Floats, cumulative, density_at_zero, log_dimension, require_degree, require_dim
 from rankfall.theory.head_bounds import smallest_count
-from rankfall.theory.one_head import M0
 from rankfall.theory.targets import oscillating_breakpoints
 
 WIDEST = 64
-ERROR_OF_STATEMENT = 1 / 40
 
 
 def breakpoints(dim: int) -> Floats:
     """b_j / sqrt2 = -1 + 2j/(m+1), j = 1..m, m = 2d^2: evenly spaced over the range of t."""
     require_dim(dim)
     return oscillating_breakpoints(dim).double().numpy() / math.sqrt(2)
-
-
-def soft_error_asymptotic(dim: int, scale: float) -> float:
-    """Error of the exact sum when its heads are softmax of scale c: (4(ln2-1/2)/c) sum_j f_s(b_j), for c*spacing >=
-    10.
-
-    f_s(b) = f_d(b/sqrt2)/sqrt2 is the density of s.
-    """
-    t = breakpoints(dim)
-    density = density_at_zero(dim) * (1 - t**2) ** ((dim - 3) / 2) / math.sqrt(2)
-    return 4 * M0 / scale * float(density.sum())
 
 
 @dataclass(frozen=True)
@@ -64,13 +51,8 @@ def biased_spectrum(dim: int, top: int | None = None) -> BiasedSpectrum:
     P^(d+2) is the Gegenbauer polynomial of dimension d+2. The recurrence carries sqrt(N(d,l)) along with it: N
     overflows and P vanishes, their product stays of order one. Three quarters of the energy lie below degree pi d^2.
     """
-    require_dim(dim)
-    require(
-        dim <= WIDEST,
-        required=f"a width of at most {WIDEST} for the oscillating target",
-        got=dim,
-        remedy="its spectrum has some 100 d^2 degrees and 2 d^2 breakpoints",
-    )
+    costs = "the oscillating target's spectrum has some 100 d^2 degrees and 2 d^2 breakpoints"
+    require_count("the width d", dim, least=2, most=WIDEST, remedy=costs)
     top = require_degree(min(125 * dim**2, 60_000) if top is None else top)
     b = breakpoints(dim)
     signs = 1.0 - 2.0 * (np.arange(1, len(b) + 1) % 2)
@@ -94,14 +76,12 @@ def _mean_sign(dim: int, b: Floats) -> float:
 
 
 def biased_floor(dim: int, rank: int, heads: int) -> float:
-    """Least error of any H standard heads of rank r on the oscillating target: (3.1) with E_l in place of eta_l^2,
-    all l.
+    """Least error of any H standard heads of rank r on the oscillating target: (3.1) with E_l for eta_l^2, all l.
 
     Same hypotheses as the bound on the nearest neighbour (any values, biases on the points); no norm enters.
     """
     spectrum = biased_spectrum(dim)
-    require_count("the rank r", rank)
-    require(rank <= dim, required=f"a rank r of at most d = {dim}", got=rank, remedy="lower r")
+    require_count("the rank r", rank, most=dim)
     if rank == dim:
         return 0.0
     l = np.arange(spectrum.top + 1)  # noqa: E741
@@ -112,9 +92,7 @@ def biased_floor(dim: int, rank: int, heads: int) -> float:
 
 
 def biased_heads_needed(dim: int, rank: int, error: float) -> int:
-    """No layer of rank-r heads reaches `error` on the oscillating target with fewer heads; 2d^2+1 full-rank ones
-    do.
-    """
+    """No layer of rank-r heads reaches `error` on the oscillating target with fewer; 2d^2+1 full-rank heads do."""
     require(
         0 < error <= 0.5,
         required="an error in (0, 0.5], the upper end being the error without any useful head",
@@ -132,36 +110,22 @@ class NormStatement:
     The constant c is not given in the paper, so this is not a bound: it is the c at which the statement would bind.
     """
 
-    dim: int
-    rank: int
-    heads: int
-    value_norm: float
-
-    @property
-    def log_quantity(self) -> float:
-        """log( d H max||V||^2 ): what the statement compares."""
-        return math.log(self.dim * self.heads) + 2 * math.log(self.value_norm)
-
-    @property
-    def deciding_constant(self) -> float:
-        """The statement forbids errors below 1/40 here exactly when its unknown c is above this; infinite at r =
-        d.
-        """
-        gap = self.dim - self.rank
-        return self.log_quantity / gap if gap else math.inf
+    log_quantity: float
+    """log( d H max||V||^2 ): what the statement compares."""
+    deciding_constant: float
+    """The statement forbids errors below 1/40 here exactly when its unknown c is above this; infinite at r = d."""
 
 
 def norm_statement(dim: int, rank: int, heads: int, value_norm: float) -> NormStatement:
-    """A-thm4's comparison for a layer whose largest value matrix has operator norm `value_norm`; constants not
-    given.
-    """
+    """A-thm4's comparison, without its constants, for a layer whose largest value matrix has norm `value_norm`."""
     require_dim(dim)
     require_count("the number of heads H", heads)
-    require(1 <= rank <= dim, required=f"a rank r between 1 and d = {dim}", got=rank, remedy="lower r")
+    require_count("the rank r", rank, most=dim)
     require(
         value_norm > 0 and math.isfinite(value_norm),
         required="a positive, finite norm of the values",
         got=value_norm,
         remedy="give max ||V_h||",
     )
-    return NormStatement(dim, rank, heads, value_norm)
+    log_quantity = math.log(dim * heads) + 2 * math.log(value_norm)
+    return NormStatement(log_quantity, log_quantity / (dim - rank) if rank < dim else math.inf)

@@ -7,7 +7,6 @@ multiply whole heads (scalar values v_h), and the error is E||output - f||^2 sum
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -17,7 +16,6 @@ from rankfall.errors import require
 from rankfall.theory.harmonics import average, gegenbauer, require_dim, sign_spectrum
 
 KERNEL_DEGREE = 501
-RIDGE = 1e-12
 
 
 def require_unit(heads: Tensor, name: str) -> None:
@@ -30,20 +28,6 @@ def require_unit(heads: Tensor, name: str) -> None:
         got=f"a length that differs from one by {worst:.3g}",
         remedy="divide each by its length: hardmax heads do not see it",
     )
-
-
-def agreement(queries: Tensor, keys: Tensor, other_queries: Tensor, other_keys: Tensor) -> Tensor:
-    """C_hh' = E<head, head'> = P(same choice) = 1/2 + (2/pi^2) asin<q,q'> asin<k,k'>; (h, d) and (g, d) to (h, g)."""
-    beside = torch.asin((queries @ other_queries.mT).clamp(-1, 1))
-    across = torch.asin((keys @ other_keys.mT).clamp(-1, 1))
-    return 0.5 + (2 / math.pi**2) * beside * across
-
-
-def _own_agreement(queries: Tensor, keys: Tensor) -> Tensor:
-    """C of one set of heads. asin keeps half its digits next to one, and a head agrees with itself exactly."""
-    kernel = agreement(queries, keys, queries, keys)
-    kernel.diagonal().fill_(1.0)
-    return kernel
 
 
 def target_overlap(alignment: Tensor, dim: int, top: int | None = None) -> Tensor:
@@ -71,57 +55,12 @@ def target_overlap_cut(dim: int, top: int = KERNEL_DEGREE) -> float:
     return 0.5 * math.exp(longer.log_coefficients[-1]) * sign_spectrum(dim, top).tail
 
 
-@dataclass(frozen=True)
-class HeadFit:
-    """The best weights a = C^{-1} b of a set of heads, their exact error, and how well the system was solved."""
-
-    weights: Tensor
-    error: float
-    condition: float
-    residual: float
-
-
-def error_of(weights: Tensor, queries: Tensor, keys: Tensor) -> float:
-    """The exact error of given weights: 1 - 2 a.b + a.C a."""
-    kernel = _own_agreement(queries, keys)
-    overlap = target_overlap((queries * keys).sum(-1), queries.shape[-1])
-    return float(1 - 2 * weights @ overlap + weights @ (kernel @ weights))
-
-
-def best_weights(queries: Tensor, keys: Tensor) -> HeadFit:
-    """Best combination of the heads (h, d) by a dense eigendecomposition: error 1 - b.C^{-1} b, ridge 1e-12.
-
-    Plain and exact, for up to a few thousand heads; `random_features.fit` gives the same for many more.
-    """
-    require_unit(queries, "queries")
-    require_unit(keys, "keys")
-    queries, keys = queries.double(), keys.double()
-    kernel = _own_agreement(queries, keys)
-    kernel.diagonal().add_(RIDGE)
-    overlap = target_overlap((queries * keys).sum(-1), queries.shape[-1])
-    values, vectors = torch.linalg.eigh(kernel)
-    # Two equal heads make C singular: their direction carries nothing, and the ridge keeps its weight finite.
-    weights = vectors @ ((vectors.mT @ overlap) / values.clamp_min(RIDGE))
-    residual = float(torch.linalg.vector_norm(overlap - kernel @ weights) / torch.linalg.vector_norm(overlap))
-    error = float(1 - 2 * weights @ overlap + weights @ (kernel @ weights))
-    return HeadFit(weights, error, float(values[-1] / values[0].clamp_min(RIDGE)), residual)
-
-
 def vote_moments(dim: int) -> tuple[float, float]:
-    """B1 = (2/pi) E asin|t| and B2 = (4/pi^2) E asin^2 t: what heads with q = k agree on with f and among
-    themselves.
-    """
+    """B1 = (2/pi) E asin|t| and B2 = (4/pi^2) E asin^2 t: how far heads with q = k agree with f and each other."""
     require_dim(dim)
     first = 2 / math.pi * average(np.arcsin, dim)
     second = 4 / math.pi**2 * average(lambda t: np.arcsin(t) ** 2, dim)
     return first, second
-
-
-def aligned_limit(dim: int) -> float:
-    """H -> infinity with q = k for every head: 1/2 (2 - (1+B1)^2/(1+B2)). Poor (d=64: .4375), for the weights must
-    sum to about one and so cannot grow."""
-    first, second = vote_moments(dim)
-    return 0.5 * (2 - (1 + first) ** 2 / (1 + second))
 
 
 def signed_limit(dim: int) -> float:

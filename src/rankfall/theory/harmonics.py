@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betainc, betaln, gammaln, log_ndtr
 
-from rankfall.errors import require, require_count
+from rankfall.errors import require_count
 
 Floats = NDArray[np.float64]
 
@@ -83,14 +83,8 @@ def require_dim(dim: int) -> int:
 
 def require_degree(top: int) -> int:
     """A degree that the recurrences reach in bounded memory."""
-    require_count("the highest degree", top, least=1)
-    require(
-        top <= HIGHEST_DEGREE,
-        required=f"a highest degree of at most {HIGHEST_DEGREE}",
-        got=top,
-        remedy="lower the degree, or ask for a larger error",
-    )
-    return top
+    remedy = "lower the degree, or allow a larger error"
+    return require_count("the highest degree", top, most=HIGHEST_DEGREE, remedy=remedy)
 
 
 def dimension(dim: int, degree: int) -> int:

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from rankfall.errors import require, require_count
+from rankfall.errors import require, require_count, require_one_of
 from rankfall.theory.harmonics import (
     HIGHEST_DEGREE,
     Floats,
@@ -49,26 +49,10 @@ class HeadClass:
 
     def __post_init__(self) -> None:
         require_dim(self.dim)
-        require_count("the rank r", self.rank)
-        require(
-            self.rank <= self.dim,
-            required=f"a rank r of at most the width d = {self.dim}",
-            got=self.rank,
-            remedy="queries and keys of a head cannot have more directions than the tokens",
-        )
-        require_count("the number of points N", self.points, least=2)
-        require(
-            self.points <= self.dim,
-            required=f"at most d = {self.dim} points, which the bound takes orthonormal",
-            got=self.points,
-            remedy="lower N or raise the width",
-        )
-        require(
-            self.values in get_args(Values),
-            required=f"values to be one of {', '.join(get_args(Values))}",
-            got=self.values,
-            remedy="matrix covers every layer",
-        )
+        require_count("the rank r", self.rank, most=self.dim, remedy="a head's rank cannot exceed the width d")
+        orthonormal = "the bound takes the points orthonormal: lower N or raise the width d"
+        require_count("the number of points N", self.points, least=2, most=self.dim, remedy=orthonormal)
+        require_one_of("values", self.values, get_args(Values))
         require(
             not (self.generalised and self.points > 2),
             required="N = 2 for generalised heads",
@@ -131,9 +115,7 @@ class Floor:
 
 
 def mse_floor(heads_class: HeadClass, heads: int, top: int = DEFAULT_TOP) -> Floor:
-    """The least error of any `heads` heads of the class, and the error of none; degrees above `top` in one safe
-    term.
-    """
+    """The least error of any `heads` heads of the class, and of none; degrees above `top` in one safe term."""
     require_count("the number of heads H", heads)
     baseline = floor_value(heads_class, 0, top)
     return Floor(heads_class, heads, max(0.0, floor_value(heads_class, heads, top)), baseline)
@@ -246,7 +228,7 @@ def _sum(spectrum: SignSpectrum, covered: np.ndarray, tail_missing: float, skip:
 
 @functools.lru_cache(maxsize=100_000)
 def _sizes(dim: int, rank: int, degree: int) -> tuple[int, int, int, int]:
-    """N(d,l), m(r,l+2) and the same at the next odd degree: asked for again at every step of a bisection."""
+    """N(d,l), m(r,l+2) and the same at the next odd degree: needed again at every step of a bisection."""
     following = degree + 2
     return (
         dimension(dim, degree),

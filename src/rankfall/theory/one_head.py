@@ -33,14 +33,6 @@ def full_rank_error(dim: int, scale: float) -> float:
     return 2 * average(lambda t: expit(-math.sqrt(2) * scale * t) ** 2, dim, width=1 / scale)
 
 
-def full_rank_asymptotic(dim: int, scale: float) -> float:
-    """2 sqrt2 f_d(0) (ln2 - 1/2)/c ~ 0.218 sqrt(d)/c: the limit for large c and, for d >= 3, an upper bound at
-    every c.
-    """
-    _require_scale(scale)
-    return 2 * math.sqrt(2) * density_at_zero(dim) * M0 / scale
-
-
 def many_points_asymptotic(dim: int, scale: float, points: int, *, independent: bool = False) -> float:
     """Large-c error for N points, (2 (ln2-1/2)/c) G; needs c well above sqrt(d log N). Three-way ties add O(1/c^2).
 
@@ -52,12 +44,8 @@ def many_points_asymptotic(dim: int, scale: float, points: int, *, independent: 
     require_count("the number of points N", points, least=2)
     peak = density_at_zero(dim)
     if not independent:
-        require(
-            points <= dim,
-            required=f"at most d = {dim} orthonormal points",
-            got=points,
-            remedy="lower N, or take independent points",
-        )
+        remedy = "lower N, or take independent points"
+        require_count("the number of orthonormal points N", points, least=2, most=dim, remedy=remedy)
         tie = math.sqrt(2 * math.pi) * peak * expected_maximum(points)
     else:
         angle, weight = panels(np.linspace(-math.pi / 2, math.pi / 2, 65))

@@ -7,7 +7,6 @@ approach each other, so the attention matrices tend to U.
 from __future__ import annotations
 
 import functools
-import math
 
 import numpy as np
 from scipy.sparse import csr_array, diags_array
@@ -34,7 +33,7 @@ def other_eigenvalues(mask: Mask, n: int) -> np.ndarray:
     makes causal masks exact although their U has long Jordan chains that no eigenvalue routine survives.
     For components beyond 2048 tokens only the two largest eigenvalues are found.
     """
-    # A mask given as a matrix can be changed under our hands; the others are what their numbers say.
+    # A mask given as a matrix can be changed by its owner; the others are given by their numbers.
     return _eigenvalues(mask, n) if isinstance(mask, Explicit) else _remembered_eigenvalues(mask, n)
 
 
@@ -85,12 +84,6 @@ def tail_rate(
     if value_eigenvalues is None:
         return float(np.abs(others[0]))
     return float(np.abs(residual + others[:, None] * value_eigenvalues[None, :]).max())
-
-
-def ring_second_eigenvalue(width: int, n: int) -> float:
-    """Closed form for the ring: max over k of |1 + 2 sum_{j<=w} cos(2 pi k j / n)| / (2w + 1), for 2w + 1 <= n."""
-    modes = np.arange(1, n)[:, None] * np.arange(1, width + 1)[None, :]
-    return float(np.abs(1 + 2 * np.cos(2 * math.pi * modes / n).sum(axis=1)).max() / (2 * width + 1))
 
 
 def _block_eigenvalues(allowed: np.ndarray, degrees: np.ndarray) -> np.ndarray:

@@ -11,8 +11,6 @@ from rankfall.errors import require, require_count
 from rankfall.theory.harmonics import (
     Floats,
     average,
-    expected_largest_coordinate,
-    expected_maximum,
     require_dim,
 )
 
@@ -22,7 +20,8 @@ def head_success(overlap: Floats) -> Floats:
     return np.asarray(0.5 + np.arcsin(np.abs(overlap)) / math.pi)
 
 
-def _require_odd(heads: int) -> None:
+def require_odd(heads: int) -> None:
+    """Heads that never tie in a vote between two points."""
     require_count("the number of heads H", heads)
     require(
         heads % 2 == 1,
@@ -35,15 +34,9 @@ def _require_odd(heads: int) -> None:
 def majority_error(dim: int, heads: int) -> float:
     """P_err = int f_d(t) P(Bin(H, p(t)) <= (H-1)/2) dt for odd H; the mean squared error of the vote is 2 P_err."""
     require_dim(dim)
-    _require_odd(heads)
+    require_odd(heads)
     half = (heads + 1) / 2
     return average(lambda t: betainc(half, half, 1 - head_success(t)), dim, width=1 / math.sqrt(heads))
-
-
-def single_plurality_success(dim: int, points: int) -> float:
-    """One head's accuracy among N orthonormal points: about 1/N + sqrt(2/pi) (m_N/(N-1)) E max_i y_i (A-conj8)."""
-    slope = math.sqrt(2 / math.pi) * expected_maximum(points) / (points - 1)
-    return 1 / points + slope * expected_largest_coordinate(dim, points)
 
 
 def plurality_error_asymptotic(dim: int, points: int, heads: int) -> float:

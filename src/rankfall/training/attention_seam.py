@@ -15,16 +15,12 @@ from torch import Tensor
 from rankfall.training.kernels.launch import misfit
 from rankfall.training.kernels.operator import small_heads
 
-PYTORCH_WAYS = ("fused", "products", "unrolled")
-WAYS = ("kernel", *PYTORCH_WAYS)
+WAYS = ("kernel", "fused", "products")
 SHORT, LONG = 64, 128
 """On GPUs PyTorch's fused attention pays from 64 tokens on for larger ranks; above 128 always: it keeps no scores."""
 FUSED_RANK = 32
 SINGLE_HEAD = 256
 """On a processor it pays but for single heads of fewer numbers: tokens times rank, gradient included, two cores."""
-UNROLLED_TERMS = 64
-"""Compiled sums of products pay up to so many tokens times rank, as measured on an H200, gradient included."""
-
 
 Biases = tuple[Tensor, Tensor, Tensor]
 
@@ -49,7 +45,7 @@ def attend(
         return small_heads(q, k, v, *(biases or (None, None, None)), mask, scale)
     if biases is not None:
         q, k, v = (x + bias.view(-1, 1, 1, *x.shape[3:]) for x, bias in zip((q, k, v), biases, strict=True))
-    return {"fused": _fused, "products": _products, "unrolled": _unrolled}[chosen](q, k, v, mask, scale)
+    return (_fused if chosen == "fused" else _products)(q, k, v, mask, scale)
 
 
 def choose(q: Tensor, k: Tensor, v: Tensor) -> str:
@@ -59,8 +55,6 @@ def choose(q: Tensor, k: Tensor, v: Tensor) -> str:
         return "products" if q.shape[3] == 1 and tokens * rank < SINGLE_HEAD else "fused"
     if misfit("cuda", q.dtype, tokens, rank) is None:
         return "kernel"
-    if torch.compiler.is_compiling() and tokens * rank <= UNROLLED_TERMS:
-        return "unrolled"
     return "fused" if tokens > LONG or (tokens >= SHORT and rank >= FUSED_RANK) else "products"
 
 
@@ -77,20 +71,3 @@ def _products(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float
     if mask is not None:
         scores = scores.masked_fill(~mask, -math.inf)
     return (scores.softmax(dim=-1) @ v.transpose(2, 3)).transpose(2, 3)
-
-
-def _unrolled(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float) -> Tensor:
-    """Scores as sums of r elementwise products (M, B, n, c, H): nothing but pointwise work and sums over c.
-
-    A compiler can keep the scores in registers; without one this only wastes memory. The largest score is not
-    differentiated: the weights do not depend on what is subtracted.
-    """
-    q = q * scale
-    scores = sum(q[:, :, :, None, :, f] * k[:, :, None, :, :, f] for f in range(q.shape[-1]))
-    assert isinstance(scores, Tensor)
-    if mask is not None:
-        scores = scores.masked_fill(~mask[:, :, None], -math.inf)
-    weights = (scores - scores.detach().amax(dim=3, keepdim=True)).exp()
-    total = weights.sum(dim=3)
-    parts = [(weights * v[:, :, None, :, :, f]).sum(dim=3) / total for f in range(v.shape[-1])]
-    return torch.stack(parts, dim=-1)

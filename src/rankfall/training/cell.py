@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 from rankfall.catalogue import RECIPES
-from rankfall.errors import RequestError, require, require_count
+from rankfall.errors import require, require_count, require_one_of
 from rankfall.masks import parse_mask
 from rankfall.norms import PLACEMENTS, parse_norm
 from rankfall.tasks.base import Task, parse_task
@@ -16,9 +16,14 @@ CHUNK = 100
 
 POSITIONS = ("none", "additive", "concatenated")
 DATA: tuple[str, ...] = ("published", "fresh")
-DTYPES = ("float32", "float64")
-STARTS = ("apart", "copies")
-WARM_UPS = ("first", "zero")
+CHOICES: dict[str, tuple[str, ...]] = {
+    "placement": PLACEMENTS,
+    "positions": POSITIONS,
+    "data": DATA,
+    "dtype": ("float32", "float64"),
+    "start": ("apart", "copies"),
+    "warm_up_from": ("first", "zero"),
+}
 
 
 @dataclass(frozen=True)
@@ -67,17 +72,13 @@ class Cell:
         for name in ("points", "dim", "layers", "rank", "multiplier", "feed_forward", "batch", "steps"):
             require_count(name, getattr(self, name))
         require_count("position_width", self.position_width)
-        require_count("seed", self.seed, least=0)
+        require_count("seed", self.seed, least=0, most=2**63 - 1, remedy="0, 1, 2 are independent streams")
         if self.value_rank is not None:
             require_count("value_rank", self.value_rank)
         parse_norm(self.norm)
-        _one_of("placement", self.placement, PLACEMENTS)
-        _one_of("positions", self.positions, POSITIONS)
-        _one_of("data", self.data, DATA)
         RECIPES.check(self.recipe)
-        _one_of("dtype", self.dtype, DTYPES)
-        _one_of("start", self.start, STARTS)
-        _one_of("warm_up_from", self.warm_up_from, WARM_UPS)
+        for name, choices in CHOICES.items():
+            require_one_of(name, getattr(self, name), choices)
         require(
             self.start == "apart" or self.layers > 1,
             required="several layers for start=copies",
@@ -109,12 +110,6 @@ class Cell:
             required=f"steps in multiples of {CHUNK}, after which metrics are taken and the schedule steps",
             got=f"steps={self.steps}",
             remedy=f"for example {max(1, round(self.steps / CHUNK)) * CHUNK}",
-        )
-        require(
-            self.seed < 2**63,
-            required="a seed below 2^63",
-            got=self.seed,
-            remedy="seeds such as 0, 1, 2 are independent streams",
         )
         self.task_object.check(self.points, self.dim)
         self._check_mask()
@@ -169,10 +164,3 @@ class Cell:
     def chunks(self) -> int:
         """Chunks of `CHUNK` steps in the whole run."""
         return self.steps // CHUNK
-
-
-def _one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise RequestError(
-            required=f"{name} among {', '.join(choices)}", got=value, remedy=f"for example {choices[0]}"
-        )

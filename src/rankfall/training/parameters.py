@@ -146,11 +146,6 @@ def layout(cell: Cell) -> Layout:
     return Layout(tuple(slots))
 
 
-def parameter_count(cell: Cell) -> int:
-    """Trained numbers of the whole model."""
-    return layout(cell).parameters
-
-
 def _aligned(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 

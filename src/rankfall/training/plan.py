@@ -39,7 +39,7 @@ RAM_SHARE = 0.5
 
 @dataclass(frozen=True)
 class Plan:
-    """What a sweep asks for, what is finished, and the stacks that train the rest."""
+    """The cells of a sweep, what is finished, and the stacks that train the rest."""
 
     cells: tuple[Cell, ...]
     finished: tuple[Cell, ...]

@@ -121,14 +121,10 @@ class Stack:
         self._weights = {
             name: view.detach().requires_grad_() for name, view in self.layout.views(self._tensors["rows"]).items()
         }
-        self._chunks_done = 0
-        self._program = Program(self, compile=compile, tf32=tf32)
+        self.chunks_done = 0
+        self.program = Program(self, compile=compile, tf32=tf32)
 
     # ---- progress
-
-    @property
-    def chunks_done(self) -> int:
-        return self._chunks_done
 
     @property
     def chunks_total(self) -> int:
@@ -137,22 +133,22 @@ class Stack:
     def advance(self) -> list[dict[str, Any]]:
         """Train one chunk of `CHUNK` steps; one metric row per cell."""
         require(
-            self._chunks_done < self.chunks_total,
+            self.chunks_done < self.chunks_total,
             required=f"a stack with chunks left of its {self.chunks_total}",
-            got=f"{self._chunks_done} done",
+            got=f"{self.chunks_done} done",
             remedy="ask for summaries() instead",
         )
-        chunk = self._chunks_done
+        chunk = self.chunks_done
         factor = schedule(chunk, self.chunks_total, self.recipe.warm_up, self.cells[0].warm_up_from)
         self.set_rates(factor)
         self._loss_sum.zero_()
         for start in range(0, CHUNK, self.batches.window):
             self.batches.fill(chunk * CHUNK + start)
-            self._program.run(self.batches.window)
-        self._chunks_done += 1
+            self.program.run(self.batches.window)
+        self.chunks_done += 1
         alive, losses = self._record(chunk)
         every = max(1, self.chunks_total // GLANCES)
-        look = self._chunks_done % every == 0 or self._chunks_done == self.chunks_total
+        look = self.chunks_done % every == 0 or self.chunks_done == self.chunks_total
         fresh = self._fresh(GLANCE)[0] if look else None
         return [
             {
@@ -185,14 +181,10 @@ class Stack:
         """Learning rates from now on: the schedule's factor times each model's own."""
         self._rates.copy_(self._base_rates * factor)
 
-    def step_plainly(self) -> None:
-        """One step on the current window without a graph: for looking into it."""
-        self._program.step()
-
     def run_steps(self, steps: int) -> None:
         """Bare steps on the current window, outside the schedule and the record: for warming up and measuring."""
-        self.batches.fill(self._chunks_done * CHUNK)
-        self._program.run(steps)
+        self.batches.fill(self.chunks_done * CHUNK)
+        self.program.run(steps)
 
     # ---- one step, as tensor operations only
 
@@ -236,7 +228,7 @@ class Stack:
         """Per cell: what the paper plots, the lowest chunk mean of the training loss, and what it does not."""
         fresh, errors = self._fresh(VERDICT)
         best, best_chunk, last, alive = (self._tensors[n].tolist() for n in ("best", "best_chunk", "last", "alive"))
-        finished = self._chunks_done == self.chunks_total
+        finished = self.chunks_done == self.chunks_total
         return [
             {
                 "status": "diverged" if not alive[place] else "done" if finished else "unfinished",
@@ -245,10 +237,10 @@ class Stack:
                 "mse_final": last[place],
                 "mse_fresh": fresh[place],
                 "mse_fresh_error": errors[place],
-                "steps_done": self._chunks_done * CHUNK,
+                "steps_done": self.chunks_done * CHUNK,
                 "heads": cell.heads,
                 "parameters": self.layout.parameters,
-                "products": self._program.products,
+                "products": self.program.products,
                 **head_statistics(cell, self.weights(index)),
             }
             for index, (cell, place) in enumerate(zip(self.cells, self._rank_of.tolist(), strict=True))
@@ -264,7 +256,7 @@ class Stack:
     def state(self) -> dict[str, Tensor]:
         """Everything needed to go on bit for bit. Streams are counted, so that they need no state."""
         kept = {name: tensor.detach().cpu().clone() for name, tensor in self._tensors.items()}
-        return {**kept, "chunks_done": torch.tensor(self._chunks_done)}
+        return {**kept, "chunks_done": torch.tensor(self.chunks_done)}
 
     def snapshot(self) -> dict[str, Tensor]:
         """What a step changes, on the device."""
@@ -287,7 +279,7 @@ class Stack:
             )
             assert found is not None
             tensor.copy_(found)
-        self._chunks_done = int(state["chunks_done"])
+        self.chunks_done = int(state["chunks_done"])
 
 
 def _mask(cell: Cell) -> Tensor:

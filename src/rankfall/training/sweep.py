@@ -12,11 +12,12 @@ from typing import Any
 
 import torch
 
+from rankfall.catalogue import ENGINES
 from rankfall.progress import Progress, silent
 from rankfall.store.identity import identity, settings
 from rankfall.store.store import Store
 from rankfall.training.cell import Cell
-from rankfall.training.engines.base import Engine, make_engine
+from rankfall.training.engines.base import Engine
 from rankfall.training.estimate import Tally
 from rankfall.training.kernels.launch import misfit
 from rankfall.training.options import Options
@@ -58,7 +59,7 @@ def sweep(
     `complete` False.
     """
     store = store if isinstance(store, Store) else Store(store)
-    chosen = make_engine(engine, options or Options()) if isinstance(engine, str) else engine
+    chosen = ENGINES[engine](options or Options()) if isinstance(engine, str) else engine
     plan = plan_for(cells, store, chosen)
     tally = Tally(plan, progress)
     complete = True

@@ -73,7 +73,7 @@ class Watch:
     """What the caller learns and decides while a stack trains."""
 
     stop: Callable[[], bool] = lambda: False
-    """Asked after every chunk; True saves and ends."""
+    """Called after every chunk; True saves and ends."""
     chunk: Callable[[Group, int, Rows], None] = lambda group, chunks, rows: None
     """Told after every chunk: the stack, its chunks done, its newest metric rows."""
     note: Callable[[str], None] = lambda text: None

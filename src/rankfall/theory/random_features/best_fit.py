@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rankfall.errors import require
+from rankfall.errors import require_count
 from rankfall.progress import Progress, silent
 from rankfall.theory.hardmax import target_overlap
 from rankfall.theory.harmonics import sign_spectrum
@@ -71,17 +71,10 @@ def error_curve(
     cache_bytes: int | None = None,
     progress: Progress = silent,
 ) -> list[Fit]:
-    """The same for the first 1, 2, 4, ... of the heads: tiles are made once, so the curve costs little more than
-    its end.
-    """
+    """The same for the first so many heads each: tiles are made once, so the curve costs little more than its end."""
     kernel = VoteKernel(queries, keys, cache_bytes)
     for count in counts:
-        require(
-            1 <= count <= len(kernel),
-            required=f"head counts between 1 and {len(kernel)}",
-            got=count,
-            remedy="draw more heads or ask for fewer",
-        )
+        require_count("the number of heads", count, most=len(kernel), remedy="draw more heads")
     return [_fit(kernel, count, tolerance, progress) for count in counts]
 
 

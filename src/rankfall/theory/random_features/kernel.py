@@ -88,10 +88,6 @@ class VoteKernel:
     def __len__(self) -> int:
         return int(self.queries.shape[0])
 
-    @property
-    def stored_bytes(self) -> int:
-        return sum(tile.numel() * tile.element_size() for tile in self._tiles.values())
-
     def times(self, x: Tensor, *, exact: bool = False) -> Tensor:
         """G x for x of shape (n,), n <= H: float64 in and out, every off-diagonal tile used for both its halves."""
         n = x.shape[0]

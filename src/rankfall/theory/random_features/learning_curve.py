@@ -53,9 +53,7 @@ def _independent(dim: int, heads: int) -> float:
 
 @functools.lru_cache(maxsize=32)
 def _square_components(dim: int) -> tuple[Floats, Floats]:
-    """Energy of ((2/pi) asin)^2 at degrees 2, 4, ...: the kernel of heads with k = q or -q. And
-    log(energy/dimension).
-    """
+    """Energy of ((2/pi) asin)^2 at degrees 2, 4, ..., the kernel of k = q or -q, and log(energy/dimension)."""
     degrees = np.arange(2, TOP, 2)
     moments = []
     for degree in degrees.tolist():
@@ -67,9 +65,7 @@ def _square_components(dim: int) -> tuple[Floats, Floats]:
 
 
 def _unlearnt_energy(energies: Floats, log_densities: Floats, heads: int, total: float) -> float:
-    """k with k = sum_c a_c k/(k + H a_c/D_c). What `energies` lack of `total` sits at degrees too high to be
-    learnt.
-    """
+    """k with k = sum_c a_c k/(k + H a_c/D_c). What `energies` lack of `total` is of degrees too high to learn."""
     density = heads * np.exp(log_densities)
     rest = max(0.0, total - math.fsum(energies))
     low, high = 1e-300, 1.0

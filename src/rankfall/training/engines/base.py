@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
-from rankfall.catalogue import ENGINES
 from rankfall.store.store import Store
 from rankfall.training.options import Options
 from rankfall.training.plan import Plan
@@ -41,8 +40,3 @@ class Engine(ABC):
     def close(self) -> None:
         """Let go of what the engine started; nothing by default."""
         return
-
-
-def make_engine(name: str, options: Options) -> Engine:
-    """The engine of that name."""
-    return ENGINES[name](options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import math
 import os
@@ -140,17 +141,9 @@ def padded(size: int) -> int:
 
 def _kernels(family: str) -> tuple[Any, ...]:
     """Forward, backward; of longer sequences the gradients of queries and of keys and values apart."""
-    if family == "lanes":
-        from rankfall.training.kernels import lanes
-
-        return lanes.lanes_forward, lanes.lanes_backward
-    if family == "tiles":
-        from rankfall.training.kernels import tiles
-
-        return tiles.tiles_forward, tiles.tiles_backward
-    from rankfall.training.kernels import long
-
-    return long.long_forward, long.long_query_grads, long.long_key_grads
+    module = importlib.import_module(f"rankfall.training.kernels.{family}")
+    parts = ("forward", "query_grads", "key_grads") if family == "long" else ("forward", "backward")
+    return tuple(getattr(module, f"{family}_{part}") for part in parts)
 
 
 def _grid(x: Tensor, launch: Launch) -> tuple[int, int, int]:

@@ -29,16 +29,7 @@ def small_heads(
 
 
 @small_heads.register_fake
-def _(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    q_bias: Tensor | None,
-    k_bias: Tensor | None,
-    v_bias: Tensor | None,
-    mask: Tensor | None,
-    scale: float,
-) -> Tensor:
+def _(q: Tensor, k: Tensor, v: Tensor, *others: Tensor | float | None) -> Tensor:
     return q.new_empty(*q.shape[:4], v.shape[-1])
 
 
@@ -61,19 +52,8 @@ def small_heads_backward(
 
 
 @small_heads_backward.register_fake
-def _(
-    grad: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    q_bias: Tensor | None,
-    k_bias: Tensor | None,
-    v_bias: Tensor | None,
-    mask: Tensor | None,
-    scale: float,
-) -> list[Tensor]:
-    wanted = (q, k, v) if q_bias is None else (q, k, v, q_bias, k_bias, v_bias)
-    return [torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in wanted if x is not None]
+def _(grad: Tensor, *tensors_and_scale: Any) -> list[Tensor]:
+    return [torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in tensors_and_scale[:6] if x is not None]
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
