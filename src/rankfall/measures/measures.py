@@ -35,7 +35,7 @@ SHAPE_ONLY: frozenset[Invariance] = frozenset({"permutation", "rotation", "scale
 SIZE_TOO: frozenset[Invariance] = frozenset({"permutation", "rotation"})
 
 # Samples are measured in groups of so many numbers: memory stays flat, and is reused instead of allocated anew.
-NUMBERS_AT_ONCE = 1 << 20
+NUMBERS_AT_ONCE = 1 << 21
 
 
 @final
