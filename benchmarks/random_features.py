@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import resource
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from typing import Any
 import torch
 
 from rankfall.provenance import provenance
-from rankfall.theory.hardmax import agreement, target_overlap
+from rankfall.theory.hardmax import target_overlap
 from rankfall.theory.random_features.best_fit import fit
 from rankfall.theory.random_features.kernel import draw_heads
 from rankfall.theory.random_features.learning_curve import predicted_error
@@ -119,7 +120,9 @@ def _tiled(queries: torch.Tensor, keys: torch.Tensor) -> dict[str, Any]:
 
 
 def _dense(queries: torch.Tensor, keys: torch.Tensor) -> dict[str, Any]:
-    kernel = agreement(queries, keys, queries, keys)
+    # The agreement of heads, 1/2 + (2/pi^2) asin<q,q'> asin<k,k'>, formed whole.
+    angles = [torch.asin((one @ one.mT).clamp(-1, 1)) for one in (queries, keys)]
+    kernel = 0.5 + (2 / math.pi**2) * angles[0] * angles[1]
     kernel.diagonal().fill_(1.0 + 1e-12)
     overlap = target_overlap((queries * keys).sum(-1), queries.shape[1])
     weights = torch.cholesky_solve(overlap[:, None], torch.linalg.cholesky(kernel))[:, 0]
