@@ -8,7 +8,7 @@ import textwrap
 GLOSSARY: dict[str, str] = {
     "ablation": "running a model's own blocks again without some of their parts (norm, residual, "
     "feed-forward), to see which part keeps the tokens apart",
-    "band": "the diagonals that hold every allowed pair of a mask; attention that follows it costs tokens "
+    "band of a mask": "the diagonals that hold every allowed pair of a mask; attention that follows it costs tokens "
     "times band width instead of tokens squared",
     "cell": "one training run of a sweep, described by plain values (task, width, rank, heads, seed, ...) "
     "that are also its identity",
