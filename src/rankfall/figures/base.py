@@ -71,7 +71,7 @@ class FigureOutcome:
         return all(verdicts) if verdicts else None
 
 
-class Run(Protocol):
+class FigureRun(Protocol):
     """Compute a figure: `smoke` in seconds, `quick` in a minute or two on two cores, `paper` as published."""
 
     def __call__(self, scale: Scale, progress: Progress = silent) -> FigureOutcome:
@@ -86,7 +86,7 @@ class Reproduction:
     title: str
     statements: tuple[str, ...]
     """The statements of the papers that this figure makes visible, such as `A-fig1` or `B-thm2`."""
-    run: Run
+    run: FigureRun
     columns: Mapping[str, str] = field(default_factory=dict)
     """What the columns of its tables mean, where the report's own words do not say it."""
 
