@@ -125,22 +125,7 @@ reproduced.plot("two-tokens.png")""",
         "measure": """\
 x = torch.randn(32, 16, dtype=torch.float64)  # or an array; a batch of matrices gives a batch of numbers
 print(rankfall.measure(x), rankfall.measure(x, ["mu", "rank"]))""",
-        **{
-            name: f"print(rankfall.{name}(x))"
-            for name in (
-                "effective_rank",
-                "mu",
-                "relative_mu",
-                "rank",
-                "stable_rank",
-                "participation_ratio",
-                "mean_abs_cosine",
-                "min_singular_value",
-                "max_singular_value",
-                "rank_one_residual",
-                "largest_token_share",
-            )
-        },
+        **{name: f"print(rankfall.{name}(x))" for name in rankfall._MEASURES},
     },
     "Attention": {
         "Heads": """\
