@@ -40,7 +40,7 @@ def served(tmp_path_factory) -> Iterator[Served]:
 
 DRAWN = """plot => {
   const series = plot.plot?.panels?.[0].series[0];
-  const path = plot.shadowRoot.querySelector("path[data-name]")?.getAttribute("d");
+  const path = plot.shadowRoot?.querySelector("path[data-name]")?.getAttribute("d");
   return series && path ? { y: series.y, name: series.name, path } : null;
 }"""
 
