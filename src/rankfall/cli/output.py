@@ -19,7 +19,7 @@ from rich.table import Table
 from rankfall.api.result import Result, plain
 from rankfall.progress import Progress
 
-SCHEMA = 1
+SCHEMA = 2
 QUIET = 30.0
 """Seconds between two lines of progress where no bar can be drawn."""
 
