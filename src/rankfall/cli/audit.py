@@ -15,7 +15,7 @@ from rankfall.errors import require
 NAMES = "; ".join(f"{one.name} ({one.meaning})" for one in NAMED_MODELS)
 
 UNIT_COLUMNS = ("effective_rank", "energy_rank", "relative_mu", "mean_abs_cosine")
-COLUMNS = ("layer", *UNIT_COLUMNS, "centred_effective_rank", "raw_energy_rank", "centred_energy_rank", "sinks")
+COLUMNS = ("layer", *UNIT_COLUMNS, "raw_energy_rank", "centred_effective_rank", "centred_energy_rank", "sinks")
 INSIDE_COLUMNS = ("layer", "part", *UNIT_COLUMNS, "sinks")
 HEAD_COLUMNS = ("layer", "head", "kv_head", "head_dim", "qk_rank", "qk_effective_rank", "qk_energy_rank", "ov_rank")
 

@@ -171,8 +171,8 @@ class RankMonitor:
     `prefix/block/measure`: `relative_mu`, `effective_rank`, `energy_rank` and `mean_abs_cosine` of the tokens scaled
     to length one, `norm_ratio` (longest over median length) and `longest_token` (its place). Each alarm is a
     `RankWarning`, once per block and kind. Nothing random is drawn and nothing is kept of the graph:
-    the run is the run it would have been. What cannot be measured (a batch of one token, a block that gives something else) is left out,
-    with one warning.
+    the run is the run it would have been. What cannot be measured (a batch of one token, a block that gives something
+    else) is left out, with one warning.
     """
 
     def __init__(
