@@ -66,6 +66,7 @@ MEASURES: Registry[Measure] = Registry(
         "effective_rank": "rankfall.measures.measures:EFFECTIVE_RANK",
         "energy_rank": "rankfall.measures.measures:ENERGY_RANK",
         "first_direction_share": "rankfall.measures.measures:FIRST_DIRECTION_SHARE",
+        "alpha": "rankfall.measures.measures:ALPHA",
         "stable_rank": "rankfall.measures.measures:STABLE_RANK",
         "participation_ratio": "rankfall.measures.measures:PARTICIPATION_RATIO",
         "mean_abs_cosine": "rankfall.measures.measures:MEAN_ABS_COSINE",

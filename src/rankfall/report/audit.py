@@ -85,10 +85,10 @@ def _tokens(result: AuditFindings, tables: dict[str, Grid]) -> Section:
         ),
         Picture(
             "views",
-            "Three views of the same tokens",
+            "Four views of the same tokens",
             "Raw numbers are about size as much as about direction: one long token (a sink) makes them look"
             " collapsed. Tokens of length one show the directions alone.",
-            draw_views(rows, f"Effective and energy rank in three views, {name}"),
+            draw_views(rows, f"Effective and energy rank in four views, {name}"),
         ),
     ]
     grids = [tables[key] for key in ("depth", "sinks", "controls", "per_text") if key in tables]
