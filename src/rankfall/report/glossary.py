@@ -8,8 +8,8 @@ import textwrap
 GLOSSARY: dict[str, str] = {
     "ablation": "running a model's own blocks again without some of their parts (norm, residual, "
     "feed-forward), to see which part keeps the tokens apart",
-    "alpha": "how fast the spectrum falls: the negative slope of log squared singular value against log index over the "
-    "first half of them; of centred tokens this is alpha-ReQ (Agrawal et al. 2022)",
+    "alpha": "how fast the spectrum falls: the negative slope of log squared singular value against log index over "
+    "the first half of them; of centred tokens this is alpha-ReQ (Agrawal et al. 2022)",
     "band of a mask": "the diagonals that hold every allowed pair of a mask; attention that follows it costs tokens "
     "times band width instead of tokens squared",
     "cell": "one training run of a sweep, described by plain values (task, width, rank, heads, seed, ...) "
