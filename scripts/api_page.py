@@ -125,6 +125,8 @@ reproduced.plot("two-tokens.png")""",
         "measure": """\
 x = torch.randn(32, 16, dtype=torch.float64)  # or an array; a batch of matrices gives a batch of numbers
 print(rankfall.measure(x), rankfall.measure(x, ["mu", "rank"]))""",
+        "rankme": """\
+print(rankfall.rankme([x, 2 * x]))  # the vectors of several texts, together""",
         **{name: f"print(rankfall.{name}(x))" for name in rankfall._MEASURES},
     },
     "Attention": {
