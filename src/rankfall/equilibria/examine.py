@@ -138,7 +138,7 @@ def recoveries(
     """Move every token by `size` (relative to its length) in a random direction, then run that many layers.
 
     With `every_layer` the tokens are moved before each of them, and QUIET_LAYERS follow without: the noise itself has
-    full rank. Rank at the end counts singular values above 1e-6 of the largest: what is still shrinking does not count.
+    full rank. Rank at the end counts singular values above 1e-6 of the largest: what still shrinks does not count.
     """
     require_count("the number of layers", layers)
     require_count("the number of draws", draws)
