@@ -132,7 +132,7 @@ def separation(rows: Sequence[Row]) -> str:
 
 def separated(bound: float, usual: float) -> bool:
     """Whether two bounds differ by as much as counts."""
-    return abs(bound - usual) >= EQUAL_BOUNDS * max(usual, bound)
+    return bound != usual and abs(bound - usual) >= EQUAL_BOUNDS * max(usual, bound)
 
 
 def _known(estimate: Estimate | None) -> Estimate:
