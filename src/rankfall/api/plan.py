@@ -84,6 +84,8 @@ class PlanResult(Result):
         of = self.recommendation
         return [
             f"because {of['reason']}",
+            f"assumed: a match compares {of['directions']} directions"
+            + (", as many as the usual rank" if of["directions"] == self.candidates[0]["rank"] else ""),
             f"chosen by {of['criterion']}",
             *(f"would change it: {line}" for line in of["changes"]),
             *(f"beyond the evidence: {line}" for line in of["caveats"]),

@@ -84,7 +84,7 @@ class Result(ABC):
     def _document(self, command: str) -> Document:
         """The report: the answer, the picture, the tables."""
         from rankfall.provenance import provenance
-                from rankfall.report.document import Answer, Document, Grid, Picture, Section
+        from rankfall.report.document import Answer, Document, Grid, Picture, Section
         from rankfall.report.verb_definitions import definitions_for
 
         first, *rest = self._lines()
