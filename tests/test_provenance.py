@@ -26,11 +26,15 @@ def test_a_package_inside_another_repository_has_no_commit(tmp_path: Path) -> No
 
     def git(*words: str) -> str:
         named = ("-c", "user.name=a", "-c", "user.email=a@b")
-        return subprocess.run(["git", *named, *words], cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+        return subprocess.run(
+            ["git", *named, *words], cwd=tmp_path, check=True, capture_output=True, text=True
+        ).stdout
 
     def asked() -> str:
         environment = {"PYTHONPATH": str(tmp_path / "venv"), "PATH": "/usr/bin:/bin:/usr/local/bin"}
-        done = subprocess.run([sys.executable, "-c", ASK], env=environment, check=True, capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, "-c", ASK], env=environment, check=True, capture_output=True, text=True
+        )
         return done.stdout.strip()
 
     git("init", "-q")

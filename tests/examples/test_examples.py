@@ -52,7 +52,9 @@ def test_engineer() -> None:
     found = values_of("engineer")
     usual = found["head_choices"][0]
     assert (usual["heads"], usual["rank"]) == (12, 64)
-    for panel, column in zip(panels_of(found["picture"]), ("trained_error", "mse_lower_bound_with_skip"), strict=True):
+    for panel, column in zip(
+        panels_of(found["picture"]), ("trained_error", "mse_lower_bound_with_skip"), strict=True
+    ):
         known = {row["rank"]: row[column] for row in found["rows"] if "parameters" in row["equal"]}
         (ranks, drawn), *_ = curves(panel).values()
         assert drawn == pytest.approx([known[rank] for rank in ranks], rel=1e-6)

@@ -130,7 +130,12 @@ def bounds(
     found: dict[str, Any]
     if rank is None:
         base = HeadClass(width, 1, points, skip, generalised, values)  # type: ignore[arg-type]
-        found = {"dim": width, "hypotheses": base.hypotheses_at(EVERY_RANK), "statement": base.statement, "method": base.method}
+        found = {
+            "dim": width,
+            "hypotheses": base.hypotheses_at(EVERY_RANK),
+            "statement": base.statement,
+            "method": base.method,
+        }
         if points == 2:
             found["ranks"] = rank_table(width, skip=skip, generalised=generalised, values=base.values)
     elif target == "biased":

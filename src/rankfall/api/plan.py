@@ -85,7 +85,11 @@ class PlanResult(Result):
         return [
             f"because {of['reason']}",
             f"assumed: a match compares {of['directions']} directions"
-            + (", as many as the usual rank" if of["directions"] == self.candidates[0]["rank"] else ""),
+            + (
+                ", as many as the usual rank, which favours it; `--directions` tries another number"
+                if of["directions"] == self.candidates[0]["rank"]
+                else ""
+            ),
             f"chosen by {of['criterion']}",
             *(f"would change it: {line}" for line in of["changes"]),
             *(f"beyond the evidence: {line}" for line in of["caveats"]),
@@ -211,9 +215,7 @@ def hidden_units(width: int, feed_forward: str, hidden: int | None) -> int:
     return usual if hidden is None else hidden
 
 
-def _timed(
-    shapes: Sequence[StackShape], seconds: float, device: str, progress: Progress
-) -> dict[StackShape, Timing]:
+def _timed(shapes: Sequence[StackShape], seconds: float, device: str, progress: Progress) -> dict[StackShape, Timing]:
     """Step times, unless a layer would not fit into memory."""
     from rankfall.planning.costs import Stopwatch, step_bytes
     from rankfall.system import available_memory

@@ -27,9 +27,7 @@ def plan(
     layers: Annotated[int, typer.Option(help="Number of layers.")] = 12,
     context: Annotated[int, typer.Option(help="Number of tokens in a sequence.")] = 1024,
     heads: Annotated[int | None, typer.Option(help="Heads of the usual choice (default: head size near 64).")] = None,
-    head_size: Annotated[
-        int | None, typer.Option(help="Rank of the usual choice's heads (default: d/H).")
-    ] = None,
+    head_size: Annotated[int | None, typer.Option(help="Rank of the usual choice's heads (default: d/H).")] = None,
     kv_heads: Annotated[
         int | None, typer.Option(help="Key/value heads, the same for every candidate (default: as many as heads).")
     ] = None,

@@ -79,9 +79,7 @@ def _by_rank(dim: int) -> tuple[tuple[int, int, float], ...]:
 def plan_rows(dim: int, layers: int, context: int) -> tuple[dict[str, Any], ...]:
     """The rows of `rankfall plan --no-time`."""
     sharing = Sharing()
-    reference = reference_shape(
-        dim, layers, context, usual_heads(dim, sharing), 7 * dim // 2, sharing, gated=True
-    )
+    reference = reference_shape(dim, layers, context, usual_heads(dim, sharing), 7 * dim // 2, sharing, gated=True)
     return tuple(plan(candidates(reference, sharing), [floor_column(reference)]))
 
 

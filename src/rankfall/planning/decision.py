@@ -61,7 +61,9 @@ def criterion(directions: int, most_cache: float) -> str:
     )
 
 
-def recommend(rows: Sequence[Row], directions: int, error_at: ErrorAt, most_cache: float = MOST_CACHE) -> Recommendation:
+def recommend(
+    rows: Sequence[Row], directions: int, error_at: ErrorAt, most_cache: float = MOST_CACHE
+) -> Recommendation:
     """Choose among the rows, of which the first is the usual choice."""
     usual = rows[0]
     estimate = error_at(usual, directions)
@@ -118,9 +120,9 @@ def separation(rows: Sequence[Row]) -> str:
     """Which rows the bound tells from the usual choice, in words; with the skip connection that models have."""
     field = "mse_lower_bound_with_skip"
     alike = [row for row in rows if not row["bound_separates"]]
-    apart = sorted({row["rank"] for row in rows if row["bound_separates"]})
     floors = [row[field] for row in alike]
     ranks = sorted({row["rank"] for row in alike})
+    apart = sorted({row["rank"] for row in rows} - {*ranks})
     told = f" It separates rank {_listed(apart)}." if apart else ""
     if len(ranks) == 1:
         return f"The bound separates every other rank from the usual {ranks[0]}."
@@ -213,7 +215,9 @@ def _changes(
     if roomy:
         wide = choose(rows, roomy[0], error_at, math.inf)
         factor = wide["kv_cache_bytes"] / rows[0]["kv_cache_bytes"]
-        found.append(f"room for {factor:.2g} times the usual cache: {named(wide)} in matches of {roomy[0]} directions")
+        found.append(
+            f"room for {factor:.2g} times the usual cache: {named(wide)} in matches of {roomy[0]} directions"
+        )
     found.append("evidence from language models, of which none is shipped yet")
     return found
 

@@ -39,7 +39,8 @@ def audit_document(result: AuditFindings, command: str) -> Document:
     """The report of one audit."""
     verdict = result.verdict
     tables = {
-        name: Grid(name, TITLES[name], table, definitions=definitions_for("audit")) for name, table in result.tables().items()
+        name: Grid(name, TITLES[name], table, definitions=definitions_for("audit"))
+        for name, table in result.tables().items()
     }
     first = Answer("Does it keep its token rank?", verdict.headline, LEVELS[verdict.status], _thresholds(result))
     answers = [first] + [
@@ -155,7 +156,14 @@ def comparison_document(first: AuditFindings, second: AuditFindings, command: st
             Section(
                 "Head rank",
                 (),
-                [Grid("heads", "Median over the heads of each layer", heads_table(pairs), definitions=definitions_for("audit"))],
+                [
+                    Grid(
+                        "heads",
+                        "Median over the heads of each layer",
+                        heads_table(pairs),
+                        definitions=definitions_for("audit"),
+                    )
+                ],
             ),
         ],
         command=command,

@@ -54,7 +54,11 @@ def simulation_document(reports: Sequence[MaskResult], title: str, command: str)
                     ),
                 ],
             ),
-            Section("Hypotheses of the theorems", (), [Grid("hypotheses", "One by one", hypotheses, definitions=definitions_for("simulate"))]),
+            Section(
+                "Hypotheses of the theorems",
+                (),
+                [Grid("hypotheses", "One by one", hypotheses, definitions=definitions_for("simulate"))],
+            ),
             Section("Layers", (), [Grid("layers", "Every layer", layers, definitions=definitions_for("simulate"))]),
         ],
         command=command,
