@@ -24,8 +24,8 @@ def _(mo):
 
     ## Head size and head count
     A model of width 768 with twelve layers. Every row costs what the usual twelve heads of rank 64 cost, in attention
-    weights or in FLOPs. The trained error is that of small models on fresh data in matches of 64 directions; the bound
-    is one that no bare layer of these heads goes below when it looks for the nearer of two points.
+    weights or in FLOPs. The trained error is that of small models on fresh data in matches of 64 directions; the
+    bound is one that no bare layer of these heads goes below when it looks for the nearer of two points.
     """)
     return
 
@@ -106,8 +106,8 @@ def _(mo, rankfall):
 def _(mo):
     mo.md("""
     ## A model as it is
-    An audit of a small random encoder, in memory: what its tokens and its heads do. `rankfall.audit("minilm")`, or the
-    name of a folder or of a model on the hub, audits a trained one in the same way.
+    An audit of a small random encoder, in memory: what its tokens and its heads do. `rankfall.audit("minilm")`, or
+    the name of a folder or of a model on the hub, audits a trained one in the same way.
     """)
     return
 

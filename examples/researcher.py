@@ -122,7 +122,8 @@ def _(collapse, curve_of, draw_collapse, mo, reports):
 def _(mo):
     mo.md("""
     ## What heads of rank 1 can do
-    Three numbers for the same heads: what no weights of one bare layer can beat, what random heads are predicted to reach, and what
+    Three numbers for the same heads: what no weights of one bare layer can beat, what random heads are
+    predicted to reach, and what
     they reach when fitted exactly.
     """)
     return

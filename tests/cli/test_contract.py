@@ -16,8 +16,8 @@ from rich.console import Console
 import rankfall
 from rankfall.api.result import plain
 from rankfall.catalogue import VERBS
-from rankfall.cli.main import run
 from rankfall.cli import output
+from rankfall.cli.main import run
 from rankfall.cli.output import cell, emit, table
 from rankfall.cli.reproduce import _readable
 

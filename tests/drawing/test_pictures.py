@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 import torch
 
+from rankfall.catalogue import EVIDENCE
 from rankfall.drawing.audit import draw_ablation, draw_comparison, draw_head_ranks
 from rankfall.drawing.collapse import curve_of, draw_collapse
 from rankfall.drawing.equilibrium import draw_equilibrium, draw_ladders
@@ -20,7 +21,6 @@ from rankfall.dynamics.experiment import Experiment, run
 from rankfall.dynamics.weights import WeightRecipe
 from rankfall.masks import parse_schedule
 from rankfall.models.survey import HeadShape
-from rankfall.catalogue import EVIDENCE
 from rankfall.planning.candidates import Sharing, candidates, reference_shape
 from rankfall.planning.table import evidence_column, floor_column, plan
 from rankfall.theory.head_bounds import HeadClass, floor_value

@@ -1,4 +1,4 @@
-"""Evidence beside the bound: trained cells met exactly, interpolated between, flagged outside; a rule that decides."""
+"""Evidence beside the bound: trained cells met exactly, interpolated between, flagged outside; one rule decides."""
 
 from __future__ import annotations
 

@@ -34,7 +34,8 @@ class FigureOutcome:
     """What running a reproduction gave.
 
     `points` are records that each have at least `published`, `ours` and `agrees` (None where nothing was published).
-    `claims` are what a qualitative figure shows: they can hold or fail, but only published points can agree. `tables` are written as CSV by name; rows
+    `claims` are what a qualitative figure shows: they can hold or fail, but only published points can agree.
+    `tables` are written as CSV by name; rows
     given as records become a table.
     """
 

@@ -1,7 +1,7 @@
 """Measured evidence beside the bound: what trained models reached on fresh data, interpolated, with its range.
 
-A source says what error to expect of H heads of rank r when a query and its keys must be compared in k directions. The
-cells of paper A's protocol are one; sources of another kind, such as language models, need an object with the same
+A source says what error to expect of H heads of rank r when a query and its keys must be compared in k directions.
+The cells of paper A's protocol are one; sources of another kind, such as language models, need an object with the same
 three members and one line in the catalogue.
 """
 
@@ -63,9 +63,9 @@ class Setting:
 class TrainedCells:
     """Cells of one task, width and depth: the error of the trained weights on data never trained on.
 
-    Between cells the error is interpolated linearly, over r/k on each line of equal m = H r / k and over log m between
-    lines. The range runs over the cells that enter, each with its margin: half the spread over seeds or, for one seed,
-    two standard errors of its measured error.
+    Between cells the error is interpolated linearly, over r/k on each line of equal m = H r / k and over log m
+    between lines. The range runs over the cells that enter, each with its margin: half the spread over seeds or, for
+    one seed, two standard errors of its measured error.
     """
 
     name: str

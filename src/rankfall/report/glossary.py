@@ -22,7 +22,8 @@ GLOSSARY: dict[str, str] = {
     "effective rank": "exponential of the entropy of the normalised squared singular values: how many "
     "directions carry the energy",
     "equilibrium": "tokens that a layer leaves exactly as they are",
-    "error floor": "a lower bound on the mean squared error of one bare attention layer of a given shape, whatever its weights",
+    "error floor": "a lower bound on the mean squared error of one bare attention layer of a given shape, "
+    "whatever its weights",
     "fresh data": "new batches in every training step, instead of the same sample over and over",
     "grid": "a TOML file whose lists are crossed into the cells of a sweep",
     "head rank": "the rank r of a head's query/key form K Q^T; at most the width of its queries and keys",

@@ -48,7 +48,7 @@ WORDS: dict[str, dict[str, str]] = {
         "generalised": "whether heads may be any map to weights, not only softmax",
         "values": "any value matrices, or multiples of the identity",
         "baseline": "the bound at H = 0; a layer without heads has a larger error",
-        "mse_lower_bound": "no bare layer of these heads, read linearly, has a smaller squared error, whatever its weights",
+        "mse_lower_bound": "no bare layer of these heads, read linearly, has a smaller error, whatever its weights",
         "statement": "the statement of paper A that the number makes concrete",
         "method": "how it was computed",
         "vacuous": "whether the bound excludes nothing",
@@ -137,7 +137,11 @@ WORDS: dict[str, dict[str, str]] = {
         "current": "whether that is the installed version",
     },
     "runs": TRAINED
-    | {f"qk_{name}_{share}": f"{part} over heads: {what}" for name, what in HEADS.items() for share, part in QUARTILES.items()}
+    | {
+        f"qk_{name}_{share}": f"{part} over heads: {what}"
+        for name, what in HEADS.items()
+        for share, part in QUARTILES.items()
+    }
     | {
         "id": "identity: the hash of the configuration",
         "status": "done, or diverged",

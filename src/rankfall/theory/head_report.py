@@ -51,7 +51,8 @@ def biased_report(
         "statement": "A-thm4 (biased nearest neighbours); the number is our dimension count, without any norm of V",
         "method": "harmonic dimension count, query side, every degree of the oscillating target",
         "hypotheses": [
-            f"one bare attention layer; its target alternates between two points at {2 * dim**2} breakpoints of <x1-x2, y>",
+            f"one bare attention layer; its target alternates between two points at {2 * dim**2} breakpoints of "
+            "<x1-x2, y>",
             *base.hypotheses[1:],
         ],
         "full_rank_heads": 2 * dim**2 + 1,
