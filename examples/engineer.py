@@ -74,7 +74,7 @@ def _(mo, rankfall):
 def _(mo):
     mo.md("""
     ## Depth, mask, norm and residual
-    What is left of 64 tokens after 48 layers of attention with random weights: the effective rank, for four masks and
+    What is left of 64 tokens after 48 layers of attention with random weights: the energy rank, for four masks and
     four ways to treat tokens between layers.
     """)
     return
@@ -92,7 +92,7 @@ def _(mo, rankfall):
     survivors, collapses = [], {}
     for _name, _settings in treatments.items():
         _first = rankfall.simulate(masks, tokens=64, width=32, layers=48, thin=4, **_settings)
-        _ranks = {one.mask: round(one.layers[-1]["effective_rank"], 2) for one in (_first, *_first.others)}
+        _ranks = {one.mask: round(one.layers[-1]["energy_rank"], 2) for one in (_first, *_first.others)}
         collapses[_name] = _first
         survivors.append({"between layers": _name, **_ranks})
     for _row in survivors:

@@ -20,7 +20,8 @@ from rich.text import Text
 from rankfall.api.result import Result, plain
 from rankfall.progress import Progress
 
-SCHEMA = 1
+SCHEMA = 2
+LONG_HEADING = 9
 QUIET = 30.0
 """Seconds between two lines of progress where no bar can be drawn."""
 
@@ -72,13 +73,18 @@ def table(title: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[str] 
     drawn = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for name in kept:
         wraps = page is paper and sentences(texts[name])
-        drawn.add_column(name.replace("_", " "), justify="left" if wraps else "right", no_wrap=not wraps)
+        drawn.add_column(heading(name), justify="left" if wraps else "right", no_wrap=not wraps)
     for values in zip(*(texts[name] for name in kept), strict=True):
         drawn.add_row(*(Text(value) for value in values))
     page.print(drawn)
     if left := [name.replace("_", " ") for name in columns if name not in kept]:
         line = f"Not shown for lack of width: {', '.join(left)}. A wider terminal, a pipe or --json has all."
         paper.print(line, markup=False, highlight=False, style="dim")
+
+
+def heading(name: str) -> str:
+    """A column's name in words; a long one is stacked, so that a column is as wide as its numbers and one word."""
+    return name.replace("_", "\n" if len(name) > LONG_HEADING else " ")
 
 
 def sentences(texts: Sequence[str]) -> bool:
@@ -92,7 +98,8 @@ def fitting(texts: Mapping[str, Sequence[str]], width: int) -> list[str]:
     used = 0
     for name, found in texts.items():
         most = NARROW if sentences(found) else UNLIMITED
-        needed = PADDING + max([len(name), *(min(len(text), most) for text in found)])
+        wide = max(map(len, heading(name).splitlines()), default=0)
+        needed = PADDING + max([wide, *(min(len(text), most) for text in found)])
         if kept and used + needed > width:
             break
         kept.append(name)

@@ -1,8 +1,8 @@
 """Measured evidence beside the bound: what trained models reached on fresh data, interpolated, with its range.
 
 A source says what error to expect of H heads of rank r when a query and its keys must be compared in k directions.
-The cells of paper A's protocol are one; sources of another kind, such as language models, need an object with the same
-three members and one line in the catalogue.
+The cells of paper A's protocol are one; sources of another kind, such as language models, need an object with the
+same three members and one line in the catalogue.
 """
 
 from __future__ import annotations

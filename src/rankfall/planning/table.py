@@ -21,10 +21,10 @@ Column: TypeAlias = Callable[[Candidate], Mapping[str, Any]]
 FIELDS = tuple(Cell.__dataclass_fields__)
 
 IMPLICATIONS = (
-    "The floor is a bound, not an error: no bare attention layer of these heads, its output read linearly, finds the "
-    "nearer of two orthonormal points with less error. A norm after attention, a feed-forward block or a second "
-    "layer go below it. The trained errors are those of one kind of match in models of width 64; what a real layer looks "
-    "for, and in how many directions, they do not say."
+    "The floor is a bound, not an error: no bare attention layer of these heads, its output read linearly, finds "
+    "the nearer of two orthonormal points with less error. A norm after attention, a feed-forward block or a second "
+    "layer go below it. The trained errors are those of one kind of match in models of width 64; what a real layer "
+    "looks for, and in how many directions, they do not say."
 )
 
 
