@@ -118,7 +118,7 @@ stored.plot("error.png")""",
         "reproduce": """\
 reproduced = rankfall.reproduce("wu/fig1", scale="smoke")""",
         "ReproductionResult": """\
-print(reproduced.agrees, reproduced.figures[0]["points"][:1])
+print(reproduced.holds, reproduced.figures[0]["points"][:1])
 reproduced.plot("two-tokens.png")""",
     },
     "Measure tokens": {

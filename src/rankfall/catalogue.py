@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rankfall.models.heads.weights import WeightLayout
     from rankfall.models.load.named import NamedModel
     from rankfall.norms import Norm
+    from rankfall.planning.evidence import Evidence
     from rankfall.tasks.base import Task
     from rankfall.theory.random_features.kernel import KeyDesign
     from rankfall.training.engines.base import Engine
@@ -168,6 +169,14 @@ LAYOUTS: Registry[WeightLayout] = Registry(
         "falcon": "rankfall.models.heads.weights:FALCON",
     },
     example="llama",
+)
+
+EVIDENCE: Registry[Evidence] = Registry(
+    "source of evidence",
+    {
+        "trained_error": "rankfall.planning.evidence:FARTHEST",
+    },
+    example="trained_error",
 )
 
 NAMED_MODELS: Registry[NamedModel] = Registry(

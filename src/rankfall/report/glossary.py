@@ -31,7 +31,8 @@ GLOSSARY: dict[str, str] = {
     "first direction": "the direction that holds the largest share of the tokens' energy; its share is the squared "
     "largest singular value over the sum of all squares, 1 when all tokens lie on one line",
     "equilibrium": "tokens that a layer leaves exactly as they are",
-    "error floor": "the least mean squared error that no layer of a given shape can go below, whatever its weights",
+    "error floor": "a lower bound on the mean squared error of one bare attention layer of a given shape, "
+    "whatever its weights",
     "fresh data": "new batches in every training step, instead of the same sample over and over",
     "grid": "a TOML file whose lists are crossed into the cells of a sweep",
     "head rank": "the rank r of a head's query/key form K Q^T; at most the width of its queries and keys",
