@@ -18,7 +18,7 @@ import rankfall
 
 ROOT = Path(rankfall.__file__).parents[2]
 FUNCTIONS = (
-    "audit compare coverage simulate equilibrium bounds plan survey sweep runs reproduce measure attention "
+    "audit compare series coverage simulate equilibrium bounds plan survey sweep runs reproduce measure attention "
     "trainer_callback lightning_callback"
 )
 MEASURES = (
@@ -26,7 +26,7 @@ MEASURES = (
     "max_singular_value rank_one_residual largest_token_share"
 )
 CLASSES = (
-    "AuditResult ComparisonResult CoverageResult SimulationResult EquilibriumResult BoundsResult PlanResult "
+    "AuditResult ComparisonResult SeriesResult CoverageResult SimulationResult EquilibriumResult BoundsResult PlanResult "
     "SurveyResult SweepResult RunsResult ReproductionResult RankMonitor RankWarning Heads RequestError"
 )
 OTHERS = "masks norms __version__"

@@ -103,6 +103,10 @@ def compare(
     second: str | Path | LoadedModel | nn.Module,
     text: str | Path | Sequence[str | Path] | None = None,
     *,
+    tokens: int = 128,
+    passages: int | None = None,
+    device: str = "cpu",
+    seed: int = 0,
     store: str | Path = STORE,
     out: str | Path | None = None,
     progress: Progress = silent,
@@ -111,14 +115,21 @@ def compare(
 ) -> ComparisonResult:
     """Audit two models on the same text, without controls and ablations, and lay one over the other.
 
-    Models, `text` and `options` are given as to `audit`; audits are kept in `store`, and not made again. `out` is
+    Models, `text` and all other `options` are given as to `audit`; audits are kept in `store`, and not made again. `out` is
     where the report will be saved: a folder that cannot be is refused at once.
     """
     members = members_of([first, second], distinct=False)
     if out is not None:
         _require_report_folder(out, [one.label for one, _ in members])
-    asked = {"controls": False, "ablate": False, **options}
-    found = run_members(members, text, asked, store, "local", None, progress, note)
+    asked = {
+        "controls": False,
+        "ablate": False,
+        "tokens": tokens,
+        "passages": passages,
+        "device": device,
+        "seed": seed,
+    }
+    found = run_members(members, text, asked | options, store, "local", None, progress, note)
     bad = next((one for one in found.models if one.record is None), None)
     if bad is not None:
         raise RequestError(

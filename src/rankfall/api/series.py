@@ -208,7 +208,7 @@ def run_members(
             _here(one, module, text, given, place, len(members), progress)
             for place, (one, module) in enumerate(members)
         ]
-        return SeriesResult(tuple(done), None)
+        return _with_some(SeriesResult(tuple(done), None))
     if isinstance(given.get("layers"), str):
         given["layers"] = layer_numbers(given["layers"])
     given["ablation"] = given.pop("ablate", True)
@@ -223,7 +223,19 @@ def run_members(
         progress=progress,
         note=note or (lambda text: None),
     )
-    return SeriesResult(tuple(found), str(store), complete)
+    return _with_some(SeriesResult(tuple(found), str(store), complete))
+
+
+def _with_some(result: SeriesResult) -> SeriesResult:
+    """One bad checkpoint does not end a series; nothing but bad ones do."""
+    reasons = list(result.failed.values())
+    require(
+        not result.complete or len(reasons) < len(result.models),
+        required="at least one model that can be audited",
+        got=f"{len(reasons)} that cannot: {reasons[0] if reasons else None}",
+        remedy="check the names",
+    )
+    return result
 
 
 def _here(

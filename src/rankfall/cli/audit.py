@@ -22,6 +22,7 @@ HEAD_COLUMNS = ("layer", "head", "kv_head", "head_dim", "qk_rank", "qk_effective
 
 
 def audit(
+    context: typer.Context,
     models: Annotated[
         list[str] | None,
         typer.Argument(
@@ -39,19 +40,12 @@ def audit(
     ] = None,
     inside: Annotated[bool, typer.Option("--inside", help="Measure inside blocks too.")] = False,
     controls: Annotated[
-        bool | None,
-        typer.Option(
-            "--controls/--no-controls",
-            help="Run controls: random weights, shuffled tokens, random tokens (default: not for a series).",
-        ),
-    ] = None,
+        bool,
+        typer.Option(help="Run controls: random weights, shuffled tokens, random tokens (a series: only if given)."),
+    ] = True,
     ablate: Annotated[
-        bool | None,
-        typer.Option(
-            "--ablate/--no-ablate",
-            help="Take the blocks apart: which part holds the rank up (default: not for a series).",
-        ),
-    ] = None,
+        bool, typer.Option(help="Take the blocks apart: which part holds the rank up (a series: only if given).")
+    ] = True,
     heads: Annotated[bool, typer.Option(help="Probe the rank of every head.")] = True,
     offset: Annotated[int, typer.Option("--offset", help="Distance at which rotary heads are probed.")] = 0,
     weights_only: Annotated[
@@ -131,8 +125,8 @@ def audit(
                 "inside": inside,
                 "stack": stack,
                 "heads": heads,
-                "controls": bool(controls),
-                "ablate": bool(ablate),
+                "controls": controls and _given(context, "controls"),
+                "ablate": ablate and _given(context, "ablate"),
                 "offset": offset,
                 "dtype": dtype,
                 "device": device,
@@ -161,8 +155,8 @@ def audit(
             inside=inside,
             stack=stack,
             heads=heads,
-            controls=controls is not False,
-            ablate=ablate is not False,
+            controls=controls,
+            ablate=ablate,
             offset=offset,
             dtype=dtype,
             device=device,
@@ -189,6 +183,12 @@ def _refuse_what_needs_a_run(options: dict[str, Any]) -> None:
         got=", ".join(given),
         remedy="leave out one or the other",
     )
+
+
+def _given(context: typer.Context, name: str) -> bool:
+    """Whether the command line has the option, either way."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def _refuse_without_a_series(options: dict[str, Any]) -> None:

@@ -65,8 +65,8 @@ def audit_series(
         if not result.complete:
             done = sum(one.record is not None for one in result.models)
             notes.print(
-                f"stopped with {done} of {len(result.models)} checkpoints audited and kept in {result.store}; the same"
-                f" command goes on: {command()}",
+                f"stopped with {done} of {len(result.models)} checkpoints audited and kept in {result.store};"
+                f" the same command goes on: {command()}",
                 markup=False,
                 highlight=False,
                 soft_wrap=True,
@@ -111,8 +111,10 @@ def _show(record: Mapping[str, Any]) -> None:
 
 
 def _columns(rows: Sequence[Mapping[str, Any]], words: Sequence[str]) -> list[str]:
-    """Those that somebody has a value in."""
-    return [name for name in (*COLUMNS, *words) if any(row.get(name) is not None for row in rows)]
+    """Those that somebody has a value in; steps instead of names, where these differ in nothing else."""
+    known = [name for name in (*COLUMNS, *words) if any(row.get(name) is not None for row in rows)]
+    numbered = all(row["step"] is not None for row in rows)
+    return ["step", *known[1:]] if numbered else known
 
 
 def _brief(row: Mapping[str, Any]) -> dict[str, Any]:

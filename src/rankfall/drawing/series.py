@@ -90,7 +90,7 @@ def _map(figure: Figure, panel: Any, table: pd.DataFrame, column: str, names: Se
         extent=(-0.5, len(names) - 0.5, *_rows(table, grid, alike)),
         interpolation="nearest",
     )
-    figure.colorbar(image, ax=panel, label=label)
+    figure.colorbar(image, ax=panel)
     panel.set_ylabel("layer" if alike else "relative depth")
     panel.set_title(label, fontsize=10)
     if alike:

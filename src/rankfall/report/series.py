@@ -108,8 +108,8 @@ def series_pictures(tables: Mapping[str, pd.DataFrame]) -> list[Picture]:
     depth = tables["depth"]
     others = [name for name in depth.columns if name not in (*MEASURES, "model", "step", "layer", "depth")]
     caption = (
-        "Tokens scaled to length one; layer 0 is the embeddings. Every panel has its own scale of colours. The loss is"
-        " that on the text which was read; without it the audits have none."
+        "Tokens scaled to length one; layer 0 is the embeddings. Every panel has its own scale of colours."
+        " The loss is that on the text which was read, where the models have one."
     )
     return [
         Picture("maps", "Layers by checkpoints", caption, series_figure(tables)),
@@ -158,7 +158,7 @@ def comparison_document(
 
 def _grids(tables: Mapping[str, pd.DataFrame], *names: str) -> list[Grid]:
     return [
-        Grid(name, TITLES[name], tables[name], CAPTIONS.get(name, ""), SERIES_DEFINITIONS)
+        Grid(name, TITLES[name], tables[name].dropna(axis=1, how="all"), CAPTIONS.get(name, ""), SERIES_DEFINITIONS)
         for name in names
         if name in tables
     ]
