@@ -60,7 +60,7 @@ compared = rankfall.compare(model, other, inputs=ids)""",
 print(compared.verdicts, compared.changes, compared.first.record["verdict"]["status"])
 compared.plot("both.png")""",
         "series": """\
-checkpoints = rankfall.series([model, other], inputs=ids)  # or "runs/checkpoint-*", or "org/name@{step1,step1000}\"""",
+checkpoints = rankfall.series([model, other], inputs=ids)  # or "runs/checkpoint-*", "org/name@{step1,step9}\"""",
         "SeriesResult": """\
 print(checkpoints.verdict.headline, checkpoints.failed, checkpoints.to_frame())
 checkpoints.plot("layers-by-checkpoints.png")""",

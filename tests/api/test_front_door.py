@@ -26,8 +26,8 @@ MEASURES = (
     "max_singular_value rank_one_residual largest_token_share"
 )
 CLASSES = (
-    "AuditResult ComparisonResult SeriesResult CoverageResult SimulationResult EquilibriumResult BoundsResult PlanResult "
-    "SurveyResult SweepResult RunsResult ReproductionResult RankMonitor RankWarning Heads RequestError"
+    "AuditResult ComparisonResult SeriesResult CoverageResult SimulationResult EquilibriumResult BoundsResult "
+    "PlanResult SurveyResult SweepResult RunsResult ReproductionResult RankMonitor RankWarning Heads RequestError"
 )
 OTHERS = "masks norms __version__"
 PUBLIC = f"{FUNCTIONS} {MEASURES} {CLASSES} {OTHERS}".split()

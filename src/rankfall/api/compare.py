@@ -129,7 +129,7 @@ def compare(
         "device": device,
         "seed": seed,
     }
-    found = run_members(members, text, asked | options, store, "local", None, progress, note)
+    found = run_members(members, text, asked, store, "local", None, progress, note)
     bad = next((one for one in found.models if one.record is None), None)
     if bad is not None:
         raise RequestError(
