@@ -17,7 +17,9 @@ def made(
     step: int, ranks: Sequence[float], loss: float | None = None, status: str = "kept", kind: str = "gpt2"
 ) -> AuditedModel:
     """An audited model with these effective ranks by layer."""
-    unit = [{"effective_rank": rank, "relative_mu": 0.5, "mean_abs_cosine": 0.1} for rank in ranks]
+    unit = [
+        {"effective_rank": rank, "energy_rank": rank, "relative_mu": 0.5, "mean_abs_cosine": 0.1} for rank in ranks
+    ]
     record: dict[str, Any] = {
         "model": {"kind": kind, "layers": len(ranks) - 1, "parameters": 10},
         "text": {"loss": loss},

@@ -115,8 +115,8 @@ def compare(
 ) -> ComparisonResult:
     """Audit two models on the same text, without controls and ablations, and lay one over the other.
 
-    Models, `text` and all other `options` are given as to `audit`; audits are kept in `store`, and not made again. `out` is
-    where the report will be saved: a folder that cannot be is refused at once.
+    Models, `text` and all other `options` are given as to `audit`; audits are kept in `store`, and not made again.
+    `out` is where the report will be saved: a folder that cannot be is refused at once.
     """
     members = members_of([first, second], distinct=False)
     if out is not None:

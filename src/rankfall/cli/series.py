@@ -14,6 +14,7 @@ COLUMNS = (
     "model",
     "loss",
     "effective_rank",
+    "energy_rank",
     "kept_share",
     "lowest_rank",
     "lowest_layer",

@@ -7,18 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rankfall.drawing.audit import PANELS
 from rankfall.drawing.canvas import COLOURS, canvas
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-MEASURES = {
-    "effective_rank": "effective rank",
-    "relative_mu": "relative mu",
-    "mean_abs_cosine": "mean |cosine|",
-    "min_singular_value": "smallest singular value",
-}
+FIRST = dict(PANELS)
+"""The measures to read first, and what they are called."""
 COLUMNS = 3
 TICKS = 8
 LONGEST = 14
@@ -41,7 +38,7 @@ def draw_series(
     names = list(depth["model"].drop_duplicates())
     steps = {row["model"]: row["step"] for row in depth[["model", "step"]].to_dict("records")}
     panels: list[tuple[str, pd.DataFrame, str]] = [
-        (MEASURES.get(one, one.replace("_", " ")), depth, one) for one in measures
+        (FIRST.get(one, one.replace("_", " ")), depth, one) for one in measures
     ]
     if heads is not None and len(heads):
         last = heads.groupby("model")["layer"].transform("max").clip(lower=1)

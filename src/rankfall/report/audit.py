@@ -58,9 +58,9 @@ def audit_document(result: AuditFindings, command: str) -> Document:
 def _thresholds(result: AuditFindings) -> list[str]:
     t = result.verdict.thresholds
     return [
-        f"collapsed: relative mu below {t.collapsed_relative_mu} or effective rank below"
-        f" {t.collapsed_effective_rank} at the last layer, tokens scaled to length one",
-        f"reduced: effective rank below {t.reduced_share:.0%} of its highest, relative mu below"
+        f"collapsed: relative mu below {t.collapsed_relative_mu} or energy rank below"
+        f" {t.collapsed_energy_rank} at the last layer, tokens scaled to length one",
+        f"reduced: energy rank below {t.reduced_share:.0%} of its highest, relative mu below"
         f" {t.reduced_relative_mu}, or mean |cosine| above {t.reduced_cosine}",
     ]
 
@@ -82,7 +82,7 @@ def _tokens(result: AuditFindings, tables: dict[str, Grid]) -> Section:
             "Three views of the same tokens",
             "Raw numbers are about size as much as about direction: one long token (a sink) makes them look"
             " collapsed. Tokens of length one show the directions alone.",
-            draw_views(rows, f"Effective rank in three views, {name}"),
+            draw_views(rows, f"Effective and energy rank in three views, {name}"),
         ),
     ]
     grids = [tables[key] for key in ("depth", "sinks", "controls", "per_text") if key in tables]
@@ -107,7 +107,7 @@ def _heads(result: AuditFindings, tables: dict[str, Grid]) -> Section:
         return Section("Head rank")
     picture = Picture(
         "head_rank",
-        "Effective rank of every head",
+        "Effective and energy rank of every head",
         "Of the query/key form, by probing the running model. Heads that spread over few directions are dark.",
         draw_head_ranks(tables["heads"].table, f"Head rank, {result.model.name}"),
     )

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from rankfall.drawing.audit import draw_comparison
-from rankfall.drawing.series import MEASURES, draw_series
+from rankfall.drawing.series import FIRST, draw_series
 from rankfall.models.series.names import stem
 from rankfall.models.series.verdict import COMPARED, SeriesVerdict
 from rankfall.models.series.work import AuditedModel
@@ -33,7 +33,7 @@ COLUMNS = {
     "loss": "mean loss of the model on the text that was read, in nats a token",
     "lowest_rank": "lowest effective rank of tokens of length one over all layers",
     "lowest_layer": "the layer at which it is lowest",
-    "kept_share": "effective rank at the last layer over the highest of all layers",
+    "kept_share": "energy rank at the last layer over the highest of all layers",
     "layers": "blocks of the model",
     "parameters": "numbers that the model holds, shared ones once",
     "seconds": "time that the audit took when it was made",
@@ -99,14 +99,14 @@ def series_figure(tables: Mapping[str, pd.DataFrame]) -> Any:
     losses = {row["model"]: row["loss"] for row in first.to_dict("records")} if "loss" in first else {}
     known = {name: loss for name, loss in losses.items() if loss is not None and loss == loss}
     depth = tables["depth"]
-    shown = [name for name in MEASURES if name in depth]
+    shown = [name for name in FIRST if name in depth]
     return draw_series(depth, shown, heads=tables.get("heads"), losses=known, title="Layers by checkpoints")
 
 
 def series_pictures(tables: Mapping[str, pd.DataFrame]) -> list[Picture]:
     """The picture, and a second one with every other measure."""
     depth = tables["depth"]
-    others = [name for name in depth.columns if name not in (*MEASURES, "model", "step", "layer", "depth")]
+    others = [name for name in depth.columns if name not in (*FIRST, "model", "step", "layer", "depth")]
     caption = (
         "Tokens scaled to length one; layer 0 is the embeddings. Every panel has its own scale of colours."
         " The loss is that on the text which was read, where the models have one."
@@ -165,11 +165,9 @@ def _grids(tables: Mapping[str, pd.DataFrame], *names: str) -> list[Grid]:
 
 
 def kept(depth: pd.DataFrame) -> str:
-    """Which of two models keeps the larger share of its highest effective rank."""
-    ranks = {str(name): mine["effective_rank"].tolist() for name, mine in depth.groupby("model", sort=False)}
+    """Which of two models keeps the larger share of its highest energy rank."""
+    ranks = {str(name): mine["energy_rank"].tolist() for name, mine in depth.groupby("model", sort=False)}
     shares = {name: one[-1] / max(one) for name, one in ranks.items()}
     ahead, behind = sorted(shares, key=lambda name: -shares[name])
-    told = (
-        f"{name} ({shares[name]:.0%} of its highest effective rank at the last layer)" for name in (ahead, behind)
-    )
+    told = (f"{name} ({shares[name]:.0%} of its highest energy rank at the last layer)" for name in (ahead, behind))
     return " over ".join(told)

@@ -11,7 +11,7 @@ from rankfall.models.series.work import AuditedModel
 Row = dict[str, Any]
 
 # Of the tokens of length one at the last layer: what the table of checkpoints shows.
-BRIEF = ("effective_rank", "relative_mu", "mean_abs_cosine")
+BRIEF = ("effective_rank", "energy_rank", "relative_mu", "mean_abs_cosine")
 
 
 def audited(models: Sequence[AuditedModel]) -> list[AuditedModel]:
@@ -30,7 +30,8 @@ def checkpoint_rows(models: Sequence[AuditedModel]) -> list[Row]:
             layers = one.record["depth"]
             row |= {"loss": loss_of(one.record), **{name: layers[-1]["unit"][name] for name in BRIEF}}
             row |= {"lowest_rank": ranks[low], "lowest_layer": layers[low]["layer"]}
-            row |= {"kept_share": ranks[-1] / max(ranks) if max(ranks) > 0 else 0.0}
+            energy = column_of(one.record, "energy_rank")
+            row |= {"kept_share": energy[-1] / max(energy) if max(energy) > 0 else 0.0}
             row |= statuses(one.record["verdict"])
             row |= {"layers": one.record["model"]["layers"], "parameters": one.record["model"]["parameters"]}
         rows.append(row | {"stored": one.stored, "seconds": one.seconds, "reason": one.reason, "id": one.id})
