@@ -106,6 +106,8 @@ def test_whatever_statuses_a_verdict_has_are_read() -> None:
     by_name = {"aligned": {"status": "yes", "text": "x"}, "dominated": {"status": "no"}}
     assert statuses(by_name) == {"aligned": "yes", "dominated": "no"}
     assert statuses({"questions": [{"question": "aligned", "status": "yes"}]}) == {"aligned": "yes"}
+    both = {"statuses": {"aligned": "kept"}, "findings": [{"question": "aligned", "status": "kept"}]}
+    assert statuses(both) == {"aligned": "kept"}
     assert loss_of({"text": {}}) is None
     assert loss_of({"text": {"loss": 2}}) == 2.0
 

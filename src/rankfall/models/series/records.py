@@ -47,6 +47,8 @@ def loss_of(record: Mapping[str, Any]) -> float | None:
 
 def statuses(verdict: Mapping[str, Any]) -> dict[str, str]:
     """The words in which a verdict sums up: its status, and that of every question it answers."""
+    if isinstance(verdict.get("statuses"), Mapping):
+        return {str(name): str(word) for name, word in verdict["statuses"].items()}
     found = {"status": verdict["status"]} if isinstance(verdict.get("status"), str) else {}
     for name, part in verdict.items():
         if isinstance(part, Mapping) and isinstance(part.get("status"), str):
