@@ -35,7 +35,8 @@ def made(
     [
         ([10, 10.5, 10.9], "steady"),
         ([10, 10.5, 11.5], "rises"),
-        ([10, 9.5, 9.0], "falls"),
+        ([10, 9.5, 9.05], "steady"),
+        ([10, 9.5, 8.95], "falls"),
         ([10, 5, 9.5], "falls, then rises"),
         ([10, 5, 15], "falls, then rises"),
         ([10, 15, 9.5], "rises, then falls"),

@@ -85,7 +85,7 @@ def series_document(
     labels = [one.label for one in models]
     return Document(
         title=series_title(labels),
-        summary=f"{len(models)} checkpoints, from {labels[0]} to {labels[-1]}: {verdict.headline}",
+        summary=f"{len(models)} checkpoints: {verdict.headline}",
         answers=answers,
         sections=[section for section in sections if section.blocks],
         command=command,

@@ -79,7 +79,7 @@ def judge_series(models: Sequence[AuditedModel]) -> SeriesVerdict:
 def trend(values: Sequence[float]) -> Trend:
     """How a quantity moves; a rise or fall that is taken back counts if it exceeds CHANGE of both ends."""
     start, end, low, high = values[0], values[-1], min(values), max(values)
-    dips, peaks = low * (1 + CHANGE) < min(start, end), high > max(start, end) * (1 + CHANGE)
+    dips, peaks = low < min(start, end) * (1 - CHANGE), high > max(start, end) * (1 + CHANGE)
     if dips and peaks:
         return "goes up and down"
     if dips:
@@ -88,7 +88,7 @@ def trend(values: Sequence[float]) -> Trend:
         return "rises, then falls"
     if end > start * (1 + CHANGE):
         return "rises"
-    return "falls" if end * (1 + CHANGE) < start else "steady"
+    return "falls" if end < start * (1 - CHANGE) else "steady"
 
 
 def words(kind: Trend) -> str:
@@ -133,7 +133,7 @@ def layers_reason(done: Sequence[AuditedModel]) -> Reason | None:
     factors = {layer: last[layer] / rank for layer, rank in first.items() if rank > 0 and last[layer] > 0}
     ordered = sorted(factors, key=lambda layer: -abs(math.log(factors[layer])))[:NAMED_LAYERS]
     risen = sum(factor > 1 + CHANGE for factor in factors.values())
-    fallen = sum(factor * (1 + CHANGE) < 1 for factor in factors.values())
+    fallen = sum(factor < 1 - CHANGE for factor in factors.values())
     told = ", ".join(f"layer {layer} ({first[layer]:.4g} to {last[layer]:.4g})" for layer in ordered)
     text = (
         f"from first to last {risen} of {len(factors)} layers gain and {fallen} lose more than {CHANGE:.0%} of their"
@@ -166,7 +166,7 @@ def moment_reason(done: Sequence[AuditedModel]) -> Reason | None:
         return None
     factors = [after / before for before, after in itertools.pairwise(means)]
     at = max(range(len(factors)), key=lambda place: abs(math.log(factors[place])))
-    if abs(math.log(factors[at])) <= math.log(1 + CHANGE):
+    if 1 - CHANGE <= factors[at] <= 1 + CHANGE:
         return None
     before, after = done[at].label, done[at + 1].label
     verb = "rises" if factors[at] > 1 else "falls"
