@@ -159,6 +159,13 @@ def test_a_model_beside_itself_does_not_differ(folders, tmp_path: Path) -> None:
     assert same.verdict.trend == "steady"
 
 
+def test_a_comparison_takes_every_option_of_an_audit(folders, tmp_path: Path) -> None:
+    bare = rankfall.compare(*folders, some_text(40), tokens=16, store=tmp_path, heads=False)
+    assert "heads" not in bare.tables()
+    with pytest.raises(TypeError, match="unexpected keyword argument 'tokenz'"):
+        rankfall.compare(*folders, some_text(40), store=tmp_path, tokenz=3)
+
+
 def test_two_models_that_can_be_audited_are_needed(folders, tmp_path: Path) -> None:
     with pytest.raises(rankfall.RequestError, match="two models that can be audited; got nothing, which could not: "):
         rankfall.compare(folders[0], tmp_path / "no" / "nothing", some_text(40), store=tmp_path / "store")

@@ -121,14 +121,8 @@ def compare(
     members = members_of([first, second], distinct=False)
     if out is not None:
         _require_report_folder(out, [one.label for one, _ in members])
-    asked = {
-        "controls": False,
-        "ablate": False,
-        "tokens": tokens,
-        "passages": passages,
-        "device": device,
-        "seed": seed,
-    }
+    asked = {"tokens": tokens, "passages": passages, "device": device, "seed": seed}
+    asked |= {"controls": False, "ablate": False, **options}
     found = run_members(members, text, asked, store, "local", None, progress, note)
     bad = next((one for one in found.models if one.record is None), None)
     if bad is not None:
