@@ -102,7 +102,7 @@ def audit(
 
     found = run(
         model,
-        _texts(text),
+        texts_of(text),
         tokens=tokens,
         passages=passages,
         tokenizer=tokenizer,
@@ -125,7 +125,8 @@ def audit(
     return AuditResult(**vars(found))
 
 
-def _texts(text: str | Path | Sequence[str | Path] | None) -> list[str] | None:
+def texts_of(text: str | Path | Sequence[str | Path] | None) -> list[str] | None:
+    """Texts as they are given to `audit`: a Path is read as a file."""
     from rankfall.models.texts import read_text
 
     if text is None:

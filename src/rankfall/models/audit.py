@@ -255,10 +255,11 @@ def _noted(missing: dict[str, str], name: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        missing[name] = _reason(error)
+        missing[name] = reason_of(error)
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
+    """An error as one line: our own as they are, others with their kind."""
     if isinstance(error, RequestError):
         return str(error)
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"

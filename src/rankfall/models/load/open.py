@@ -70,6 +70,14 @@ def open_model(
     )
 
 
+def located(name: str | Path, *, allow_download: bool = False) -> Path:
+    """The folder or file behind whatever names a model; it need not exist."""
+    path = named_path(str(name)) or Path(name).expanduser()
+    if not path.exists() and HUB_ID.fullmatch(str(name)):
+        return _snapshot(str(name), allow_download)
+    return path
+
+
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 WANTED = ["config.json", "*.safetensors", "model.safetensors.index.json", *TOKENIZER_FILES, *TOKENIZER_TABLES]
 
