@@ -14,8 +14,8 @@ from rankfall.cli.main import run
 from rankfall.drawing.audit import PANELS, draw_token_depth
 from rankfall.errors import RequestError
 from rankfall.models.audit import audit
-from rankfall.models.controls import random_twin
 from rankfall.models.load.open import open_model
+from rankfall.models.twin import separate_twin
 from rankfall.models.texts import encode, shipped_text, shuffled, with_random_tokens
 
 MEASURES = ["mu", "relative_mu", "rank", "effective_rank", "stable_rank", "mean_abs_cosine", "min_singular_value"]
@@ -225,8 +225,8 @@ def test_controls_change_what_they_say_and_nothing_else(folder: Path) -> None:
     assert torch.equal(drawn.ids[~batch.real], batch.ids[~batch.real])
     assert not torch.equal(drawn.ids[batch.real], batch.ids[batch.real])
     before = {name: value.clone() for name, value in loaded.network.state_dict().items()}
-    twin: Any = random_twin(loaded.network, seed=3)
-    again: Any = random_twin(loaded.network, seed=3)
+    twin: Any = separate_twin(loaded.network, seed=3)
+    again: Any = separate_twin(loaded.network, seed=3)
     weight = "encoder.layer.0.attention.self.query.weight"
     assert torch.equal(twin.state_dict()[weight], again.state_dict()[weight])
     assert not torch.equal(twin.state_dict()[weight], before[weight])

@@ -38,6 +38,7 @@ def audit(
     controls: Annotated[
         bool, typer.Option(help="Run controls: random weights, shuffled tokens, random tokens.")
     ] = True,
+    draws: Annotated[int, typer.Option("--draws", help="Draws of each control.")] = 3,
     ablate: Annotated[bool, typer.Option(help="Take the blocks apart: which part holds the rank up.")] = True,
     heads: Annotated[bool, typer.Option(help="Probe the rank of every head.")] = True,
     offset: Annotated[int, typer.Option("--offset", help="Distance at which rotary heads are probed.")] = 0,
@@ -95,6 +96,7 @@ def audit(
             stack=stack,
             heads=heads,
             controls=controls,
+            draws=draws,
             ablate=ablate,
             offset=offset,
             dtype=dtype,

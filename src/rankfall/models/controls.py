@@ -10,6 +10,7 @@ from torch import nn
 
 from rankfall.errors import RequestError, require_count
 
+from rankfall.models import configuration as aliases
 from rankfall.models.depth.measure import measure_depth
 from rankfall.models.depth.rows import DepthRow
 from rankfall.models.texts import Batch, shuffled, with_random_tokens
@@ -44,16 +45,17 @@ class Control:
 
 
 def run_controls(
-    network: nn.Module, batch: Batch, *, layers: int, width: int, seed: int = 0, draws: int = DRAWS
+    network: nn.Module, batch: Batch, *, layers: int, seed: int = 0, draws: int = DRAWS
 ) -> tuple[Control, ...]:
     """The three controls on the same texts, several draws of each; draw 0 is the one of `seed` itself.
 
-    `layers` and `width` are those of the model, as the audit found them.
+    `layers` is how many the model has.
     """
     require_count("draws", draws)
     vocabulary = _vocabulary(network)
     shuffle, uniform = "the same tokens in random order", "tokens drawn uniformly from the vocabulary"
     made: list[Control] = []
+    width = aliases.number(getattr(network, "config", None), aliases.WIDTH) or EVERY_LAYER_BELOW
     few = _spread(layers, LARGE_LAYERS) if min(width, batch.ids.shape[1]) > EVERY_LAYER_BELOW else None
     for draw in range(draws):
         own, wanted = draw_seed(seed, draw), few if draw == 0 else _spread(layers, 3)
