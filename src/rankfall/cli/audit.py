@@ -53,7 +53,12 @@ def audit(
         typer.Option("--fail-if", help="Exit with status 1 if this holds, such as 'effective_rank < 4 at last'."),
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Folder for the report, its tables and pictures.")] = None,
-    device: output.Device = "cpu",
+    device: Annotated[
+        str,
+        typer.Option(
+            "--device", help="Device: cpu, cuda, or auto: all GPUs, then host memory, then disk (extra large)."
+        ),
+    ] = "cpu",
     dtype: Annotated[
         str, typer.Option("--dtype", help="Precision of the weights: float32, bfloat16, float16 or float64.")
     ] = "float32",

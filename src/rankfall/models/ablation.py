@@ -387,7 +387,7 @@ def block_around(site: Site) -> Assembly:
 def as_traced(eager: Eager, module: nn.Module, *tensors: Tensor, **options: object) -> tuple[Tensor, Tensor | None]:
     """The model's own mask and scaling, with what is forbidden truly forbidden."""
     query, key, value, mask = tensors
-    return eager(module, query, key, value, _truly_forbidden(mask), **options)
+    return _by_rows(eager, module, query, key, value, _truly_forbidden(mask), **options)
 
 
 def changed(temperature: float, mask: Mask | None) -> Route:
@@ -408,9 +408,36 @@ def changed(temperature: float, mask: Mask | None) -> Route:
         factor = float(query.shape[-1]) ** -0.5 if scaling is None else float(scaling)  # type: ignore[arg-type]
         options["scaling"] = factor / temperature
         pattern = _truly_forbidden(given) if mask is None else _replaced(mask, given, query)
-        return eager(module, query, key, value, pattern, **options)
+        return _by_rows(eager, module, query, key, value, pattern, **options)
 
     return route
+
+
+# Scores that are held at once, in float64: a quarter of a GiB.
+SCORES_AT_ONCE = 1 << 25
+
+
+def _by_rows(
+    eager: Eager,
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    **options: object,
+) -> tuple[Tensor, Tensor | None]:
+    """Attention for some queries at a time, which do not know of each other; whether that holds for a model's own
+    function is verified with its block."""
+    batch, heads, n = query.shape[:3]
+    rows = max(1, SCORES_AT_ONCE // (batch * heads * key.shape[-2]))
+    if rows >= n:
+        return eager(module, query, key, value, mask, **options)
+    parts = []
+    for first in range(0, n, rows):
+        some = slice(first, first + rows)
+        seen = mask if mask is None or mask.shape[-2] != n else mask[..., some, :]
+        parts.append(eager(module, query[:, :, some], key, value, seen, **options)[0])
+    return torch.cat(parts, dim=1), None
 
 
 def _replaced(mask: Mask, given: Tensor | None, query: Tensor) -> Tensor:
