@@ -80,6 +80,7 @@ class AblationRow:
     relative_mu: float | None
     rank: float | None
     effective_rank: float | None
+    energy_rank: float | None
     mean_abs_cosine: float | None
     min_singular_value: float | None
     text: int
@@ -91,9 +92,9 @@ class AblationRow:
         return {name: value for name, value in row.items() if value is not None or name not in BY_SVD}
 
 
-MEASURES = ("mu", "relative_mu", "rank", "effective_rank", "mean_abs_cosine", "min_singular_value")
+MEASURES = ("mu", "relative_mu", "rank", "effective_rank", "energy_rank", "mean_abs_cosine", "min_singular_value")
 # Of collapsed tokens these need a singular value decomposition, which takes longer than everything else together.
-BY_SVD = ("rank", "min_singular_value")
+BY_SVD = ("rank", "effective_rank", "min_singular_value")
 QUICK = tuple(name for name in MEASURES if name not in BY_SVD)
 # These need no decomposition at all.
 PLAIN = ("mu", "relative_mu", "mean_abs_cosine")
