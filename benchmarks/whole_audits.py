@@ -4,17 +4,18 @@
     python -m benchmarks.whole_audits --device cuda --shapes 135M 1B 8B --tokens 2048 --out DIR
     python -m benchmarks.whole_audits --device cuda --shapes 70B-2-blocks --tokens 2048 --out DIR
 
-Random weights of the shapes of SmolLM2-135M, Llama 3.2 1B, Llama 3 8B and two blocks of Llama 3 70B, made on the device
-in bfloat16; random token ids; loading is not part of it. It needs PyTorch, transformers and what `rankfall.audit`
+Random weights of the shapes of SmolLM2-135M, Llama 3.2 1B, Llama 3 8B and two blocks of Llama 3 70B, made on the
+device in bfloat16; random token ids; loading is not part of it. It needs PyTorch, transformers and what an audit
 needs: no tokenizer, no files, no network. The first audit of a process is a small one and is not counted.
 
 Checked, and refused otherwise: nothing is missing from the audit, every weight is bit for bit what it was, replayed
-blocks agree with the traced pass, effective ranks at both ends agree with a NumPy SVD, draws of a control differ.
+blocks agree with the traced pass, energy ranks at both ends agree with a NumPy SVD, draws of a control differ.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import time
 from pathlib import Path
@@ -39,7 +40,7 @@ SHAPES = {
     "70B-2-blocks": (8192, 28672, 2, 64, 8, 128256),
 }
 GIB = 1 << 30
-# Effective ranks of the audit against a NumPy SVD of the same tokens.
+# Energy ranks of the audit against a NumPy SVD of the same tokens.
 AGREES = 1e-5
 
 
@@ -99,8 +100,8 @@ def _timed(shape: str, network: nn.Module, options: Any) -> dict[str, Any]:
     _require(found.missing == {}, f"something is missing: {found.missing}")
     _require(_fingerprint(network) == before, "the weights are not what they were")
     error = _rank_error(network, ids, found)
-    _require(error < AGREES, f"effective ranks are off by {error:.2g}")
-    ends = {(one.name, one.draw): one.rows[-1].values["unit"]["effective_rank"] for one in found.controls}
+    _require(error < AGREES, f"energy ranks are off by {error:.2g}")
+    ends = {(one.name, one.draw): one.rows[-1].values["unit"]["energy_rank"] for one in found.controls}
     _require(len(set(ends.values())) == len(ends), f"draws of a control agree: {ends}")
     check = found.ablation_check
     _require(check is not None, "no block was replayed")
@@ -140,7 +141,7 @@ def _audited(
     found = audit(network, inputs=ids, progress=progress)
     _wait(device)
     marks.append(("", time.perf_counter()))
-    parts = {name: after - at for (name, at), (_, after) in zip(marks, marks[1:], strict=False)}
+    parts = {name: after - at for (name, at), (_, after) in itertools.pairwise(marks)}
     return found, parts, ids
 
 
@@ -150,7 +151,7 @@ def _fingerprint(network: nn.Module) -> list[int]:
 
 
 def _rank_error(network: nn.Module, ids: Tensor, found: AuditFindings) -> float:
-    """How far effective ranks of the raw tokens of the first text are from a float64 SVD, at both ends, at worst."""
+    """How far energy ranks of the raw tokens of the first text are from a float64 SVD, at both ends, at worst."""
     last = found.model.layers
     kept: dict[int, Any] = {}
 
@@ -166,7 +167,7 @@ def _rank_error(network: nn.Module, ids: Tensor, found: AuditFindings) -> float:
             values = np.linalg.svd(kept[row.layer], compute_uv=False)
             shares = values[values > 0] ** 2 / (values**2).sum()
             rank = float(np.exp(-(shares * np.log(shares)).sum()))
-            worst = max(worst, abs(row.per_text[0].values["raw"]["effective_rank"] / rank - 1))
+            worst = max(worst, abs(row.per_text[0].values["raw"]["energy_rank"] / rank - 1))
     return worst
 
 

@@ -14,6 +14,7 @@ from rankfall.cli.main import run
 from rankfall.drawing.audit import PANELS, draw_token_depth
 from rankfall.errors import RequestError
 from rankfall.models.audit import audit
+from rankfall.models.depth.capture import capture
 from rankfall.models.load.open import open_model
 from rankfall.models.texts import encode, shipped_text, shuffled, with_random_tokens
 from rankfall.models.twin import separate_twin
@@ -193,11 +194,19 @@ def test_no_failing_part_ends_an_audit(target: str, part: str, monkeypatch: pyte
 
 def test_controls_are_compared_in_the_view_in_which_the_model_is_judged() -> None:
     result = audit(small_model("llama"), inputs=torch.randint(4, 60, (2, 14)), heads=False, ablation=False)
-    ends = {one.name: one.rows[-1].values for one in result.controls}
+    drawn: dict[str, list[Any]] = {}
+    for one in result.controls:
+        drawn.setdefault(one.name, []).append(one.rows[-1].values)
     (reason,) = (one for one in result.verdict.reasons if one.topic == "controls")
-    assert reason.numbers == {name: values["unit"]["energy_rank"] for name, values in ends.items()}
-    assert all(values["unit"]["energy_rank"] != values["raw"]["energy_rank"] for values in ends.values())
-    boundaries = {one.name: [row for row in one.rows if row.part == "boundary"] for one in result.controls}
+    medians = {name: sorted(one["unit"]["energy_rank"] for one in some)[1] for name, some in drawn.items()}
+    assert reason.numbers == medians
+    for some in drawn.values():
+        assert len({one["unit"]["energy_rank"] for one in some}) == 3
+        assert all(one["unit"]["energy_rank"] != one["raw"]["energy_rank"] for one in some)
+    low, high = (f"{f([one['unit']['energy_rank'] for one in drawn['random_weights']]):.1f}" for f in (min, max))
+    assert f"({low} to {high} in 3 draws)" in reason.text
+    boundaries = result.control_boundaries()
+    assert [[row.layer for row in rows] for rows in boundaries.values()] == [[0, 1, 2, 3]] * 3
     figure = draw_token_depth(result.boundaries, boundaries, "m")
     for panel, (measure, _) in zip(figure.axes, PANELS, strict=True):
         drawn = {line.get_label(): list(line.get_ydata()) for line in panel.lines}
@@ -311,9 +320,14 @@ def test_the_table_says_what_was_read_and_shows_the_inside(
     assert "attention output" in said
 
 
-def test_chosen_layers_come_with_both_ends(folder: Path) -> None:
+def test_chosen_layers_come_with_both_ends_in_one_pass(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     quick: dict[str, Any] = {"tokens": 20, "controls": False, "ablation": False, "heads": False}
+    passes: list[int] = []
+    monkeypatch.setattr(
+        "rankfall.models.depth.measure.capture", lambda *a, **k: (passes.append(1), capture(*a, **k))[1]
+    )
     result = audit(folder, [some_text(100)], layers=[1], **quick)
+    assert len(passes) == 1
     assert [row.layer for row in result.boundaries] == [0, 1, 3]
     assert result.model.layers == 3
     whole = audit(folder, [some_text(100)], **quick)

@@ -20,7 +20,7 @@ from rankfall.errors import RequestError
 from rankfall.masks import Mask
 from rankfall.measures.measures import NUMBERS_AT_ONCE, measure
 from rankfall.models import configuration as aliases
-from rankfall.models.assembly import Assembly, assemblies
+from rankfall.models.assembly import HALF, Assembly, assemblies
 from rankfall.models.depth.capture import Place, capture
 from rankfall.models.interface import Eager, Route, routed
 from rankfall.models.placement import alone
@@ -38,7 +38,6 @@ SCALINGS: tuple[Scaling, ...] = get_args(Scaling)
 # several times by the end of a block. It is first run again in its own arithmetic, where one rounding may differ.
 VERIFIED = {torch.bfloat16: 2**-5, torch.float16: 2**-8}
 VERIFIED_AT_LEAST = 1e-3
-HALF = (torch.bfloat16, torch.float16)
 
 # The library masks by adding the most negative float32; scores can be larger than that in float64.
 FORBIDDEN = -1e30
@@ -98,7 +97,7 @@ BY_SVD = ("rank", "effective_rank", "min_singular_value")
 QUICK = tuple(name for name in MEASURES if name not in BY_SVD)
 # These need no decomposition at all.
 PLAIN = ("mu", "relative_mu", "mean_abs_cosine")
-# Decompositions grow with the cube of the smaller side: beyond this size they are made at a few layers, spread evenly.
+# Decompositions grow with the cube of the smaller side: beyond this size they are made at a few layers.
 EVERY_LAYER_BELOW = 1024
 LARGE_LAYERS = 5
 
@@ -129,8 +128,8 @@ class ReplayCheck:
     """How far replayed blocks are from the traced pass, at worst, relative to their largest entry.
 
     `error` is that of the replay in float64, which may be at most `tolerance`, a number that follows `dtype`, the
-    arithmetic of the model. `own_error` is that of the replay in this arithmetic itself, for models in half precision:
-    it may be at most one rounding, `own_tolerance`.
+    arithmetic of the model. `own_error` is that of the replay in this arithmetic, for models in half precision: it
+    may be at most one rounding, `own_tolerance`.
     """
 
     dtype: str
@@ -270,7 +269,7 @@ def single_texts(inputs: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def equal_texts(texts: Sequence[dict[str, Any]], most: int) -> Iterator[tuple[list[int], dict[str, Any]]]:
-    """Texts of one length together, at most so many, with their numbers; what is no row of a text keeps them apart."""
+    """Texts of one length together, at most `most`, with their numbers; what is no row of a text keeps them apart."""
     groups: dict[Any, list[int]] = {}
     for number, text in enumerate(texts):
         alike: Any = tuple((name, value.shape) for name, value in text.items())
@@ -289,6 +288,8 @@ class AblatedBlock:
         self.site, self.block, self.ended = site, block, ended
         self.device = block.stream.device
         self._replay: Replay | None = None
+        self._before: nn.Module | None = None
+        self._after: nn.Module | None = None
 
     def parked(self) -> AblatedBlock:
         """The same without what only the search for the block needed, the rest in the host's memory."""
@@ -299,7 +300,9 @@ class AblatedBlock:
             return moved.setdefault(id(tensor), tensor.cpu())
 
         site, nothing = self.site, torch.empty(0)
-        call = replace(site.call, query=None, key=None, value=None, mask=None, weights=None, output=None, given=((), {}))
+        call = replace(
+            site.call, query=None, key=None, value=None, mask=None, weights=None, output=None, given=((), {})
+        )
         projection = site.projection and replace(site.projection, input=nothing, output=nothing)
         arguments = {name: tensors_changed(value, park) for name, value in site.arguments.items()}
         block = replace(self.block, stream=park(self.block.stream), target=park(self.block.target))
@@ -319,9 +322,8 @@ class AblatedBlock:
     def _copy(self, *, own: bool) -> None:
         copied = alone if own else float64_copy
         self._replay = Replay(self.site, own=own)
-        self._before, self._after = (
-            None if norm is None else copied(norm) for norm in (self.block.before, self.block.after)
-        )
+        self._before = None if self.block.before is None else copied(self.block.before)
+        self._after = None if self.block.after is None else copied(self.block.after)
 
     def __call__(self, tokens: Tensor, *, norm: bool, residual: bool, route: Route | None) -> Tensor:
         """The block without what is switched off."""

@@ -63,8 +63,8 @@ def audit(
     `model` is a short name, a folder, a GGUF file, a hub id, or a module that is loaded already; that one needs
     `tokenizer`, or `inputs`: token ids (b, n), or the keyword arguments of its forward pass. Without `texts` the text
     that ships with the package is read, in several passages. `layers` limits what is measured; the embeddings and the
-    last layer are always there, because the verdict is about them. `draws` is how often each control is drawn. What cannot be done for this model is named in
-    `missing` with its reason; token rank by depth is always there.
+    last layer are always there, because the verdict is about them. `draws` is how often each control is drawn. What
+    cannot be done for this model is named in `missing` with its reason; token rank by depth is always there.
     """
     require_count("seed", seed, least=0)
     require_count("draws", draws)
@@ -239,9 +239,7 @@ def _controls(
     return made
 
 
-def _ablation(
-    network: nn.Module, given: dict[str, Any], missing: dict[str, str], progress: Progress
-) -> Ablation:
+def _ablation(network: nn.Module, given: dict[str, Any], missing: dict[str, str], progress: Progress) -> Ablation:
     found = Ablation(())
     with _noted(missing, "ablation"):
         found = ablate(network, given, measures=QUICK, progress=part(progress, 0.75, 0.95, "taking apart"))

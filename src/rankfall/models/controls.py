@@ -9,7 +9,6 @@ from typing import Any, final
 from torch import nn
 
 from rankfall.errors import RequestError, require_count
-
 from rankfall.models import configuration as aliases
 from rankfall.models.depth.measure import measure_depth
 from rankfall.models.depth.rows import DepthRow

@@ -1,8 +1,8 @@
-"""Where a model's weights lie: on one device, split over several, or kept aside until the module that needs them runs.
+"""Where a model's weights lie: on one device, split over several, or kept aside until their module runs.
 
-Models that are larger than a device are split by the accelerate package: each module moves what it is given to its own
-device, and weights that lie in host memory or on disk are on the meta device except while their module runs. What this
-file knows about that package is the name of its hooks and of what they hold; it is not imported.
+Models that are larger than a device are split by the accelerate package: each module moves what it is given to its
+own device, and weights that lie in host memory or on disk are on the meta device except while their module runs. What
+this file knows about that package is the name of its hooks and of what they hold; it is not imported.
 """
 
 from __future__ import annotations
@@ -106,7 +106,8 @@ def alone(module: nn.Module, dtype: torch.dtype | None = None) -> nn.Module:
 def hollow(module: nn.Module) -> nn.Module:
     """A copy of the module without storage: its parameters are on the meta device."""
     memo: dict[int, Any] = {
-        id(one): nn.Parameter(torch.empty_like(one, device="meta"), requires_grad=False) for one in module.parameters()
+        id(one): nn.Parameter(torch.empty_like(one, device="meta"), requires_grad=False)
+        for one in module.parameters()
     }
     return _copied(module, memo)
 

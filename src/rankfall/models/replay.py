@@ -126,8 +126,8 @@ OnSite = Callable[[Site], None]
 
 
 def traced(model: nn.Module, inputs: Mapping[str, Any], on_site: OnSite | None = None) -> Trace:
-    """Run the model once and keep what surrounds each attention call: memory then grows with depth. `on_site` gets the
-    sites instead, one by one as the model runs, and the trace keeps none."""
+    """Run the model once and keep what surrounds each attention call: memory then grows with depth. `on_site` gets
+    the sites instead, one by one as the model runs, and the trace keeps none."""
     kept: list[Site] = []
     tracer = _Tracer(kept.append if on_site is None else on_site)
     with torch.no_grad(), recorded(model, tracer.on_call, on_leaf=tracer.on_leaf) as recorder:
@@ -209,8 +209,8 @@ class Passed:
 
 
 class Replay:
-    """A copy of a site's module, and of W_O where that lies outside it, in float64; with `own` in the arithmetic of the
-    model. The model itself is not touched."""
+    """A copy of a site's module, and of W_O where that lies outside it, in float64; with `own` in the arithmetic of
+    the model. The model itself is not touched."""
 
     def __init__(self, site: Site, *, own: bool = False) -> None:
         require(

@@ -44,7 +44,7 @@ def random_weights(network: nn.Module, seed: int = 0) -> Iterator[None]:
             if part.module is network:
                 whole.enter_context(substituted(network, source.of(part, number)))
             else:
-                _while_it_runs(part, lambda part=part, number=number: source.of(part, number), whole)  # type: ignore[misc]
+                _while_it_runs(part, lambda part=part, number=number: source.of(part, number), whole)
         yield
 
 
@@ -82,7 +82,9 @@ def _parts(network: nn.Module) -> list[_Part]:
     parts: list[_Part] = []
     taken: set[int] = set()
     named = dict(network.named_parameters())
-    for name, block in ((name, block) for stack in stacks for name, block in zip(stack.names, stack.blocks, strict=True)):
+    for name, block in (
+        (name, block) for stack in stacks for name, block in zip(stack.names, stack.blocks, strict=True)
+    ):
         prefix = f"{name}."
         own = tuple(one for one, value in named.items() if one.startswith(prefix) and id(value) not in taken)
         taken |= {id(named[one]) for one in own}
@@ -141,7 +143,9 @@ class _FreshWeights:
         for module, rule in _rules(self._empty, within, path):
             if rule is not None:
                 rule(module)
-            left = any(bool(one.isnan().any()) for one in module.parameters(recurse=False) if one.device.type != "meta")
+            left = any(
+                bool(one.isnan().any()) for one in module.parameters(recurse=False) if one.device.type != "meta"
+            )
             if left and (reset := _own_reset(module)) is not None:
                 reset()
                 if rule is not None:
@@ -159,8 +163,8 @@ class _FreshWeights:
         module, own = self._owners[name][0]
         if value.ndim < 2:
             return value.fill_(1.0 if own == "weight" and is_norm(module) else 0.0)
-        real = self._network.get_parameter(name)
-        real = fetched(self._network).get(id(real), real)
+        stand_in = self._network.get_parameter(name)
+        real = fetched(self._network).get(id(stand_in), stand_in)
         return value.normal_(0.0, float(real.float().std()))
 
 

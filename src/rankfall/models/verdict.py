@@ -197,9 +197,7 @@ def control_reason(rows: Sequence[DepthRow], controls: Sequence[Control]) -> Rea
         return None
     ends = {name: statistics.median(values) for name, values in drawn.items()}
     parts = [f"{name.replace('_', ' ')} {ends[name]:.1f}{_range(values)}" for name, values in drawn.items()]
-    return Reason(
-        "controls", f"at the last layer the energy rank is {ours:.1f}; controls: {', '.join(parts)}", ends
-    )
+    return Reason("controls", f"at the last layer the energy rank is {ours:.1f}; controls: {', '.join(parts)}", ends)
 
 
 def _range(values: Sequence[float]) -> str:

@@ -38,8 +38,8 @@ def measure_depth(
 ) -> list[DepthRow]:
     """Rows of all measures of all views at every boundary, padding left out.
 
-    `layers` limits what is measured (default: all) to these and the last; `without_sinks` repeats all measures without
-    the sinks, where there are some.
+    `layers` limits what is measured (default: all) to these and the last; `without_sinks` repeats all measures
+    without the sinks, where there are some.
     """
     taken = DepthMeasurement(real, names, layers, without_sinks)
     capture(model, inputs, taken.take, inside=inside, stack=stack)
