@@ -206,7 +206,7 @@ def test_a_series_is_drawn_as_maps_of_layers_by_checkpoints(series) -> None:
     maps, others = (panels_of(picture.figure) for picture in document.pictures())
     depth = tables["depth"]
     drawn = {panel["title"]: panel["series"][0] for panel in [*maps, *others] if panel["title"] != "loss"}
-    measures = [name for name in depth.columns if name not in ("model", "step", "layer", "depth")]
+    measures = [name for name in depth.columns if name not in ("model", "step", "layer", "depth", "most")]
     assert set(MEASURES.names) == set(measures)
     # One map for each measure, and one for the heads.
     assert len(drawn) == len(measures) + 1

@@ -46,6 +46,7 @@ def audit(
     ablate: Annotated[
         bool, typer.Option(help="Take the blocks apart: which part holds the rank up (a series: only if given).")
     ] = True,
+    draws: Annotated[int, typer.Option("--draws", help="Draws of each control.")] = 3,
     heads: Annotated[bool, typer.Option(help="Probe the rank of every head.")] = True,
     offset: Annotated[int, typer.Option("--offset", help="Distance at which rotary heads are probed.")] = 0,
     weights_only: Annotated[
@@ -59,7 +60,12 @@ def audit(
         typer.Option("--fail-if", help="Exit with status 1 if this holds, such as 'effective_rank < 4 at last'."),
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Folder for the report, its tables and pictures.")] = None,
-    device: output.Device = "cpu",
+    device: Annotated[
+        str,
+        typer.Option(
+            "--device", help="Device: cpu, cuda, or auto: all GPUs, then host memory, then disk (extra large)."
+        ),
+    ] = "cpu",
     dtype: Annotated[
         str, typer.Option("--dtype", help="Precision of the weights: float32, bfloat16, float16 or float64.")
     ] = "float32",
@@ -126,6 +132,7 @@ def audit(
                 "stack": stack,
                 "heads": heads,
                 "controls": controls and _given(context, "controls"),
+                "draws": draws,
                 "ablate": ablate and _given(context, "ablate"),
                 "offset": offset,
                 "dtype": dtype,
@@ -156,6 +163,7 @@ def audit(
             stack=stack,
             heads=heads,
             controls=controls,
+            draws=draws,
             ablate=ablate,
             offset=offset,
             dtype=dtype,

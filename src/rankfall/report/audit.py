@@ -68,7 +68,6 @@ def _thresholds(result: AuditFindings) -> list[str]:
 
 def _tokens(result: AuditFindings, tables: dict[str, Grid]) -> Section:
     rows = result.boundaries
-    controls = {one.name: [row for row in one.rows if row.part == "boundary"] for one in result.controls if one.rows}
     name = result.model.name
     pictures = [
         Picture(
@@ -76,7 +75,7 @@ def _tokens(result: AuditFindings, tables: dict[str, Grid]) -> Section:
             "Token rank by depth",
             "Tokens scaled to length one. The band is a 95 % bootstrap interval over texts. Layer 0 is the"
             " embeddings; the last layer is after the final norm, where the model has one.",
-            draw_token_depth(rows, controls, f"Token rank by depth, {name}"),
+            draw_token_depth(rows, result.control_boundaries(), f"Token rank by depth, {name}"),
         ),
         Picture(
             "views",

@@ -37,6 +37,10 @@ COLUMNS = {
     "layers": "blocks of the model",
     "parameters": "numbers that the model holds, shared ones once",
     "seconds": "time that the audit took when it was made",
+    "audited": "whether it could be audited",
+    "status": "the verdict in a word",
+    "stored": "whether the audit was taken from the store",
+    "id": "name of the audit in the store: a checksum of the model's files, the options and the versions",
     "other_layer": "layer of the second model at the same or the nearest relative depth",
 }
 SERIES_DEFINITIONS: dict[str, str] = {**definitions_for("audit"), **COLUMNS}
@@ -106,7 +110,7 @@ def series_figure(tables: Mapping[str, pd.DataFrame]) -> Any:
 def series_pictures(tables: Mapping[str, pd.DataFrame]) -> list[Picture]:
     """The picture, and a second one with every other measure."""
     depth = tables["depth"]
-    others = [name for name in depth.columns if name not in (*FIRST, "model", "step", "layer", "depth")]
+    others = [name for name in depth.columns if name not in (*FIRST, "model", "step", "layer", "depth", "most")]
     caption = (
         "Tokens scaled to length one; layer 0 is the embeddings. Every panel has its own scale of colours."
         " The loss is that on the text which was read, where the models have one."
