@@ -15,8 +15,10 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from rankfall.api.result import Result, plain
+from rankfall.errors import printable
 from rankfall.progress import Progress
 
 SCHEMA = 1
@@ -37,8 +39,22 @@ PlotPath = Annotated[Path | None, typer.Option("--plot", help="Draw the result i
 # The papers' word for it still works.
 WIDTH = ("--width", "--dim")
 
-notes = Console(stderr=True)
-paper = Console()
+
+
+class SafeConsole(Console):
+    """Prints text without its control characters: names, keys and messages come from models and files."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """As Rich does it, each line of a string made printable."""
+        super().print(*(_by_line(one) if isinstance(one, str) else one for one in objects), **options)
+
+
+def _by_line(text: str) -> str:
+    return "\n".join(printable(line) for line in text.split("\n"))
+
+
+notes = SafeConsole(stderr=True)
+paper = SafeConsole()
 
 
 def emit(result: Mapping[str, Any], *, as_json: bool, show: Callable[[], None]) -> None:
@@ -53,11 +69,11 @@ def emit(result: Mapping[str, Any], *, as_json: bool, show: Callable[[], None]) 
 def table(title: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None) -> None:
     """Print records as a table for people."""
     columns = list(columns) if columns is not None else list(rows[0]) if rows else []
-    drawn = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    drawn = Table(title=Text(printable(title)), title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for column in columns:
-        drawn.add_column(column.replace("_", " "), justify="right", overflow="fold")
+        drawn.add_column(Text(printable(column).replace("_", " ")), justify="right", overflow="fold")
     for row in rows:
-        drawn.add_row(*(cell(row.get(column)) for column in columns))
+        drawn.add_row(*(Text(printable(cell(row.get(column)))) for column in columns))
     paper.print(drawn)
 
 
@@ -102,10 +118,10 @@ def shown(title: str) -> Iterator[Progress]:
         from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as Bar
 
-        columns = (BarColumn(20), TaskProgressColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
+        columns = (BarColumn(20), TaskProgressColumn(), TimeRemainingColumn(), TextColumn("{task.description}", markup=False))
         with Bar(*columns, console=notes, transient=True) as bar:
-            task = bar.add_task(title, total=1.0)
-            yield lambda what, share: bar.update(task, completed=share, description=f"{title}: {what}")
+            task = bar.add_task(printable(title), total=1.0)
+            yield lambda what, share: bar.update(task, completed=share, description=printable(f"{title}: {what}"))
         return
     begun = said = time.perf_counter()
     first: float | None = None

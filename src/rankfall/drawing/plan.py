@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rankfall.drawing.canvas import COLOURS, MARKERS, canvas
+from rankfall.drawing.canvas import COLOURS, MARKERS, canvas, heading
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,7 +43,7 @@ def draw_plan(rows: Rows, title: str) -> Figure:
     )
     if timed:
         axes[0, 1].set_ylabel("training step of one sequence, seconds")
-    figure.suptitle(title)
+    heading(figure, title)
     return figure
 
 
