@@ -68,9 +68,7 @@ def find_weights(folder: Path, root: Path | None = None, limits: Limits = LIMITS
     if not found and (folder / PICKLED_INDEX).exists():
         table = read_json(inside(folder, PICKLED_INDEX, root), limits.header_bytes)
         shards = _shards(table, PICKLED_INDEX)
-        renamed = {name: f"{Path(name).stem}.safetensors" for name in shards}
-        index = {"weight_map": {key: renamed[name] for key, name in table["weight_map"].items()}}
-        return _read_pickles(folder, root, {renamed[name]: name for name in shards}, limits, index)
+        return _read_pickles(folder, root, {f"{Path(name).stem}.safetensors": name for name in shards}, limits)
     pickled = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLES)
     weights = [PICKLED] if PICKLED in pickled else [name for name in pickled if name not in NOT_WEIGHTS]
     if not found and len(weights) == 1:
@@ -90,15 +88,13 @@ def _read(
     return WeightFiles(files, tensors, index)
 
 
-def _read_pickles(
-    folder: Path, root: Path, names: dict[str, str], limits: Limits, index: dict[str, Any] | None = None
-) -> WeightFiles:
+def _read_pickles(folder: Path, root: Path, names: dict[str, str], limits: Limits) -> WeightFiles:
     files = {expected: as_safetensors(inside(folder, name, root), limits) for expected, name in names.items()}
-    tensors = {key: entry for path in files.values() for key, entry in read_safetensors_header(path, limits).items()}
-    if index is not None:
-        index = {"weight_map": {key: file for file, path in files.items() for key in read_safetensors_header(path)}}
+    held = {expected: read_safetensors_header(path, limits) for expected, path in files.items()}
+    index = {"metadata": {}, "weight_map": {key: file for file, entries in held.items() for key in entries}}
+    tensors = {key: entry for entries in held.values() for key, entry in entries.items()}
     note = f"read tensors from {', '.join(names.values())[:80]}, a pickled file, in a process of its own"
-    return WeightFiles(files, tensors, index, (note,))
+    return WeightFiles(files, tensors, None if SINGLE in files else index, (note,))
 
 
 def inside(folder: Path, name: str, root: Path) -> Path:

@@ -59,7 +59,7 @@ def staged(folder: Path, root: Path, config: dict[str, Any], weights: WeightFile
         for name, path in weights.files.items():
             (stage / name).symlink_to(path)
         if weights.index is not None:
-            (stage / INDEX).write_text(json.dumps(weights.index))
+            (stage / INDEX).write_text(json.dumps({"metadata": {}, **weights.index}))
         for name in TOKENIZER_FILES:
             if (folder / name).exists():
                 path = inside(folder, name, root)

@@ -36,7 +36,7 @@ def main() -> None:
         torch.set_num_threads(1)
         _confine(asked["memory"], asked["seconds"])
         loaded = torch.load(asked["path"], map_location="cpu", weights_only=True)
-        tensors = _tensors(loaded, limit=2 * os.path.getsize(asked["path"]) + (1 << 20))
+        tensors = tensors_of(loaded, limit=2 * os.path.getsize(asked["path"]) + (1 << 20))
         save_file(tensors, asked["out"], {"format": "pt"})
         answer = {"tensors": len(tensors)}
     except Refusal as refusal:
@@ -67,7 +67,8 @@ def _refuse(event: str, arguments: tuple[Any, ...]) -> None:
         raise Refusal(f"the file asks for {event}, which no weights need; do not trust it")
 
 
-def _tensors(loaded: Any, limit: int) -> dict[str, Any]:
+def tensors_of(loaded: Any, limit: int) -> dict[str, Any]:
+    """The table of tensors in what was unpickled, each with memory of its own; at most `limit` bytes of them."""
     import torch
 
     table = loaded
