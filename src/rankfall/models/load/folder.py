@@ -18,7 +18,7 @@ from rankfall.models.load.adapter import merge_adapter
 from rankfall.models.load.confinement import memory_limit, offline
 from rankfall.models.load.files import INDEX, WeightFiles, find_weights, inside, repository_root
 from rankfall.models.load.guards import LIMITS, clean_config, read_json, require_room, require_size, skeleton
-from rankfall.models.load.quantised import elements_held, library_quantisation, quantisation
+from rankfall.models.load.quantised import elements_held, quantisation
 from rankfall.models.load.tokenizer import (
     TOKENIZER_FILES,
     TOKENIZER_TABLES,
@@ -96,10 +96,8 @@ def open_folder(
         remedy="name a folder that holds a model",
     )
     weights = find_weights(folder, root)
-    raw = read_json(inside(folder, "config.json", root))
-    config_table, notes = clean_config(raw)
+    config_table, notes = clean_config(read_json(inside(folder, "config.json", root)))
     method, config_table = quantisation(config_table)
-    more = {} if method is None else {"quantization_config": library_quantisation(method, raw["quantization_config"])}
     with (
         staged(folder, root, config_table, weights) as stage,
         offline(not online),
@@ -121,7 +119,6 @@ def open_folder(
             local_files_only=True,
             trust_remote_code=False,
             output_loading_info=True,
-            **more,
         )
         unused = require_complete(info, network)
         if method is not None:

@@ -20,10 +20,12 @@ HONOURED = {"fp8": ("modules_to_not_convert", "weight_block_size"), "mxfp4": ("m
 
 
 def quantisation(config: dict[str, Any]) -> tuple[str | None, dict[str, Any]]:
-    """The method of a configuration's weights, None for plain ones, and the configuration without it; or a refusal."""
+    """The method of a configuration's weights, None for plain ones; and the configuration, in which the library is told
+    to turn them back into plain numbers while it loads, and nothing else. Or a refusal."""
+    kept = {key: value for key, value in config.items() if key != "quantization_config"}
     given = config.get("quantization_config")
     if given is None:
-        return None, {key: value for key, value in config.items() if key != "quantization_config"}
+        return None, kept
     method = given.get("quant_method") if isinstance(given, dict) else None
     require(
         method in METHODS,
@@ -37,16 +39,8 @@ def quantisation(config: dict[str, Any]) -> tuple[str | None, dict[str, Any]]:
         got="not installed",
         remedy="pip install accelerate",
     )
-    return method, {key: value for key, value in config.items() if key != "quantization_config"}
-
-
-def library_quantisation(method: str, given: Mapping[str, Any]) -> Any:
-    """What the library is told: to dequantise while it loads."""
-    from transformers import FineGrainedFP8Config, Mxfp4Config
-
-    kind = {"fp8": FineGrainedFP8Config, "mxfp4": Mxfp4Config}[method]
-    kept = {key: given[key] for key in HONOURED[method] if isinstance(given.get(key), (list, tuple))}
-    return kind(dequantize=True, **kept)
+    honoured = {key: given[key] for key in HONOURED[method] if isinstance(given.get(key), list)}
+    return method, kept | {"quantization_config": {"quant_method": method, "dequantize": True, **honoured}}
 
 
 def elements_held(tensors: Mapping[str, TensorEntry], method: str | None) -> int:
