@@ -93,12 +93,12 @@ def _no_head(loaded: LoadedModel) -> str | None:
     from transformers.models.auto import modeling_auto
 
     whole: Any = loaded.whole
-    if whole is None:
-        return "the model has no language-model head, or its weights are not in the files"
-    config = getattr(whole, "config", None)
-    kind = type(whole).__name__
+    config = getattr(loaded.network, "config", None)
     if getattr(config, "is_encoder_decoder", False):
         return "an encoder-decoder predicts a second text, which is not given"
+    if whole is None:
+        return "the model has no language-model head, or its weights are not in the files"
+    kind = type(whole).__name__
     if kind in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES.values():
         return "an encoder sees the tokens on both sides, so it has no next-token loss"
     causal = (modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES)
@@ -137,20 +137,33 @@ def _next_token_loss(whole: Any, body: nn.Module, batch: Batch, hidden: Tensor) 
     return (total / count if count else math.nan), vocabulary
 
 
+class _Computed(tuple[Tensor]):
+    """What a body gives, with nothing but the tokens in it: no cache, no router's logits, no attention."""
+
+    def __new__(cls, tokens: Tensor) -> _Computed:
+        return super().__new__(cls, (tokens,))
+
+    @property
+    def last_hidden_state(self) -> Tensor:
+        """The tokens (b, n, d) after the last layer."""
+        return self[0]
+
+    def __getattr__(self, name: str) -> None:
+        return None
+
+
 class _BodyReached(Exception):
     """The head asked the body for another pass."""
 
 
 def _logits(whole: Any, body: Any, tokens: Tensor) -> Tensor:
     """The model's own forward pass, in which the body hands over what it computed before."""
-    from transformers.modeling_outputs import BaseModelOutputWithPast
-
     reached = False
 
     def computed(*arguments: Any, **options: Any) -> Any:
         nonlocal reached
         reached = True
-        return BaseModelOutputWithPast(last_hidden_state=tokens)
+        return _Computed(tokens)
 
     def below(*arguments: Any, **options: Any) -> Any:
         raise _BodyReached

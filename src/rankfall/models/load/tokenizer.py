@@ -27,8 +27,8 @@ TOKENIZER_TABLES = ("tokenizer_config.json", "special_tokens_map.json", "added_t
 # Written as 10**30 by those who mean that there is no limit.
 LENGTHS = ("model_max_length", "max_length", "max_len")
 # What the trial may take: a vocabulary of 262,144 tokens needs 0.3 GiB and two seconds.
-TRIAL_MEMORY = 6 * GIBI
-TRIAL_SECONDS = 60
+TRIAL_MEMORY = 2 * GIBI
+TRIAL_SECONDS = 30
 TRIAL_TEXT = "The harbour lay still, and the boats did not move. aaaa 1234 ... ÄÖ 漢字\n" * 20
 TOKENS_AT_MOST = 100 * len(TRIAL_TEXT)
 
