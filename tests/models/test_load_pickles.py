@@ -85,7 +85,7 @@ def test_nothing_in_it_is_executed(folder: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("event", ["os.system", "subprocess.Popen", "socket.connect", "os.mkdir", "os.rename"])
 def test_what_a_payload_would_want_is_forbidden_besides(event: str) -> None:
-    with pytest.raises(unpickle.Refusal, match="do not trust it"):
+    with pytest.raises(unpickle.RefusedFileError, match="do not trust it"):
         unpickle._refuse(event, ())
     unpickle._refuse("open", ("x", "r", 0))
 
@@ -102,7 +102,7 @@ def test_what_a_payload_would_want_is_forbidden_besides(event: str) -> None:
     ids=["number", "list", "stretched", "sparse", "empty"],
 )
 def test_only_tensors_are_accepted(value: Any, match: str) -> None:
-    with pytest.raises(unpickle.Refusal, match=match):
+    with pytest.raises(unpickle.RefusedFileError, match=match):
         unpickle.tensors_of(value, limit=1 << 20)
 
 

@@ -92,5 +92,7 @@ def test_others_are_refused_and_say_what_would_work(tmp_path: Path, given: Any) 
 
     BertModel(small_config("bert")).save_pretrained(tmp_path)
     edit(tmp_path / "config.json", quantization_config=given)
-    with pytest.raises(RequestError, match="quantised as fp8 or mxfp4; got .*; use the unquantised model, a GGUF file"):
+    with pytest.raises(
+        RequestError, match=r"quantised as fp8 or mxfp4; got .*; use the unquantised model, a GGUF file"
+    ):
         open_model(tmp_path)

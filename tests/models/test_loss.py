@@ -1,4 +1,4 @@
-"""The loss on the text equals that of the whole model, needs no second pass, and an untrained model is named as one."""
+"""The loss on the text is that of the whole model and needs no second pass; an untrained model is named as one."""
 
 from __future__ import annotations
 

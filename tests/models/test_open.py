@@ -7,7 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import huggingface_hub
 import pytest
 import torch
 from safetensors.torch import load_file, save_file

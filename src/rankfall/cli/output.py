@@ -40,7 +40,6 @@ PlotPath = Annotated[Path | None, typer.Option("--plot", help="Draw the result i
 WIDTH = ("--width", "--dim")
 
 
-
 class SafeConsole(Console):
     """Prints text without its control characters: names, keys and messages come from models and files."""
 
@@ -69,7 +68,9 @@ def emit(result: Mapping[str, Any], *, as_json: bool, show: Callable[[], None]) 
 def table(title: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None) -> None:
     """Print records as a table for people."""
     columns = list(columns) if columns is not None else list(rows[0]) if rows else []
-    drawn = Table(title=Text(printable(title)), title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    drawn = Table(
+        title=Text(printable(title)), title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True
+    )
     for column in columns:
         drawn.add_column(Text(printable(column).replace("_", " ")), justify="right", overflow="fold")
     for row in rows:
@@ -118,7 +119,12 @@ def shown(title: str) -> Iterator[Progress]:
         from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as Bar
 
-        columns = (BarColumn(20), TaskProgressColumn(), TimeRemainingColumn(), TextColumn("{task.description}", markup=False))
+        columns = (
+            BarColumn(20),
+            TaskProgressColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.description}", markup=False),
+        )
         with Bar(*columns, console=notes, transient=True) as bar:
             task = bar.add_task(printable(title), total=1.0)
             yield lambda what, share: bar.update(task, completed=share, description=printable(f"{title}: {what}"))

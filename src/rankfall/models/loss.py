@@ -1,7 +1,7 @@
 """A language model's loss on the text that it was given: whether the model, its tokenizer and the text fit together.
 
-The body has run already, for the audit. Its last hidden state goes through the model's own head here, a stretch of tokens
-at a time, so that soft caps and scales of the logits are the model's and the body does not run again.
+The body has run already, for the audit. Its last hidden state goes through the model's own head here, a stretch of
+tokens at a time, so that soft caps and scales of the logits are the model's and the body does not run again.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from rankfall.models.texts import Batch
 
 # Logits of so many numbers at a time: 128 MiB in float32.
 LOGITS_AT_ONCE = 1 << 25
-# Of log(vocabulary), which is the loss of guessing uniformly. A model that has learned how often each token occurs, and
-# nothing more, is near 0.65 of it; trained ones are below a half.
+# Of log(vocabulary), which is the loss of guessing uniformly: a convention. Trained models of 135 to 270 million
+# parameters are at 0.31 to 0.38 of it on the text that ships.
 UNTRAINED_SHARE = 0.7
 
 
@@ -83,8 +83,8 @@ def _warning(value: float, vocabulary: int) -> str | None:
     if value < UNTRAINED_SHARE * chance:
         return None
     return (
-        f"the loss on the text, {value:.2f} nats per token, is that of an untrained model (guessing gives {chance:.2f}):"
-        " the weights, the tokenizer or the text may not be the right ones"
+        f"the loss on the text, {value:.2f} nats per token, is that of an untrained model (guessing gives"
+        f" {chance:.2f}): the weights, the tokenizer or the text may not be the right ones"
     )
 
 
@@ -101,7 +101,10 @@ def _no_head(loaded: LoadedModel) -> str | None:
     kind = type(whole).__name__
     if kind in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES.values():
         return "an encoder sees the tokens on both sides, so it has no next-token loss"
-    causal = (modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES)
+    causal = (
+        modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+        modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+    )
     if not any(kind in table.values() for table in causal):
         return f"{kind} is no causal language model"
     if getattr(config, "is_decoder", None) is False and kind in ENCODERS_WITH_A_DECODER_CLASS:
@@ -112,10 +115,10 @@ def _no_head(loaded: LoadedModel) -> str | None:
 
 
 ENCODERS_WITH_A_DECODER_CLASS = (
-    "BertLMHeadModel", "BertGenerationDecoder", "BigBirdForCausalLM", "CamembertForCausalLM", "Data2VecTextForCausalLM",
-    "ElectraForCausalLM", "ErnieForCausalLM", "MegatronBertForCausalLM", "RemBertForCausalLM", "RobertaForCausalLM",
-    "RobertaPreLayerNormForCausalLM", "RoCBertForCausalLM", "RoFormerForCausalLM", "XLMRobertaForCausalLM",
-    "XLMRobertaXLForCausalLM", "XmodForCausalLM",
+    "BertLMHeadModel", "BertGenerationDecoder", "BigBirdForCausalLM", "CamembertForCausalLM",
+    "Data2VecTextForCausalLM", "ElectraForCausalLM", "ErnieForCausalLM", "MegatronBertForCausalLM",
+    "RemBertForCausalLM", "RobertaForCausalLM", "RobertaPreLayerNormForCausalLM", "RoCBertForCausalLM",
+    "RoFormerForCausalLM", "XLMRobertaForCausalLM", "XLMRobertaXLForCausalLM", "XmodForCausalLM",
 )  # fmt: skip
 
 
@@ -152,7 +155,7 @@ class _Computed(tuple[Tensor]):
         return None
 
 
-class _BodyReached(Exception):
+class _BodyReachedError(Exception):
     """The head asked the body for another pass."""
 
 
@@ -166,7 +169,7 @@ def _logits(whole: Any, body: Any, tokens: Tensor) -> Tensor:
         return _Computed(tokens)
 
     def below(*arguments: Any, **options: Any) -> Any:
-        raise _BodyReached
+        raise _BodyReachedError
 
     ids = torch.zeros(tokens.shape[:2], dtype=torch.long, device=tokens.device)
     with _forward_of(body, computed), contextlib.ExitStack() as parts:
@@ -174,7 +177,7 @@ def _logits(whole: Any, body: Any, tokens: Tensor) -> Tensor:
             parts.enter_context(_forward_of(child, below))
         try:
             logits: Tensor = whole(input_ids=ids, use_cache=False).logits
-        except _BodyReached:
+        except _BodyReachedError:
             # Some classes call a part of the body (OPT its decoder): their head is the output embedding alone.
             return whole.get_output_embeddings()(tokens)
     assert reached, "the body was not asked"

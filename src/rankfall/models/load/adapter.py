@@ -1,7 +1,7 @@
 """Low-rank adapters merged into the weights that they were trained for: W + scale B A.
 
-An adapter is a folder with `adapter_config.json` and `adapter_model.safetensors`, as the peft library writes it. The merge
-is a few products, done here: peft would add a dependency and make objects of whatever the folder names.
+An adapter is a folder with `adapter_config.json` and `adapter_model.safetensors`, as the peft library writes it. The
+merge is a few products, done here: peft would add a dependency and make objects of whatever the folder names.
 """
 
 from __future__ import annotations
@@ -70,7 +70,9 @@ def _checked(folder: Path) -> tuple[dict[str, Any], Path]:
     table = read_json(inside(folder, CONFIG, root))
     kind = str(table.get("peft_type"))
     require(kind == "LORA", required="an adapter of type LORA", got=kind[:40], remedy=REMEDY)
-    unusual = [key for key in ("use_dora", "megatron_config", "use_qalora", "alora_invocation_tokens") if table.get(key)]
+    unusual = [
+        key for key in ("use_dora", "megatron_config", "use_qalora", "alora_invocation_tokens") if table.get(key)
+    ]
     require(not unusual, required="a plain LORA adapter", got=", ".join(unusual), remedy=REMEDY)
     rank = table.get("r")
     require(
@@ -93,7 +95,7 @@ def _scale(table: Mapping[str, Any], name: str, pair: Mapping[str, Tensor]) -> f
 
 
 def _by_pattern(patterns: Any, name: str, default: Any) -> Any:
-    """The value of the pattern that is the module's name or ends it. Taken as plain text: expressions can run for ever."""
+    """The value of the pattern that is the module's name or ends it; plain text, as expressions can run for ever."""
     for pattern, value in (patterns or {}).items() if isinstance(patterns, Mapping) else ():
         if isinstance(value, (int, float)) and value > 0 and (name == pattern or name.endswith(f".{pattern}")):
             return value

@@ -111,7 +111,7 @@ NETWORK_EVENTS = ("socket.connect", "socket.getaddrinfo", "socket.gethostbyname"
 
 @contextlib.contextmanager
 def offline(wanted: bool = True) -> Iterator[None]:
-    """Nothing in this thread reaches the network, whatever a configuration asks for; the hub's library is told too."""
+    """Nothing in this thread reaches the network, whatever a configuration asks for; the hub's library is told."""
     if not wanted:
         yield
         return

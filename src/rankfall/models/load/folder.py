@@ -181,7 +181,7 @@ def library_class(config: Any) -> Any:
 
 
 def require_complete(info: dict[str, Any], network: nn.Module) -> list[str]:
-    """Weights of the body that are not in the files would be random numbers: refuse. Gives the missing ones outside."""
+    """Weights of the body that are not in the files would be random numbers: refuse. Gives those missing outside."""
     missing = sorted(str(key) for key in info.get("missing_keys", ()))
     wrong = sorted(str(key) for key in info.get("mismatched_keys", ()))
     needed = _body_names(network)

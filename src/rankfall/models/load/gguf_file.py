@@ -1,8 +1,8 @@
 """GGUF files: converted once to safetensors, kept under the hash of their bytes, opened like a folder after that.
 
-The library's reader takes every token of the vocabulary apart, twice, which for 262,144 tokens is a minute: configuration
-and tensors are therefore read from a copy without the vocabulary, and the tokenizer from the file alone, linked into a
-folder in which nothing else lies.
+The library's reader takes every token of the vocabulary apart, three times, which for 262,144 tokens is a minute:
+configuration and tensors are therefore read from a copy without the vocabulary, and the tokenizer from the file
+alone, linked into a folder in which nothing else lies.
 """
 
 from __future__ import annotations

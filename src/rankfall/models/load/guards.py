@@ -38,8 +38,8 @@ class Limits:
     labels: int = 1_000_000
     # Numbers in a tokenizer's tables: some of them become a list of that many words.
     tokenizer_number: int = 1_000_000
-    # A model may have this many times what its files hold, shared tensors counted once; while it is being built, more,
-    # because what is shared is made for every place first (an encoder-decoder makes its embedding four times).
+    # A model may have this many times what its files hold, shared tensors counted once; more while it is being
+    # built, because what is shared is made for every place first (an encoder-decoder makes its embedding four times).
     slack: int = 2
     building: int = 8
     download_bytes: int = 20 * GIBI

@@ -21,8 +21,8 @@ from rankfall.errors import RequestError
 from rankfall.models.load.guards import LIMITS, Limits
 
 BITS = {
-    "BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "U16": 16, "I16": 16, "F16": 16, "BF16": 16,
-    "U32": 32, "I32": 32, "F32": 32, "U64": 64, "I64": 64, "F64": 64,
+    "BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "U16": 16, "I16": 16, "F16": 16,
+    "BF16": 16, "U32": 32, "I32": 32, "F32": 32, "U64": 64, "I64": 64, "F64": 64,
 }  # fmt: skip
 PICKLE_STARTS = (b"PK", b"\x80\x02", b"\x80\x04")
 

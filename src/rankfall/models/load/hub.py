@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
-
-from dataclasses import dataclass
 
 from rankfall.errors import RequestError, require
 from rankfall.models.load.adapter import CONFIG as ADAPTER_CONFIG
@@ -92,5 +91,3 @@ def _wanted(info: Any) -> list[str]:
         remedy="download it yourself and name the folder",
     )
     return SAFE if safe else [*SAFE, *PICKLED]
-
-

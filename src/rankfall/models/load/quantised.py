@@ -20,13 +20,14 @@ HONOURED = {"fp8": ("modules_to_not_convert", "weight_block_size"), "mxfp4": ("m
 
 
 def quantisation(config: dict[str, Any]) -> tuple[str | None, dict[str, Any]]:
-    """The method of a configuration's weights, None for plain ones; and the configuration, in which the library is told
-    to turn them back into plain numbers while it loads, and nothing else. Or a refusal."""
+    """The method of a configuration's weights, None for plain ones, and the configuration; or a refusal.
+
+    In the configuration the library is told to turn them into plain numbers while it loads, and nothing else."""
     kept = {key: value for key, value in config.items() if key != "quantization_config"}
     given = config.get("quantization_config")
     if given is None:
         return None, kept
-    method = given.get("quant_method") if isinstance(given, dict) else None
+    method = str(given.get("quant_method")) if isinstance(given, dict) else ""
     require(
         method in METHODS,
         required=f"weights in plain numbers, or quantised as {' or '.join(METHODS)}",
@@ -45,6 +46,4 @@ def quantisation(config: dict[str, Any]) -> tuple[str | None, dict[str, Any]]:
 
 def elements_held(tensors: Mapping[str, TensorEntry], method: str | None) -> int:
     """How many numbers the files stand for: a byte of mxfp4 holds two."""
-    return sum(
-        entry.elements * (2 if method == "mxfp4" and entry.dtype == "U8" else 1) for entry in tensors.values()
-    )
+    return sum(entry.elements * (2 if method == "mxfp4" and entry.dtype == "U8" else 1) for entry in tensors.values())

@@ -1,4 +1,4 @@
-"""The tokenizer that came with a model: its tables checked, its file tried apart, loaded by the library's own classes."""
+"""The tokenizer that came with a model: its tables checked, its file tried apart, the library's own classes only."""
 
 from __future__ import annotations
 

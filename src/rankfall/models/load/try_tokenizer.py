@@ -1,7 +1,7 @@
 """Run as a program of its own: whether a tokenizer.json loads and reads a text within bounds of memory and time.
 
-The tokenizers library ends its process when memory runs out, and tiny files can ask for any amount of it: a padding to
-a billion tokens, a normaliser that makes each letter a thousand. Nothing of rankfall is imported here.
+The tokenizers library ends its process when memory runs out, and tiny files can ask for any amount of it: a padding
+to a billion tokens, a normaliser that makes each letter a thousand. Nothing of rankfall is imported here.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Run as a program of its own: the tensors of one pickled file, written as safetensors.
 
 Nothing of rankfall is imported here. The file is read by torch's restricted unpickler, which builds tensors and plain
-containers and calls nothing else; memory and time are limited, and a hook refuses what a payload would want: programs,
-sockets, and changes to files. Whatever is not a table of tensors is refused. The answer is one line of JSON.
+containers and calls nothing else; memory and time are limited, and a hook refuses what a payload would want:
+programs, sockets, and changes to files. Whatever is not a table of tensors is refused. The answer is one line of
+JSON.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ FORBIDDEN = (
 NESTED = ("state_dict", "model_state_dict", "model", "module")
 
 
-class Refusal(Exception):
+class RefusedFileError(Exception):
     """The file is not what was asked for; the text says why."""
 
 
@@ -38,8 +39,8 @@ def main() -> None:
         loaded = torch.load(asked["path"], map_location="cpu", weights_only=True)
         tensors = tensors_of(loaded, limit=2 * os.path.getsize(asked["path"]) + (1 << 20))
         save_file(tensors, asked["out"], {"format": "pt"})
-        answer = {"tensors": len(tensors)}
-    except Refusal as refusal:
+        answer = {"tensors": str(len(tensors))}
+    except RefusedFileError as refusal:
         answer = {"refused": str(refusal)}
     except MemoryError:
         answer = {"refused": "more memory asked for than the file can hold"}
@@ -64,7 +65,7 @@ def _confine(memory: int, seconds: int) -> None:
 
 def _refuse(event: str, arguments: tuple[Any, ...]) -> None:
     if event.startswith(FORBIDDEN):
-        raise Refusal(f"the file asks for {event}, which no weights need; do not trust it")
+        raise RefusedFileError(f"the file asks for {event}, which no weights need; do not trust it")
 
 
 def tensors_of(loaded: Any, limit: int) -> dict[str, Any]:
@@ -76,16 +77,16 @@ def tensors_of(loaded: Any, limit: int) -> dict[str, Any]:
         if isinstance(table, dict) and not any(isinstance(value, torch.Tensor) for value in table.values()):
             table = next((table[name] for name in NESTED if isinstance(table.get(name), dict)), table)
     if not isinstance(table, dict) or not table:
-        raise Refusal(f"a {type(loaded).__name__} where a table of tensors is wanted")
+        raise RefusedFileError(f"a {type(loaded).__name__} where a table of tensors is wanted")
     total = 0
     for name, value in table.items():
         if not isinstance(name, str) or not isinstance(value, torch.Tensor):
-            raise Refusal(f"{str(name)[:80]!r}, a {type(value).__name__}, where only tensors are wanted")
+            raise RefusedFileError(f"{str(name)[:80]!r}, a {type(value).__name__}, where only tensors are wanted")
         if value.layout != torch.strided or value.is_quantized or value.dtype.is_complex:
-            raise Refusal(f"{name[:80]!r}, a tensor that is sparse, quantised or complex")
+            raise RefusedFileError(f"{name[:80]!r}, a tensor that is sparse, quantised or complex")
         total += value.numel() * value.element_size()
         if total > limit:
-            raise Refusal("tensors that are larger than the file")
+            raise RefusedFileError("tensors that are larger than the file")
     return {name: value.detach().clone().contiguous() for name, value in table.items()}
 
 
