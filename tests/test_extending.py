@@ -275,7 +275,7 @@ def printed(extended: Path) -> dict[str, Any]:
 def one_object(text: str) -> dict[str, Any]:
     assert text.count("\n") == 1, text
     found: dict[str, Any] = json.loads(text)
-    assert found["schema"] == 1
+    assert found["schema"] == 2
     return found
 
 
@@ -289,7 +289,7 @@ def test_a_new_mask_norm_and_measure_are_simulated(printed: dict[str, Any]) -> N
 
 def test_a_new_figure_is_reproduced(printed: dict[str, Any]) -> None:
     (figure,) = printed["reproduce"]["figures"]
-    assert (figure["id"], figure["agrees"]) == ("rankfall/radius-of-windows", True)
+    assert (figure["id"], figure["holds"]) == ("rankfall/radius-of-windows", True)
 
 
 def test_a_new_verb_is_called(printed: dict[str, Any]) -> None:

@@ -22,7 +22,7 @@ def result(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any
     status, out, _ = call(capsys, *arguments, "--json")
     assert status == 0
     printed: dict[str, Any] = json.loads(out)
-    assert printed["schema"] == 1
+    assert printed["schema"] == 2
     return printed
 
 
@@ -46,6 +46,18 @@ def test_options_change_the_bound(capsys) -> None:
     assert wide < plain
     assert scalar == plain
     assert many > plain
+
+
+def test_a_bound_is_never_called_an_error(capsys) -> None:
+    """At H = 0 the bound is .18 with a skip connection, where a layer without heads errs by almost 1."""
+    _, out, _ = call(capsys, "--dim", "64", "--rank", "8", "--heads", "8", "--skip")
+    text = " ".join(out.split())
+    assert "the bound at H = 0: 0.179" in text
+    assert "a layer without heads has a larger error" in text
+    for words in ("one bare attention layer", "output is read linearly", "query is not among the keys"):
+        assert words in text
+    assert "bottleneck" not in text
+    assert "useful head" not in text
 
 
 def test_vacuous_is_said(capsys) -> None:
@@ -80,6 +92,8 @@ def test_every_rank_drawn(capsys, tmp_path: Path) -> None:
     picture = tmp_path / "floors.svg"
     printed = result(capsys, "--dim", "12", "--plot", str(picture))
     assert [row["rank"] for row in printed["ranks"]] == list(range(1, 12))
+    assert any("rank at most the rank of the row" in line for line in printed["hypotheses"])
+    assert not any("rank at most 1," in line for line in printed["hypotheses"])
     assert picture.stat().st_size > 10_000
     status, out, _ = call(capsys, "--dim", "12", "--rank", "3", "--heads", "4", "--plot", str(tmp_path / "one.png"))
     assert status == 0

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 import torch
 
+from rankfall.catalogue import EVIDENCE
 from rankfall.drawing.audit import draw_ablation, draw_comparison, draw_head_ranks
 from rankfall.drawing.collapse import curve_of, draw_collapse
 from rankfall.drawing.equilibrium import draw_equilibrium, draw_ladders
@@ -21,7 +22,7 @@ from rankfall.dynamics.weights import WeightRecipe
 from rankfall.masks import parse_schedule
 from rankfall.models.survey import HeadShape
 from rankfall.planning.candidates import Sharing, candidates, reference_shape
-from rankfall.planning.table import floor_column, plan
+from rankfall.planning.table import evidence_column, floor_column, plan
 from rankfall.theory.head_bounds import HeadClass, floor_value
 from tests.drawing.read import curves, panels_of, same
 
@@ -33,10 +34,15 @@ def test_collapse_draws_every_mask_and_its_tail() -> None:
     )
     reports = run(experiment)
     panels = panels_of(draw_collapse([curve_of(one) for one in reports], "title"))
-    assert [panel["y"]["label"] for panel in panels] == ["log10 of mu", "log10 of mu", "effective rank"]
+    assert [panel["y"]["label"] for panel in panels] == [
+        "log10 of mu",
+        "log10 of mu",
+        "effective rank",
+        "energy rank",
+    ]
     for report, mask in zip(reports, masks, strict=True):
         layers = [row["layer"] for row in report.records]
-        for panel, column in zip(panels, ("log10_mu", "log10_mu", "effective_rank"), strict=True):
+        for panel, column in zip(panels, ("log10_mu", "log10_mu", "effective_rank", "energy_rank"), strict=True):
             assert same(curves(panel)[mask], layers, [row[column] for row in report.records])
     # The tail of the causal mask: 1/2 a layer, through the curve's end.
     tails = [one for one in panels[0]["series"] if one.get("dash") == "dot"]
@@ -49,14 +55,17 @@ def test_collapse_draws_every_mask_and_its_tail() -> None:
 def test_heads_are_where_their_numbers_say() -> None:
     ranks = {(0, 0): 3.0, (1, 0): 5.0, (0, 2): 7.0}
     rows = [
-        {"head": head, "layer": layer, "head_dim": 8, "qk_effective_rank": rank}
+        {"head": head, "layer": layer, "head_dim": 8, "qk_effective_rank": rank, "qk_energy_rank": rank / 2}
         for (head, layer), rank in ranks.items()
     ]
-    (panel,) = panels_of(draw_head_ranks(pd.DataFrame(rows), "title"))
-    (heat,) = panel["series"]
-    assert heat["size"] == [2, 3]
-    assert heat["values"] == [3.0, None, 7.0, 5.0, None, None]
-    assert (panel["x"]["label"], panel["y"]["label"], panel["scale"]["high"]) == ("layer", "head", 8.0)
+    panels = panels_of(draw_head_ranks(pd.DataFrame(rows), "title"))
+    for panel, values in zip(
+        panels, ([3.0, None, 7.0, 5.0, None, None], [1.5, None, 3.5, 2.5, None, None]), strict=True
+    ):
+        (heat,) = panel["series"]
+        assert heat["size"] == [2, 3]
+        assert heat["values"] == values
+        assert (panel["x"]["label"], panel["y"]["label"], panel["scale"]["high"]) == ("layer", "head", 8.0)
 
 
 def test_ablation_draws_geometric_means_of_the_unchanged_blocks() -> None:
@@ -78,10 +87,11 @@ def test_ablation_draws_geometric_means_of_the_unchanged_blocks() -> None:
 
 def test_comparison_draws_each_measure_of_each_model() -> None:
     generator = np.random.default_rng(0)
-    names = ("effective_rank", "relative_mu", "mean_abs_cosine", "min_singular_value")
+    names = ("effective_rank", "energy_rank", "first_direction_share", "relative_mu")
+    names += ("mean_abs_cosine", "min_singular_value")
     table = pd.DataFrame(
         [
-            {"model": model, "depth": depth, **dict(zip(names, generator.random(4), strict=True))}
+            {"model": model, "depth": depth, **dict(zip(names, generator.random(6), strict=True))}
             for model in ("one", "two")
             for depth in (0.0, 0.5, 1.0)
         ]
@@ -105,15 +115,15 @@ def test_floors_are_those_of_the_theory() -> None:
 
 def test_plan_draws_its_rows() -> None:
     shape = reference_shape(64, 2, 128, 4, 256, Sharing())
-    rows = [{"step_seconds": None} | row for row in plan(candidates(shape, Sharing()), [floor_column])]
-    (panel,) = panels_of(draw_plan(rows, "title"))
+    columns = [floor_column(shape), evidence_column(EVIDENCE["trained_error"], 16)]
+    rows = [{"step_seconds": None} | row for row in plan(candidates(shape, Sharing()), columns)]
+    trained, bound = panels_of(draw_plan(rows, "title", 16))
     by_rank = sorted((row for row in rows if "parameters" in row["equal"]), key=lambda row: row["rank"])
     ranks = [row["rank"] for row in by_rank]
-    name = next(name for name in curves(panel) if "skip" not in name)
-    assert same(curves(panel)[name], ranks, [row["mse_lower_bound"] for row in by_rank])
-    skips = [row["mse_lower_bound_with_skip"] for row in by_rank]
-    assert same(curves(panel)[f"{name}, skip connection"], ranks, skips)
-    assert any(text["text"] == f"usual: H={rows[0]['heads']}, r={rows[0]['rank']}" for text in panel["texts"])
+    for panel, column in ((trained, "trained_error"), (bound, "mse_lower_bound_with_skip")):
+        (curve, *_) = curves(panel).values()
+        assert same(curve, ranks, [row[column] for row in by_rank])
+    assert any(text["text"] == f"usual: H={rows[0]['heads']}, r={rows[0]['rank']}" for text in trained["texts"])
 
 
 def test_survey_draws_every_model_once() -> None:

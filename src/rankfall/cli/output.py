@@ -21,9 +21,18 @@ from rankfall.api.result import Result, plain
 from rankfall.errors import printable
 from rankfall.progress import Progress
 
-SCHEMA = 1
+SCHEMA = 2
+LONG_HEADING = 9
 QUIET = 30.0
 """Seconds between two lines of progress where no bar can be drawn."""
+
+UNLIMITED = 10_000
+"""Columns of a pipe."""
+SENTENCE = 24
+"""Characters from which a cell of several words may wrap."""
+NARROW = 16
+"""Characters that it needs at least."""
+PADDING = 2
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print exactly one JSON object on standard output.")]
 TextFiles = Annotated[
@@ -66,16 +75,51 @@ def emit(result: Mapping[str, Any], *, as_json: bool, show: Callable[[], None]) 
 
 
 def table(title: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None) -> None:
-    """Print records as a table for people."""
+    """Print records as a table for people.
+
+    A number is never broken: in a pipe a table is as wide as it is; on a terminal the last columns that do not fit
+    are left out, and named below it. Only sentences wrap.
+    """
     columns = list(columns) if columns is not None else list(rows[0]) if rows else []
-    drawn = Table(
-        title=Text(printable(title)), title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True
-    )
-    for column in columns:
-        drawn.add_column(Text(printable(column).replace("_", " ")), justify="right", overflow="fold")
-    for row in rows:
-        drawn.add_row(*(Text(printable(cell(row.get(column)))) for column in columns))
-    paper.print(drawn)
+    texts = {name: [printable(cell(row.get(name))) for row in rows] for name in columns}
+    page = paper if paper.is_terminal else SafeConsole(width=UNLIMITED)
+    kept = fitting(texts, page.width)
+    called = Text(printable(title))
+    drawn = Table(title=called, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    for name in kept:
+        wraps = page is paper and sentences(texts[name])
+        drawn.add_column(Text(heading(name)), justify="left" if wraps else "right", no_wrap=not wraps)
+    for values in zip(*(texts[name] for name in kept), strict=True):
+        drawn.add_row(*(Text(value) for value in values))
+    page.print(drawn)
+    if left := [name.replace("_", " ") for name in columns if name not in kept]:
+        line = f"Not shown for lack of width: {', '.join(left)}. A wider terminal, a pipe or --json has all."
+        paper.print(line, markup=False, highlight=False, style="dim")
+
+
+def heading(name: str) -> str:
+    """A column's name in words; a long one is stacked, so that a column is as wide as its numbers and one word."""
+    return printable(name).replace("_", "\n" if len(name) > LONG_HEADING else " ")
+
+
+def sentences(texts: Sequence[str]) -> bool:
+    """Whether a column holds words that may wrap between them."""
+    return any(len(text) > SENTENCE and " " in text for text in texts)
+
+
+def fitting(texts: Mapping[str, Sequence[str]], width: int) -> list[str]:
+    """The columns, from the first on, that fit beside each other unbroken; at least one."""
+    kept: list[str] = []
+    used = 0
+    for name, found in texts.items():
+        most = NARROW if sentences(found) else UNLIMITED
+        wide = max(map(len, heading(name).splitlines()), default=0)
+        needed = PADDING + max([wide, *(min(len(text), most) for text in found)])
+        if kept and used + needed > width:
+            break
+        kept.append(name)
+        used += needed
+    return kept
 
 
 def cell(value: Any) -> str:

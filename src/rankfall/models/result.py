@@ -102,7 +102,7 @@ class AuditFindings:
             ],
             "controls": [line for one in self.controls for row in one.rows for line in _lines(row, one.name)],
             "masks": [{**mask.record(), "first_roots": str(mask.record().get("first_roots"))} for mask in self.masks],
-            "heads": [_flat(head.record()) for head in self.heads],
+            "heads": [head.line() for head in self.heads],
             "ablation": [row.record() for row in self.ablation],
         }
         return {name: pd.DataFrame(rows) for name, rows in made.items() if rows}
@@ -116,11 +116,8 @@ def _lines(row: DepthRow, run: str) -> list[dict[str, Any]]:
             line: dict[str, Any] = {"run": run, "layer": row.layer, "part": row.part, "view": view, "sinks": sinks}
             line |= values[view]
             if row.interval is not None and sinks == "with":
-                low, high = row.interval[view]["effective_rank"]
-                line |= {"effective_rank_low": low, "effective_rank_high": high}
+                for rank in ("effective_rank", "energy_rank"):
+                    low, high = row.interval[view][rank]
+                    line |= {f"{rank}_low": low, f"{rank}_high": high}
             lines.append(line)
     return lines
-
-
-def _flat(head: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: str(value) if isinstance(value, (dict, list, tuple)) else value for key, value in head.items()}
