@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from rankfall.cli import output
-from rankfall.drawing.audit import draw_comparison
+from rankfall.drawing.audit import PANELS, draw_comparison
 from rankfall.drawing.canvas import canvas, heading, save
 from rankfall.drawing.from_matplotlib import plot_of
 from rankfall.errors import RequestError, printable
@@ -63,10 +63,8 @@ def test_dollar_signs_in_names_are_drawn(tmp_path: Path, name: str) -> None:
     heading(figure, f"Token rank by depth, {name}")
     axes[0, 0].plot([0, 1], [0, 1])
     assert save(figure, tmp_path / "picture.png").exists()
-    rows = [
-        {"model": one, "depth": d, "effective_rank": 2.0, "relative_mu": 0.5} for one in (name, "b") for d in (0, 1)
-    ]
-    table = pd.DataFrame([{**row, "mean_abs_cosine": 0.1, "min_singular_value": 0.1} for row in rows])
+    measures = {measure: 0.5 for measure, _ in PANELS}
+    table = pd.DataFrame([{"model": one, "depth": depth, **measures} for one in (name, "b") for depth in (0, 1)])
     figure = draw_comparison(table)
     save(figure, tmp_path / "comparison.png")
     drawn = plot_of(figure, "comparison", "")
