@@ -21,6 +21,7 @@ from rankfall.models.assembly import Assembly, assemblies
 from rankfall.models.depth.capture import Place, capture
 from rankfall.models.interface import Eager, Route, routed
 from rankfall.models.replay import KeepFloat64, Replay, Site, Trace, float64_copy, traced
+from rankfall.norms import UnitNorm
 from rankfall.progress import Progress, silent
 
 Scaling = Literal["raw", "matched"]
@@ -76,6 +77,8 @@ class AblationRow:
     min_singular_value: float | None
     text: int
     layer: int
+    unit_relative_mu: float | None = None
+    unit_energy_rank: float | None = None
 
     def record(self) -> dict[str, Any]:
         """The row as `--json` prints it."""
@@ -83,6 +86,8 @@ class AblationRow:
 
 
 MEASURES = ("mu", "relative_mu", "rank", "effective_rank", "mean_abs_cosine", "min_singular_value")
+# What decides whether a variant collapses, as for the model itself: of tokens scaled to length one.
+UNIT_MEASURES = ("relative_mu", "energy_rank")
 
 
 @final
@@ -357,6 +362,8 @@ def _row(
     values: dict[str, float | None] = dict.fromkeys(MEASURES)
     if bool(tokens.isfinite().all()):
         values = {name: float(value) for name, value in measure(tokens[0], MEASURES).items()}
+        unit = measure(UnitNorm()(tokens[0].double()), UNIT_MEASURES)
+        values |= {f"unit_{name}": float(value) for name, value in unit.items()}
     where = {"variant": variant, "scaling": scaling, "temperature": temperature, "mask": mask}
     return AblationRow(**where, **values, text=text, layer=layer)  # type: ignore[arg-type]
 

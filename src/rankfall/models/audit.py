@@ -27,7 +27,8 @@ from rankfall.models.masks import MaskObserver, ObservedMask, observe_masks
 from rankfall.models.recorder import Coverage, recorded
 from rankfall.models.result import AuditFindings, ModelFacts, TextFacts
 from rankfall.models.texts import Batch, encode, from_ids, shipped_text
-from rankfall.models.verdict import heads_reason, judge, layer_rate, parts_reason
+from rankfall.models.explanations import bound_reason, heads_reason, layer_rate, parts_reason
+from rankfall.models.verdict import judge
 from rankfall.progress import Progress, part, silent
 from rankfall.provenance import provenance
 
@@ -95,7 +96,7 @@ def audit(
             parts = _ablation(network, given, missing, progress)
         progress("judging", 0.98)
     boundaries = [row for row in depth if row.part == "boundary"]
-    more = [heads_reason(found_heads), parts_reason([row.record() for row in parts])]
+    more = [heads_reason(found_heads), bound_reason(found_heads), parts_reason([row.record() for row in parts])]
     return AuditFindings(
         model=_facts(loaded, boundaries[-1].layer),
         text=TextFacts(

@@ -34,7 +34,7 @@ class Alarms:
     """Thresholds. Collapse is judged on tokens of length one, so that a sink cannot hide or feign it."""
 
     relative_mu: float = THRESHOLDS.collapsed_relative_mu
-    effective_rank: float = THRESHOLDS.collapsed_effective_rank
+    effective_rank: float = THRESHOLDS.collapsed_energy_rank
     norm_ratio: float = THRESHOLDS.sink_norm_ratio
 
     def raised(self, values: Mapping[str, float]) -> dict[str, str]:
