@@ -1,4 +1,4 @@
-"""Where a real model loses rank, what holds it up, and whether its heads are the bottleneck."""
+"""What a real model does to its tokens, what holds their rank up, and how its heads use theirs."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class AuditResult(Result, AuditFindings):
         return AuditFindings.tables(self)
 
     def failures(self, condition: str) -> list[dict[str, Any]]:
-        """The layers and values at which a condition such as `effective_rank < 4 at last` holds."""
+        """Where a condition such as `effective_rank < 4 at last` or `distinctions lost` holds: layers and values."""
         from rankfall.models.condition import parse_condition
 
-        return [{"layer": at, "value": value} for at, value in parse_condition(condition).failures(self.depth)]
+        return parse_condition(condition).failures(self.depth, self.verdict)
 
     def _record(self) -> dict[str, Any]:
         return AuditFindings.record(self)
@@ -50,7 +50,8 @@ class AuditResult(Result, AuditFindings):
         return [
             f"{self.model.name}, {self.model.layers} layers, width {self.model.width}",
             verdict.headline,
-            *(f"{reason.topic}: {reason.text}" for reason in verdict.reasons[1:]),
+            *(f"{finding.question}, {finding.status}: {finding.text}" for finding in verdict.findings),
+            *(f"{reason.topic}: {reason.text}" for reason in verdict.reasons),
             *(f"missing, {part}: {why}" for part, why in self.missing.items()),
         ]
 
@@ -182,9 +183,10 @@ class HeadsResult(Result):
 
 def heads_from_weights(model: str) -> HeadsResult:
     """The ranks of all heads, read from a safetensors file."""
+    from rankfall.models.explanations import bound_reason, heads_reason
     from rankfall.models.heads.ranks import head_ranks_from_file
-    from rankfall.models.verdict import heads_reason
+    from rankfall.models.layers import as_in_tokens
 
-    heads = head_ranks_from_file(model)
-    reason = heads_reason(heads)
-    return HeadsResult(model, heads, "no head was found" if reason is None else reason.text)
+    heads = as_in_tokens(head_ranks_from_file(model))
+    said = [one.text for one in (heads_reason(heads), bound_reason(heads)) if one is not None]
+    return HeadsResult(model, heads, "; ".join(said) or "no head was found")

@@ -1,4 +1,4 @@
-"""What stands beside the answers of a verdict: rank by depth, masks, heads, blocks taken apart. Sentences with numbers."""
+"""What stands beside the answers of a verdict: rank by depth, masks, heads, blocks taken apart."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Reason:
 
 
 def depth_reason(rows: Sequence[DepthRow]) -> Reason:
-    """Where the rank of tokens scaled to length one starts, where it is lowest and where it ends: medians over passages."""
+    """Where the rank of tokens of length one starts, where it is lowest and where it ends: medians over passages."""
     run = Stretch.of(rows)
     low = min(run.stream, key=lambda row: _median(row, "energy_rank"))
     places = {"embeddings": run.embeddings, "lowest": low, "output": run.output}
@@ -41,8 +41,9 @@ def depth_reason(rows: Sequence[DepthRow]) -> Reason:
     most = f", of at most {min(shapes[0])}" if len(shapes) == 1 else ""
     text = (
         f"tokens scaled to length one have an energy rank of {energy['embeddings']:.1f} at the embeddings,"
-        f" {energy['lowest']:.1f} at {low.title}, the lowest of the stream, and {energy['output']:.1f} at the output; their"
-        f" effective rank is {effective['embeddings']:.1f}, {effective['lowest']:.1f} and {effective['output']:.1f}{most}"
+        f" {energy['lowest']:.1f} at {low.title}, the lowest of the stream, and {energy['output']:.1f} at the output;"
+        f" their effective rank is {effective['embeddings']:.1f}, {effective['lowest']:.1f} and"
+        f" {effective['output']:.1f}{most}"
     )
     numbers = {"energy_rank": energy, "effective_rank": effective, "lowest_layer": low.layer}
     return Reason("token rank", text, numbers)
@@ -93,7 +94,7 @@ NAMED = 3
 
 
 def heads_reason(heads: Sequence[HeadRecord], random: Sequence[HeadRecord] = ()) -> Reason | None:
-    """How far heads spread their query/key form over the rank that they have, beside random weights; the lowest named.
+    """How far heads spread their query/key form over the rank that they have, beside random weights; lowest named.
 
     `needed_rank` is left open: what a head needs is not what its weights spread over.
     """
@@ -102,12 +103,18 @@ def heads_reason(heads: Sequence[HeadRecord], random: Sequence[HeadRecord] = ())
     width, rank, count = heads[0].width, heads[0].head_dim, heads[0].heads
     usual = statistics.median(head.qk_energy_rank for head in heads)
     text = (
-        f"each layer has {count} heads of rank {rank} in width {width} (H r / d = {count * rank / width:.2g}); the median"
-        f" head spreads its query/key form over {usual:.1f} of {rank} directions (energy rank)"
+        f"each layer has {count} heads of rank {rank} in width {width} (H r / d = {count * rank / width:.2g}); the"
+        f" median head spreads its query/key form over {usual:.1f} of {rank} directions (energy rank)"
     )
     by_chance = statistics.median(head.qk_energy_rank for head in random) if random else None
     if by_chance is not None:
-        compared = "as many as" if abs(usual / by_chance - 1) < SEPARATED else "fewer than" if usual < by_chance else "more than"
+        compared = (
+            "as many as"
+            if abs(usual / by_chance - 1) < SEPARATED
+            else "fewer than"
+            if usual < by_chance
+            else "more than"
+        )
         text += f", {compared} with random weights ({by_chance:.1f})"
     layers: dict[tuple[int, str], list[float]] = {}
     for head in heads:
@@ -115,7 +122,7 @@ def heads_reason(heads: Sequence[HeadRecord], random: Sequence[HeadRecord] = ())
     lowest_layers = sorted(layers, key=lambda key: statistics.median(layers[key]))[:NAMED]
     lowest_heads = sorted(heads, key=lambda head: head.qk_energy_rank)[:NAMED]
     named = ", ".join(
-        f"{layer_title(*key)} {statistics.median(layers[key]):.1f}, from {min(layers[key]):.1f} to {max(layers[key]):.1f}"
+        f"{layer_title(*key)} {statistics.median(layers[key]):.1f} ({min(layers[key]):.1f} to {max(layers[key]):.1f})"
         for key in lowest_layers
     )
     text += f"; lowest layers by their median head: {named}; lowest heads: " + ", ".join(
@@ -156,9 +163,12 @@ def bound_reason(heads: Sequence[HeadRecord]) -> Reason | None:
     else:
         gap = 1 - floor.mse / floor.baseline
         separates = gap >= SEPARATED
-        text = f"{about}; it is {floor.mse:.4f} for this shape and {floor.baseline:.4f} for no heads at all: {gap:.2%} apart"
+        text = f"{about}; it is {floor.mse:.4f} for this shape and {floor.baseline:.4f} for no heads at all"
+        text += f": {gap:.2%} apart"
         text += (
-            ", which tells shapes apart" if separates else f", less than {SEPARATED:.0%}, so it separates nothing here"
+            ", which tells shapes apart"
+            if separates
+            else f", less than {SEPARATED:.0%}, so it separates nothing here"
         )
     numbers = {
         "width": width,
@@ -181,7 +191,7 @@ PURE, NORM, RESIDUAL, BOTH, FULL = (
 
 
 def parts_reason(rows: Sequence[Mapping[str, Any]], thresholds: Thresholds = THRESHOLDS) -> Reason | None:
-    """Which variants of the block collapse, by the thresholds of the verdict, in how many passages; what that says."""
+    """Which variants of the block collapse, by the thresholds of the verdict, and in how many passages."""
     ends = variant_ends(rows)
     if PURE not in ends or FULL not in ends:
         return None
@@ -249,6 +259,6 @@ def _holding(collapsed: Mapping[str, bool | None]) -> str:
     if all(collapsed[name] for name in without):
         return "whatever is kept beside attention, it collapses without the feed-forward layers: they do the work"
     return (
-        "attention alone collapses; whether norm and residual prevent it without the feed-forward layers depends on the"
-        " passage"
+        "attention alone collapses; whether norm and residual prevent it without the feed-forward layers depends on"
+        " the passage"
     )

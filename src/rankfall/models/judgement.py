@@ -1,4 +1,4 @@
-"""From numbers per passage to an answer: decided per passage, by medians of logarithms, with an interval over passages.
+"""From numbers per passage to an answer: medians of logarithms, with an interval over passages.
 
 A condition is asked as a margin: the logarithm of how far a passage is beyond the threshold, positive where the
 condition holds. Medians of logarithms do not care that numbers span decades, and one odd passage does not decide.
@@ -41,8 +41,13 @@ class Middle:
 
 def middle(values: Sequence[float], seed: int = 0) -> Middle:
     """Of one positive number per passage."""
-    median, low, high = (math.exp(one) for one in _interval([log(value) for value in values], seed))
-    return Middle(*(0.0 if one <= 2 * NOTHING else one for one in (median, low, high)), tuple(values))
+    median, low, high = (_exp(one) for one in _interval([log(value) for value in values], seed))
+    return Middle(median, low, high, tuple(values))
+
+
+def _exp(value: float) -> float:
+    """Of the logarithm of nothing, zero again."""
+    return math.exp(value) if value > math.log(2 * NOTHING) else 0.0
 
 
 @final
@@ -82,11 +87,11 @@ def decide(
         reason = (
             f"the passages disagree: it holds in {held} of {passages}"
             if 0 < held < passages
-            else f"the interval over passages comes within a factor of {clear_factor:g} of the threshold, about as much"
-            " as one text differs from another"
+            else f"the interval over passages comes within a factor of {clear_factor:g} of the threshold, about as"
+            " much as one text differs from another"
         )
-    ratios = (math.exp(one) for one in (median, low, high))
-    return Decision(condition, threshold, holds, held, passages, *ratios, reason)
+    ratio, least, most = (math.exp(one) for one in (median, low, high))
+    return Decision(condition, threshold, holds, held, passages, ratio, least, most, reason)
 
 
 def _interval(logs: Sequence[float], seed: int) -> tuple[float, float, float]:

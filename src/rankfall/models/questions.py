@@ -115,6 +115,7 @@ class Finding:
         """The finding as `--json` prints it."""
         return {
             "question": self.question,
+            "asks": QUESTIONS[self.question],
             "status": self.status,
             "text": self.text,
             "places": [one.record() for one in self.places],
@@ -256,30 +257,27 @@ def alignment(asked: Asked) -> Finding:
             measure: asked.middle(row, _unit(measure))
             for measure in ("first_direction_share", "mean_abs_cosine", "relative_mu", "energy_rank")
         }
-        places.append(
-            _judged(name, row, "not aligned", numbers, decisions, layers, asked.compared(choice, share))
-        )
+        places.append(_judged(name, row, "not aligned", numbers, decisions, layers, asked.compared(choice, share)))
     start = asked.middle(asked.ours.embeddings, share).median
-    said = [_aligned_words(one) for one in places]
-    text = f"the first direction of tokens scaled to length one holds {start:.0%} of them at the embeddings; {_joined(said)}"
+    text = f"of tokens scaled to length one the first direction holds {start:.0%} at the embeddings. " + " ".join(
+        _aligned_words(one) for one in places
+    )
     names = ("aligned_share", "collapsed_relative_mu", "collapsed_energy_rank", "clear_factor")
     return _finding("alignment", text, places, t, names)
 
 
 def _aligned_words(one: JudgedPlace) -> str:
     share, cosine = one.numbers["first_direction_share"], one.numbers["mean_abs_cosine"]
-    decision = one.decisions[1]
-    where = f"{spans(one.layers)}" if one.layers else "none"
     text = (
-        f"{_where(one)} {share.median:.0%} ({share.low:.0%} to {share.high:.0%}), above {decision.threshold:.0%} in"
-        f" {decision.held} of {decision.passages} passages, with a mean |cosine| of {cosine.median:.2f}"
+        f"{one.title}: {share.median:.0%} ({share.low:.0%} to {share.high:.0%}), above"
+        f" {_held(one.decisions[1], '.0%')}{_layers_words(one)}; mean |cosine| {cosine.median:.2f}"
     )
-    if one.place == "stream":
-        text += f"; layers in which it is above: {where}"
     if one.status == "collapsed":
         mu, rank = one.numbers["relative_mu"], one.numbers["energy_rank"]
-        text += f"; tokens there differ by {mu.median:.2g} of their length and have an energy rank of {rank.median:.2g}"
-    return text + _controls_words(one, ".0%") + _open_words(one)
+        text += (
+            f"; tokens there differ by {mu.median:.2g} of their length and have an energy rank of {rank.median:.2g}"
+        )
+    return text + _controls_words(one, ".0%") + _open_words(one) + "."
 
 
 def distinctions(asked: Asked) -> Finding:
@@ -314,15 +312,12 @@ def distinctions(asked: Asked) -> Finding:
             "kept_share": middle(kept(row), asked.seed),
             "embeddings": middle(start, asked.seed),
         }
-        places.append(
-            _judged(name, row, "kept", numbers, tuple(decisions), layers, asked.compared(choice, rank))
-        )
+        places.append(_judged(name, row, "kept", numbers, tuple(decisions), layers, asked.compared(choice, rank)))
     first = places[0].numbers["embeddings"].median
-    said = _joined([_distinct_words(one) for one in places])
     text = (
         f"{asked.tokens} tokens of each passage, scaled to length one and centred, have an effective rank of"
-        f" {first:.1f} at the embeddings, of at most {_possible(asked)}; {said}"
-    )
+        f" {first:.1f} at the embeddings, of at most {_possible(asked)}. "
+    ) + " ".join(_distinct_words(one) for one in places)
     return _finding("distinctions", text, places, t, ("lost_share", "clear_factor"))
 
 
@@ -333,16 +328,15 @@ def _possible(asked: Asked) -> int:
 
 def _distinct_words(one: JudgedPlace) -> str:
     rank, kept = one.numbers["centred_effective_rank"], one.numbers["kept_share"]
-    decision = one.decisions[0]
     text = (
-        f"{_where(one)} {rank.median:.1f} ({rank.low:.1f} to {rank.high:.1f}), {kept.median:.0%} of the embeddings',"
-        f" below {decision.threshold:.0%} in {decision.held} of {decision.passages} passages"
+        f"{one.title}: {rank.median:.1f} ({rank.low:.1f} to {rank.high:.1f}), {kept.median:.0%} of the embeddings',"
+        f" below {_held(one.decisions[0], '.0%')}{_layers_words(one)}"
     )
     text += _controls_words(one, ".1f")
     random = next((other for other in one.controls if other.control == "random_weights"), None)
     if random is not None:
-        text += f", below all random weights in {random.below_all} of {decision.passages}"
-    return text + _open_words(one)
+        text += f"; below all random weights in {random.below_all} of {len(rank.passages)} passages"
+    return text + _open_words(one) + "."
 
 
 def domination(asked: Asked) -> Finding:
@@ -370,30 +364,37 @@ def domination(asked: Asked) -> Finding:
         }
         controls = asked.compared(choice, energy)
         places.append(_judged(name, row, "not dominated", numbers, decisions, layers, controls, strongest))
-    text = _joined([_sink_words(one) for one in places])
+    text = " ".join(_sink_words(one) for one in places)
     names = ("dominated_share", "sink_norm_ratio", "sink_energy_share", "clear_factor")
     return _finding("domination", text, places, t, names)
 
 
 def _sink_words(one: JudgedPlace) -> str:
-    energy, decision, sink = one.numbers["sink_energy"], one.decisions[0], one.sink
+    energy, sink = one.numbers["sink_energy"], one.sink
     if sink is None:
-        return f"{_where(one, 'no token stands out')}"
+        where = one.title if one.place == "output" else "stream"
+        return f"{where}: no token stands out{_controls_words(one, '.0%')}."
     text = (
-        f"{_where(one)} tokens that stand out hold {energy.median:.1%} ({energy.low:.1%} to {energy.high:.1%}) of the"
-        f" energy, above {decision.threshold:.0%} in {decision.held} of {decision.passages} passages"
-    )
-    if one.place == "stream":
-        text += f"; layers in which they do: {spans(one.layers) if one.layers else 'none'}"
-    text += (
-        f"; the strongest is token {sink.position} ({sink.token!r}) of passage {sink.text + 1}, {sink.norm_ratio:.1f}"
-        f" times as long as the median token, with {sink.coordinate_share:.0%} of its energy in coordinate"
-        f" {sink.coordinate}"
+        f"{one.title}: tokens that stand out hold {energy.median:.1%} ({energy.low:.1%} to {energy.high:.1%}) of the"
+        f" energy, above {_held(one.decisions[0], '.0%')}{_layers_words(one)}; the strongest is token {sink.position}"
+        f" ({sink.token!r}) of passage {sink.text + 1}, {sink.norm_ratio:.1f} times as long as the median token,"
+        f" {sink.coordinate_share:.0%} of it in coordinate {sink.coordinate}"
     )
     if one.status == "dominated":
         raw, unit = one.numbers["raw_energy_rank"], one.numbers["unit_energy_rank"]
         text += f"; energy rank there: {raw.median:.1f} raw, {unit.median:.1f} with tokens of length one"
-    return text + _controls_words(one, ".1%") + _open_words(one)
+    return text + _controls_words(one, ".1%") + _open_words(one) + "."
+
+
+def _held(one: Decision, form: str) -> str:
+    return f"{one.threshold:{form}} in {one.held} of {one.passages} passages"
+
+
+def _layers_words(one: JudgedPlace) -> str:
+    """At which layers of the stream the median passage is beyond the threshold."""
+    if one.place == "output":
+        return ""
+    return f", in the median at layers {spans(one.layers)}" if one.layers else ", in the median at no layer"
 
 
 def answers(asked: Asked) -> tuple[Finding, ...]:
@@ -434,10 +435,10 @@ def _judged(
         if one.holds is not False:
             status = one.condition if one.holds else "depends"  # type: ignore[assignment]
             break
-    title = row.title if place == "stream" else f"the output, {_output_title(row)}"
     return JudgedPlace(
-        place, row.layer, row.module, row.part, title, status, numbers, tuple(decisions), layers, controls, sink
-    )
+        place, row.layer, row.module, row.part, _title(place, row, good), status, numbers, tuple(decisions), layers,
+        controls, sink,
+    )  # fmt: skip
 
 
 def _finding(
@@ -447,21 +448,15 @@ def _finding(
     return Finding(question, status, text, tuple(places), {name: getattr(thresholds, name) for name in names})
 
 
-def _output_title(row: DepthRow) -> str:
-    return f"{row.title}"
-
-
-def _where(one: JudgedPlace, what: str = "") -> str:
-    return f"{one.title}: {what}" if what else f"{one.title}:"
-
-
-def _joined(said: Sequence[str]) -> str:
-    return ". ".join(said)
+def _title(place: PlaceName, row: DepthRow, good: Status) -> str:
+    if place == "output":
+        return f"output, {row.title}"
+    return f"stream, {'lowest' if good == 'kept' else 'most'} at {row.title}"
 
 
 def _controls_words(one: JudgedPlace, form: str) -> str:
     told = ", ".join(other.told(form) for other in one.controls)
-    return f" ({told})" if told else ""
+    return f"; controls: {told}" if told else ""
 
 
 def _open_words(one: JudgedPlace) -> str:

@@ -1,4 +1,4 @@
-"""Every number that separates one answer from another in an audit, a monitor or their words. Conventions, no theorems."""
+"""Every number that separates one answer from another in an audit or a monitor. Conventions, not theorems."""
 
 from __future__ import annotations
 

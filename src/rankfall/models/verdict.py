@@ -40,9 +40,7 @@ class Verdict:
             "headline": self.headline,
             "statuses": self.statuses,
             "findings": [one.record() for one in self.findings],
-            "reasons": [
-                {"topic": one.topic, "text": one.text, "numbers": dict(one.numbers)} for one in self.reasons
-            ],
+            "reasons": [{"topic": one.topic, "text": one.text, "numbers": dict(one.numbers)} for one in self.reasons],
             "thresholds": asdict(self.thresholds),
         }
 
@@ -119,13 +117,11 @@ def advice(findings: Sequence[Finding], reasons: Sequence[Reason], *, layers: in
     if status.get("domination") == "dominated":
         lines.append("raw numbers are about a few tokens: read those of tokens of length one, as is done here")
     found: Mapping[str, Any] = next((one.numbers for one in reasons if one.topic == "head rank"), {})
-    spare = [
-        one for one in found.get("lowest_layers", ()) if one["qk_energy_rank"] < SPARE_SHARE * found["head_dim"]
-    ]
+    spare = [one for one in found.get("lowest_layers", ()) if one["qk_energy_rank"] < SPARE_SHARE * found["head_dim"]]
     if spare:
         where = ", ".join(str(one["layer"]) for one in spare)
         lines.append(
-            f"the heads of layers {where} spread over less than {SPARE_SHARE:.0%} of their rank: `rankfall plan --width"
-            f" {found['width']} --layers {layers} --context {context}` lists what lower head rank would save"
+            f"the heads of layer {where} spread over less than {SPARE_SHARE:.0%} of their rank: `rankfall plan"
+            f" --width {found['width']} --layers {layers} --context {context}` lists what lower head rank would save"
         )
     return Reason("what to change", "; ".join(lines) or "nothing here calls for a change")

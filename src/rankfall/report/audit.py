@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rankfall.drawing.audit import draw_ablation, draw_comparison, draw_head_ranks, draw_token_depth, draw_views
+from rankfall.models.judgement import middle
+from rankfall.models.questions import QUESTIONS, Finding, Status
 from rankfall.models.result import AuditFindings
 from rankfall.provenance import provenance
 from rankfall.report.definitions import DEFINITIONS
@@ -13,14 +15,16 @@ from rankfall.report.document import Answer, Document, Grid, Level, Picture, Sec
 if TYPE_CHECKING:
     import pandas as pd
 
-LEVELS: dict[str, Level] = {"kept": "good", "reduced": "warn", "collapsed": "bad"}
-QUESTIONS = {
-    "token rank": "Where does it lose rank?",
-    "alikeness": "How alike are the tokens at the end?",
-    "sinks": "Does a single token distort the picture?",
+LEVELS: dict[Status, Level] = {
+    **dict.fromkeys(("not aligned", "kept", "not dominated"), "good"),
+    **dict.fromkeys(("aligned", "reduced", "dominated", "depends", "too little text"), "warn"),
+    **dict.fromkeys(("lost", "collapsed"), "bad"),
+}
+BESIDE = {
+    "token rank": "Where is the rank lowest?",
     "mask": "What would attention alone do?",
-    "controls": "Compared with what?",
-    "head rank": "Are the heads the bottleneck?",
+    "head rank": "How do heads use their rank?",
+    "head bound": "What does the bound say about heads of this shape?",
     "what holds it up": "What holds the rank up?",
     "what to change": "What would one change?",
 }
@@ -30,6 +34,7 @@ TITLES = {
     "sinks": "Sinks",
     "controls": "Controls",
     "masks": "Masks that the model used",
+    "questions": "The numbers behind each answer",
     "heads": "Every head",
     "ablation": "Blocks taken apart",
 }
@@ -41,9 +46,13 @@ def audit_document(result: AuditFindings, command: str) -> Document:
     tables = {
         name: Grid(name, TITLES[name], table, definitions=DEFINITIONS) for name, table in result.tables().items()
     }
-    first = Answer("Does it keep its token rank?", verdict.headline, LEVELS[verdict.status], _thresholds(result))
-    answers = [first] + [
-        Answer(QUESTIONS[reason.topic], reason.text) for reason in verdict.reasons if reason.topic in QUESTIONS
+    answers = [
+        Answer("What happens to the tokens?", verdict.headline),
+        *(
+            Answer(QUESTIONS[one.question], one.status, LEVELS[one.status], [one.text, *_thresholds(one)])
+            for one in verdict.findings
+        ),
+        *(Answer(BESIDE[reason.topic], reason.text) for reason in verdict.reasons if reason.topic in BESIDE),
     ]
     sections = [_tokens(result, tables), _parts(result, tables), _heads(result, tables), _masks(tables)]
     if result.missing:
@@ -61,14 +70,9 @@ def audit_document(result: AuditFindings, command: str) -> Document:
     )
 
 
-def _thresholds(result: AuditFindings) -> list[str]:
-    t = result.verdict.thresholds
-    return [
-        f"collapsed: relative mu below {t.collapsed_relative_mu} or energy rank below"
-        f" {t.collapsed_energy_rank} at the last layer, tokens scaled to length one",
-        f"reduced: energy rank below {t.reduced_share:.0%} of its highest, relative mu below"
-        f" {t.reduced_relative_mu}, or mean |cosine| above {t.reduced_cosine}",
-    ]
+def _thresholds(finding: Finding) -> list[str]:
+    given = ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in finding.thresholds.items())
+    return [f"thresholds: {given}"] if given else []
 
 
 def _tokens(result: AuditFindings, tables: dict[str, Grid]) -> Section:
@@ -91,7 +95,7 @@ def _tokens(result: AuditFindings, tables: dict[str, Grid]) -> Section:
             draw_views(rows, f"Effective and energy rank in three views, {name}"),
         ),
     ]
-    grids = [tables[key] for key in ("depth", "sinks", "controls", "per_text") if key in tables]
+    grids = [tables[key] for key in ("questions", "depth", "sinks", "controls", "per_text") if key in tables]
     return Section("Token rank by depth", (), [*pictures, *grids])
 
 
@@ -101,8 +105,10 @@ def _parts(result: AuditFindings, tables: dict[str, Grid]) -> Section:
     picture = Picture(
         "parts",
         "Blocks taken apart",
-        "The model's own attention modules, replayed without norm, residual or feed-forward layers, each replay"
-        " verified first. Scale-matched: one factor a layer gives tokens the size that the layer really got.",
+        "Tokens of length one, medians over passages; below the dotted line a variant counts as collapsed (one whose"
+        " energy rank is below 2 does too). The model's own attention modules, replayed without norm, residual or"
+        " feed-forward layers, each replay verified first."
+        " Scale-matched: one factor a layer gives tokens the size that the layer really got.",
         draw_ablation(tables["ablation"].table, f"What holds the rank up, {result.model.name}"),
     )
     return Section("What holds the rank up", (), [picture, tables["ablation"]])
@@ -135,7 +141,7 @@ def comparison_document(first: AuditFindings, second: AuditFindings, command: st
             for name, one in pairs
         ),
         answers=[
-            Answer("Which keeps more of its token rank?", _kept(pairs)),
+            Answer("Which keeps more distinctions between tokens?", _kept(pairs)),
             *(Answer(f"{name}: what is its verdict?", one.verdict.headline) for name, one in pairs),
         ],
         sections=[
@@ -197,10 +203,16 @@ def heads_table(pairs: list[tuple[str, AuditFindings]]) -> pd.DataFrame:
 
 
 def _kept(pairs: list[tuple[str, AuditFindings]]) -> str:
+    """Centred effective ranks at the output over those of the embeddings, of as many tokens of every passage."""
+    passages = [one for _, found in pairs for one in found.boundaries[-1].per_text]
+    tokens = max(set.intersection(*(set(one.rarefied) for one in passages)), default=0)
+    if not tokens:
+        return f"too little text to judge: passages of {min(one.tokens for one in passages)} tokens"
     shares = {}
-    for name, one in pairs:
-        ranks = [row.values["unit"]["energy_rank"] for row in one.boundaries]
-        shares[name] = ranks[-1] / max(ranks)
+    for name, found in pairs:
+        start, end = found.boundaries[0].per_text, found.boundaries[-1].per_text
+        ratios = [now.rarefied[tokens] / then.rarefied[tokens] for now, then in zip(end, start, strict=True)]
+        shares[name] = middle(ratios).median
     ahead, behind = sorted(shares, key=lambda name: -shares[name])
-    told = (f"{name} ({shares[name]:.0%} of its highest energy rank at the last layer)" for name in (ahead, behind))
-    return " over ".join(told)
+    told = " over ".join(f"{name} ({shares[name]:.0%} of its embeddings')" for name in (ahead, behind))
+    return f"{told}, by the centred effective rank of {tokens} tokens of each passage at the output"

@@ -88,10 +88,14 @@ class DepthMeasurement:
         if sum(one.tokens.numel() for one in self._waiting) >= NUMBERS_AT_ONCE:
             self._measure()
 
+    def measured(self) -> list[Measured]:
+        """Every text at every place."""
+        self._measure()
+        return list(self._found)
+
     def rows(self, seed: int = 0) -> list[DepthRow]:
         """One row for each place; `seed` draws the intervals over texts."""
-        self._measure()
-        return gather(self._found, seed)
+        return gather(self.measured(), seed)
 
     def _measure(self) -> None:
         waiting, self._waiting = self._waiting, []
@@ -106,7 +110,16 @@ def _measured(taken: Sequence[_Taken], names: Sequence[list[str]], without_sinks
     without = dict(zip(repeated, values[len(taken) :], strict=True))
     fewer = _rarefied(taken)
     return [
-        Measured(one.place, one.text, values[at], without.get(at), sinks[at], *one.tokens.shape, fewer.get(at, {}))
+        Measured(
+            one.place,
+            one.text,
+            values[at],
+            without.get(at),
+            sinks[at],
+            tokens=one.tokens.shape[0],
+            width=one.tokens.shape[1],
+            rarefied=fewer.get(at, {}),
+        )
         for at, one in enumerate(taken)
     ]
 
@@ -128,7 +141,7 @@ def _rarefied(taken: Sequence[_Taken]) -> dict[int, dict[int, float]]:
 
 
 def rarefied_rank(tokens: Float[Tensor, "k n d"], count: int) -> Float[Tensor, " k"]:
-    """Centred effective rank of `count` of the tokens, each scaled to length one: geometric mean over random draws."""
+    """Centred effective rank of `count` of the tokens, each scaled to length one: geometric mean over draws."""
     drawn = _drawn(tokens.shape[1], count).to(tokens.device)
     unit = views(tokens[:, drawn])["unit"]
     few = unit.count <= unit.width

@@ -34,8 +34,8 @@ T = TypeVar("T")
 class Measured:
     """One text at one place. `without` leaves the sinks out; it is None when there are none.
 
-    `tokens` and `width` are how many there were; `rarefied` the centred effective rank of fewer of them, by how many, so that
-    texts of different length can be compared.
+    `tokens` and `width` are the sizes of the matrix; `rarefied` is the centred effective rank of fewer of the tokens,
+    by how many, so that texts of different length can be compared.
     """
 
     place: Place
