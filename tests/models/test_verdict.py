@@ -131,7 +131,10 @@ def test_few_directions_after_the_mean_is_taken_off_are_a_loss() -> None:
 
 def test_fewer_distinctions_than_every_random_draw_are_called_reduced() -> None:
     ours = depth([narrow(40, seed=s) for s in range(3)], [narrow(40, seed=s + 9) for s in range(3)])
-    full = [Control("random_weights", "", tuple(depth(many(noise), [noise(seed=s + k) for s in range(3)]))) for k in (5, 8)]
+    full = [
+        Control("random_weights", "", tuple(depth(many(noise), [noise(seed=s + k) for s in range(3)])))
+        for k in (5, 8)
+    ]
     few = Control("random_weights", "", tuple(depth(many(noise), [narrow(9, seed=s) for s in range(3)])))
     assert judge("m", ours).statuses["distinctions"] == "kept"
     verdict = judge("m", ours, controls=full)
@@ -265,7 +268,9 @@ def head(**changes: Any) -> HeadRecord:
 
 
 def test_heads_stand_beside_random_ones_and_the_lowest_are_named() -> None:
-    ours = [head(layer=layer, head=number, qk_energy_rank=1.0 + layer + number) for layer in (1, 2) for number in (0, 1)]
+    ours = [
+        head(layer=layer, head=number, qk_energy_rank=1.0 + layer + number) for layer in (1, 2) for number in (0, 1)
+    ]
     fewer = heads_reason(ours, [head(qk_energy_rank=7.0)])
     assert fewer is not None
     assert "over 3.0 of 8 directions (energy rank), fewer than with random weights (7.0)" in fewer.text
@@ -407,7 +412,10 @@ def test_answers_state_the_numbers_of_the_record(
             assert f"mean |cosine| {log_median(column(row, 'mean_abs_cosine')):.2f}" in text
         else:
             shares = [now / then for now, then in zip(values, column(rows[0], name), strict=True)]
-            assert f"{log_median(shares):.0%} of the embeddings', below 50% in {sum(s < 0.5 for s in shares)} of 3" in text
+            assert (
+                f"{log_median(shares):.0%} of the embeddings', below 50% in {sum(s < 0.5 for s in shares)} of 3"
+                in text
+            )
         for control in place["controls"]:
             runs = [one["depth"] for one in record["controls"] if one["name"] == control["control"]]
             assert len(runs) == len(control["draws"])

@@ -38,9 +38,12 @@ class AuditResult(Result, AuditFindings):
 
     def failures(self, condition: str) -> list[dict[str, Any]]:
         """Where a condition such as `effective_rank < 4 at last` or `distinctions lost` holds: layers and values."""
-        from rankfall.models.condition import parse_condition
+        from rankfall.models.condition import AnswerCondition, parse_condition
 
-        return parse_condition(condition).failures(self.depth, self.verdict)
+        asked = parse_condition(condition)
+        if isinstance(asked, AnswerCondition):
+            return asked.said(self.verdict)
+        return [{"layer": at, "value": value} for at, value in asked.failures(self.depth)]
 
     def _record(self) -> dict[str, Any]:
         return AuditFindings.record(self)

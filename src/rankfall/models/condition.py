@@ -52,8 +52,8 @@ class Condition:
     number: float
     where: str
 
-    def failures(self, rows: Sequence[DepthRow], verdict: Verdict) -> list[dict[str, Any]]:
-        """The layers and values at which the condition holds, among those it asks about."""
+    def failures(self, rows: Sequence[DepthRow]) -> list[tuple[int, float]]:
+        """The layers (and values) at which the condition holds, among those it asks about."""
         boundaries = [row for row in rows if row.part == "boundary"]
         if self.where == "last":
             boundaries = boundaries[-1:]
@@ -66,11 +66,7 @@ class Condition:
                     remedy=f"layers run from {rows[0].layer} to {rows[-1].layer}",
                 )
         values = [(row.layer, row.values[self.view][self.measure]) for row in boundaries]
-        return [
-            {"layer": layer, "value": value}
-            for layer, value in values
-            if OPERATORS[self.operator](value, self.number)
-        ]
+        return [(layer, value) for layer, value in values if OPERATORS[self.operator](value, self.number)]
 
 
 # What a verdict may say, by question, apart from that all is well.
@@ -94,7 +90,7 @@ class AnswerCondition:
     status: str
     place: str | None
 
-    def failures(self, rows: Sequence[DepthRow], verdict: Verdict) -> list[dict[str, Any]]:
+    def said(self, verdict: Verdict) -> list[dict[str, Any]]:
         """The places at which the verdict says so, with what it says."""
         return [
             {"layer": one.layer, "value": one.status, "place": one.place}

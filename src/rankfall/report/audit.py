@@ -204,15 +204,14 @@ def heads_table(pairs: list[tuple[str, AuditFindings]]) -> pd.DataFrame:
 
 def _kept(pairs: list[tuple[str, AuditFindings]]) -> str:
     """Centred effective ranks at the output over those of the embeddings, of as many tokens of every passage."""
-    passages = [one for _, found in pairs for one in found.boundaries[-1].per_text]
-    tokens = max(set.intersection(*(set(one.rarefied) for one in passages)), default=0)
-    if not tokens:
-        return f"too little text to judge: passages of {min(one.tokens for one in passages)} tokens"
+    ends = {name: [one for one in found.boundaries[-1].per_text if one.rarefied] for name, found in pairs}
+    if not all(ends.values()):
+        return "too little text to judge: no passage of one of them has as many as 16 tokens"
+    tokens = max(set.intersection(*(set(one.rarefied) for some in ends.values() for one in some)))
     shares = {}
     for name, found in pairs:
-        start, end = found.boundaries[0].per_text, found.boundaries[-1].per_text
-        ratios = [now.rarefied[tokens] / then.rarefied[tokens] for now, then in zip(end, start, strict=True)]
-        shares[name] = middle(ratios).median
+        start = {one.text: one.rarefied.get(tokens, 0.0) for one in found.boundaries[0].per_text}
+        shares[name] = middle([one.rarefied[tokens] / start[one.text] for one in ends[name]]).median
     ahead, behind = sorted(shares, key=lambda name: -shares[name])
     told = " over ".join(f"{name} ({shares[name]:.0%} of its embeddings')" for name in (ahead, behind))
     return f"{told}, by the centred effective rank of {tokens} tokens of each passage at the output"
