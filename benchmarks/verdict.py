@@ -4,12 +4,12 @@
     python -m benchmarks.verdict --model minilm  one of them
     python -m benchmarks.verdict --out FILE      the table and every count as JSON too
 
-Each text gives WINDOWS passages of each length, evenly spaced (in short texts they overlap). Each is measured once: in
-the model, with its tokens shuffled, and in random twins. Then SETS sets of PASSAGES passages are drawn for each text
-and length, and each set is judged as an audit would judge it, controls included. A row counts, over all of them, how
-often each status came out. `same` is the share of the commonest decided status among all cases, `open` that of sets
-whose verdict itself says that it depends on the text, `contrary` that of other decided statuses: the bar is that same
-and open together make 95 %.
+Each text gives WINDOWS passages of each length, evenly spaced (in short texts they overlap). Each is measured once:
+in the model, with its tokens shuffled, and in random twins. Then SETS sets of PASSAGES passages are drawn for each
+text and length, and each set is judged as an audit would judge it, controls included. A row counts, over all of
+them, how often each status came out. `same` is the share of the commonest decided status among all cases, `open`
+that of sets whose verdict itself says that it depends on the text, `contrary` that of other decided statuses: the
+bar is that same and open together make 95 %.
 """
 
 from __future__ import annotations

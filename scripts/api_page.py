@@ -57,7 +57,7 @@ assert audited.failures("effective_rank < 1 at last") == []""",
 other = BertModel(BertConfig(vocab_size=100, **sizes))
 compared = rankfall.compare(model, other, inputs=ids)""",
         "ComparisonResult": """\
-print(compared.verdicts, compared.first.verdict.status)
+print(compared.verdicts, compared.first.verdict.statuses)
 compared.plot("both.png")""",
         "coverage": """\
 covered = rankfall.coverage(["llama"])  # measured now; without names, the table that ships""",

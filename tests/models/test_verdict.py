@@ -82,9 +82,7 @@ def status(verdict: Verdict, question: str) -> dict[str, str]:
 def test_tokens_that_stay_apart_are_not_aligned_and_keep_their_distinctions() -> None:
     verdict = judge("m", depth(many(noise), many(noise)))
     assert verdict.statuses == {"alignment": "not aligned", "distinctions": "kept", "domination": "not dominated"}
-    assert verdict.headline == (
-        "m: tokens are not aligned; distinctions between tokens are kept; no few tokens dominate"
-    )
+    assert verdict.headline == ("m: tokens are not aligned; distinctions between tokens are kept; no tokens dominate")
     assert verdict.reasons[-1].text == "nothing here calls for a change"
 
 
@@ -336,6 +334,7 @@ FAR, NEAR = (0.6, 9.0), (1e-7, 1.0)
         ([NEAR], [FAR], [FAR], [FAR], "the residual is enough"),
         ([NEAR], [NEAR], [FAR], [FAR], "norm and residual prevent it together"),
         ([NEAR], [NEAR], [NEAR], [FAR], "it collapses without the feed-forward layers: they do the work"),
+        ([NEAR], [(0.3, 2.1)], [FAR], [FAR], "whether the residual alone does depends on the passage"),
         # Held up by relative mu alone, and collapsed by our own definition: energy rank below 2.
         ([NEAR], [NEAR], [(0.3, 1.56)], [FAR], "it collapses without the feed-forward layers: they do the work"),
         ([NEAR], [NEAR], [NEAR, FAR], [FAR], "depends on the passage"),
@@ -443,8 +442,8 @@ def test_what_stands_beside_states_the_numbers_of_the_record(record: dict[str, A
     )
     assert said["token rank"] == (
         f"tokens scaled to length one have an energy rank of {energy[0]} at the embeddings, {energy[1]} at layer"
-        f" {low['layer']} ({low['module']}), the lowest of the stream, and {energy[2]} at the output; their effective rank"
-        f" is {effective[0]}, {effective[1]} and {effective[2]}, of at most 20"
+        f" {low['layer']} ({low['module']}), the lowest of the stream, and {energy[2]} at the output; their"
+        f" effective rank is {effective[0]}, {effective[1]} and {effective[2]}, of at most 20"
     )
     used = statistics.median(one["qk_energy_rank"] for one in record["heads"])
     chance = statistics.median(rank for layer in record["random_heads"] for rank in layer["qk_energy_rank"])

@@ -156,6 +156,9 @@ def _weights_only(model: str, json: bool) -> None:
 
 
 def _show(record: dict[str, Any]) -> None:
+    from rich.padding import Padding
+    from rich.text import Text
+
     name = record["model"]["name"]
     table(f"{name}: tokens of length one, layer by layer; {_read(record['text'])}", _brief(record["depth"]), COLUMNS)
     if any(row["part"] != "before_final_norm" for row in record["inside"]):
@@ -167,10 +170,10 @@ def _show(record: dict[str, Any]) -> None:
         paper.print(f"  {finding['asks']} ", end="", markup=False, highlight=False)
         colour = COLOURS.get(finding["status"], "red")
         paper.print(finding["status"], style=f"bold {colour}", markup=False, highlight=False)
-        if finding["places"]:
-            paper.print(f"    {finding['text']}", markup=False, highlight=False)
+        for sentence in finding["sentences"] if finding["places"] else ():
+            paper.print(Padding(Text(sentence), (0, 0, 0, 4)))
     for reason in verdict["reasons"]:
-        paper.print(f"  {reason['topic']}: {reason['text']}", markup=False, highlight=False)
+        paper.print(Padding(Text(f"{reason['topic']}: {reason['text']}"), (0, 0, 0, 2)))
     if record["unchecked"]:
         paper.print(f"  NOT CHECKED {record['unchecked']}", style="bold yellow", markup=False, highlight=False)
     for part, why in record["missing"].items():

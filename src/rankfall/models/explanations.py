@@ -255,7 +255,13 @@ def _holding(collapsed: Mapping[str, bool | None]) -> str:
     if enough:
         return f"attention alone collapses, and the {' or the '.join(enough)} is enough to prevent it"
     if collapsed.get(BOTH) is False:
-        return "attention alone collapses, and norm and residual prevent it together, not one without the other"
+        unsure = [name.removeprefix("attention + ") for name in (NORM, RESIDUAL) if collapsed.get(name, True) is None]
+        text = "attention alone collapses, and norm and residual prevent it together"
+        return text + (
+            f"; whether the {' or the '.join(unsure)} alone does depends on the passage"
+            if unsure
+            else ", not one without the other"
+        )
     if all(collapsed[name] for name in without):
         return "whatever is kept beside attention, it collapses without the feed-forward layers: they do the work"
     return (

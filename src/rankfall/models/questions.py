@@ -99,13 +99,19 @@ class JudgedPlace:
 @final
 @dataclass(frozen=True)
 class Finding:
-    """The answer to one question: the worse of its places' statuses, a sentence, and all that it rests on."""
+    """The answer to one question: the worse of its places' statuses, a sentence of each place after one about where
+    tokens start, and all that they rest on."""
 
     question: str
     status: Status
-    text: str
+    sentences: tuple[str, ...]
     places: tuple[JudgedPlace, ...] = ()
     thresholds: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        """All sentences."""
+        return " ".join(self.sentences)
 
     def at(self, place: PlaceName) -> JudgedPlace | None:
         """What was found in the stream or at the output."""
@@ -118,6 +124,7 @@ class Finding:
             "asks": QUESTIONS[self.question],
             "status": self.status,
             "text": self.text,
+            "sentences": list(self.sentences),
             "places": [one.record() for one in self.places],
             "thresholds": dict(self.thresholds),
         }
@@ -259,11 +266,10 @@ def alignment(asked: Asked) -> Finding:
         }
         places.append(_judged(name, row, "not aligned", numbers, decisions, layers, asked.compared(choice, share)))
     start = asked.middle(asked.ours.embeddings, share).median
-    text = f"of tokens scaled to length one the first direction holds {start:.0%} at the embeddings. " + " ".join(
-        _aligned_words(one) for one in places
-    )
+    said = [f"Of tokens scaled to length one the first direction holds {start:.0%} at the embeddings."]
+    said += [_aligned_words(one) for one in places]
     names = ("aligned_share", "collapsed_relative_mu", "collapsed_energy_rank", "clear_factor")
-    return _finding("alignment", text, places, t, names)
+    return _finding("alignment", said, places, t, names)
 
 
 def _aligned_words(one: JudgedPlace) -> str:
@@ -314,11 +320,12 @@ def distinctions(asked: Asked) -> Finding:
         }
         places.append(_judged(name, row, "kept", numbers, tuple(decisions), layers, asked.compared(choice, rank)))
     first = places[0].numbers["embeddings"].median
-    text = (
+    said = [
         f"{asked.tokens} tokens of each passage, scaled to length one and centred, have an effective rank of"
-        f" {first:.1f} at the embeddings, of at most {_possible(asked)}. "
-    ) + " ".join(_distinct_words(one) for one in places)
-    return _finding("distinctions", text, places, t, ("lost_share", "clear_factor"))
+        f" {first:.1f} at the embeddings, of at most {_possible(asked)}."
+    ]
+    said += [_distinct_words(one) for one in places]
+    return _finding("distinctions", said, places, t, ("lost_share", "clear_factor"))
 
 
 def _possible(asked: Asked) -> int:
@@ -364,15 +371,15 @@ def domination(asked: Asked) -> Finding:
         }
         controls = asked.compared(choice, energy)
         places.append(_judged(name, row, "not dominated", numbers, decisions, layers, controls, strongest))
-    text = " ".join(_sink_words(one) for one in places)
+    said = [_sink_words(one) for one in places]
     names = ("dominated_share", "sink_norm_ratio", "sink_energy_share", "clear_factor")
-    return _finding("domination", text, places, t, names)
+    return _finding("domination", said, places, t, names)
 
 
 def _sink_words(one: JudgedPlace) -> str:
     energy, sink = one.numbers["sink_energy"], one.sink
     if sink is None:
-        where = one.title if one.place == "output" else "stream"
+        where = one.title if one.place == "output" else "Stream"
         return f"{where}: no token stands out{_controls_words(one, '.0%')}."
     text = (
         f"{one.title}: tokens that stand out hold {energy.median:.1%} ({energy.low:.1%} to {energy.high:.1%}) of the"
@@ -394,13 +401,17 @@ def _layers_words(one: JudgedPlace) -> str:
     """At which layers of the stream the median passage is beyond the threshold."""
     if one.place == "output":
         return ""
-    return f", in the median at layers {spans(one.layers)}" if one.layers else ", in the median at no layer"
+    return (
+        f", in the median passage at layers {spans(one.layers)}"
+        if one.layers
+        else ", in the median passage at no layer"
+    )
 
 
 def answers(asked: Asked) -> tuple[Finding, ...]:
     """All three; each "too little text", where that is so."""
     if asked.too_little is not None:
-        return tuple(Finding(question, "too little text", asked.too_little) for question in QUESTIONS)
+        return tuple(Finding(question, "too little text", (asked.too_little,)) for question in QUESTIONS)
     return alignment(asked), distinctions(asked), domination(asked)
 
 
@@ -442,16 +453,16 @@ def _judged(
 
 
 def _finding(
-    question: str, text: str, places: Sequence[JudgedPlace], thresholds: Thresholds, names: Sequence[str]
+    question: str, said: Sequence[str], places: Sequence[JudgedPlace], thresholds: Thresholds, names: Sequence[str]
 ) -> Finding:
     status = max((one.status for one in places), key=SEVERITY.index)
-    return Finding(question, status, text, tuple(places), {name: getattr(thresholds, name) for name in names})
+    return Finding(question, status, tuple(said), tuple(places), {name: getattr(thresholds, name) for name in names})
 
 
 def _title(place: PlaceName, row: DepthRow, good: Status) -> str:
     if place == "output":
-        return f"output, {row.title}"
-    return f"stream, {'lowest' if good == 'kept' else 'most'} at {row.title}"
+        return f"Output, {row.title}"
+    return f"Stream, {'lowest' if good == 'kept' else 'most'} at {row.title}"
 
 
 def _controls_words(one: JudgedPlace, form: str) -> str:

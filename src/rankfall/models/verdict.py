@@ -71,7 +71,7 @@ CLAUSES: dict[Status, str] = {
     "kept": "distinctions between tokens are kept",
     "reduced": "distinctions between tokens are fewer than random weights leave",
     "lost": "distinctions between tokens are lost",
-    "not dominated": "no few tokens dominate",
+    "not dominated": "no tokens dominate",
     "dominated": "a few tokens dominate",
 }
 OPEN = {

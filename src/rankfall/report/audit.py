@@ -49,7 +49,7 @@ def audit_document(result: AuditFindings, command: str) -> Document:
     answers = [
         Answer("What happens to the tokens?", verdict.headline),
         *(
-            Answer(QUESTIONS[one.question], one.status, LEVELS[one.status], [one.text, *_thresholds(one)])
+            Answer(QUESTIONS[one.question], one.status, LEVELS[one.status], [*one.sentences, *_thresholds(one)])
             for one in verdict.findings
         ),
         *(Answer(BESIDE[reason.topic], reason.text) for reason in verdict.reasons if reason.topic in BESIDE),
