@@ -49,12 +49,14 @@ class AuditResult(Result, AuditFindings):
         return AuditFindings.record(self)
 
     def _lines(self) -> list[str]:
+        from rankfall.models.questions import QUESTIONS
+
         verdict = self.verdict
         return [
             f"{self.model.name}, {self.model.layers} layers, width {self.model.width}",
             verdict.headline,
-            *(f"{finding.question}, {finding.status}: {finding.text}" for finding in verdict.findings),
-            *(f"{reason.topic}: {reason.text}" for reason in verdict.reasons),
+            *(f"{QUESTIONS[finding.question]} {finding.status}" for finding in verdict.findings),
+            *(f"{reason.topic}: {reason.text}" for reason in verdict.reasons if reason.topic == "what to change"),
             *(f"missing, {part}: {why}" for part, why in self.missing.items()),
         ]
 
