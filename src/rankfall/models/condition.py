@@ -8,7 +8,7 @@ STATUS     what the verdict may say: aligned, collapsed; reduced, lost; dominate
 PLACE      stream or output (default: either)
 
 Grammar:   [VIEW.]MEASURE [at WHERE] OPERATOR NUMBER [at WHERE]
-VIEW       raw, unit or centred (default: unit)
+VIEW       raw, unit, centred or centred_unit (default: unit)
 MEASURE    any measure of the foundation
 WHERE      any (default: some layer), last, or a layer's number
 OPERATOR   <  <=  >  >=
@@ -31,7 +31,7 @@ from rankfall.models.verdict import Verdict
 OPERATORS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 PLACE = r"(?:\s+at\s+(?P<{0}>any|last|\d{{1,5}}))?"
 PATTERN = re.compile(
-    r"\s*(?:(?P<view>[a-z]+)\.)?(?P<measure>[a-z_]+)"
+    r"\s*(?:(?P<view>[a-z_]+)\.)?(?P<measure>[a-z_]+)"
     + PLACE.format("before")
     + r"\s*(?P<operator><=|>=|<|>)\s*(?P<number>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d{1,3})?)"
     + PLACE.format("after")

@@ -119,7 +119,7 @@ class AuditFindings:
                 for one in finding.places
                 for name, number in one.numbers.items()
             ],
-            "heads": [_flat(head.record()) for head in self.heads],
+            "heads": [head.line() for head in self.heads],
             "ablation": [row.record() for row in self.ablation],
         }
         return {name: pd.DataFrame(rows) for name, rows in made.items() if rows}
@@ -138,7 +138,3 @@ def _lines(row: DepthRow, run: str) -> list[dict[str, Any]]:
                     line |= {f"{rank}_low": low, f"{rank}_high": high}
             lines.append(line)
     return lines
-
-
-def _flat(head: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: str(value) if isinstance(value, (dict, list, tuple)) else value for key, value in head.items()}
