@@ -87,8 +87,8 @@ def decide(
         reason = (
             f"the passages disagree: it holds in {held} of {passages}"
             if 0 < held < passages
-            else f"the interval over passages comes within a factor of {clear_factor:g} of the threshold, about as"
-            " much as one text differs from another"
+            else f"the interval over passages comes within a factor of {clear_factor:g} of the threshold,"
+            " so that another text may decide otherwise"
         )
     ratio, least, most = (math.exp(one) for one in (median, low, high))
     return Decision(condition, threshold, holds, held, passages, ratio, least, most, reason)

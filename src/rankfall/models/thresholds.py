@@ -20,8 +20,8 @@ class Thresholds:
     sink       a token longer than `sink_norm_ratio` times the median one, or with more than `sink_energy_share` of
                the energy and more than FAIR_SHARES times a fair share of it
     judged     there are at least `fewest_passages` passages of at least `fewest_tokens` tokens
-    decided    the interval over passages stays clear of the threshold by the factor `clear_factor`, about as much as
-               medians differ from one text to another; otherwise the answer depends on the text
+    decided    the interval over passages stays clear of the threshold by the factor `clear_factor`; otherwise the
+               answer depends on the text, about which passages of one text cannot tell
     """
 
     aligned_share: float = 0.5
