@@ -28,7 +28,7 @@ import numpy as np
 from torch import nn
 
 from benchmarks._harness import report
-from rankfall.models.controls import Control, random_twin
+from rankfall.models.controls import Control
 from rankfall.models.depth.capture import capture
 from rankfall.models.depth.measure import DepthMeasurement
 from rankfall.models.depth.rows import DepthRow, Measured
@@ -36,6 +36,7 @@ from rankfall.models.load.open import open_model
 from rankfall.models.questions import Asked, answers
 from rankfall.models.texts import Batch, framed, from_ids, shipped_text, shuffled
 from rankfall.models.thresholds import THRESHOLDS
+from rankfall.models.twin import separate_twin
 from rankfall.provenance import provenance
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -96,7 +97,7 @@ def measured(name: str) -> Iterator[Measurements]:
     """All texts and lengths of one model."""
     opened = open_model(name)
     network = opened.network.eval()
-    twins = [random_twin(network, seed) for seed in range(TWINS)]
+    twins = [separate_twin(network, seed) for seed in range(TWINS)]
     for text, words in texts().items():
         ids = [int(one) for one in opened.tokenizer(words, add_special_tokens=False, verbose=False)["input_ids"]]
         for tokens in LENGTHS:

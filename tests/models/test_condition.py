@@ -87,7 +87,7 @@ def test_answers_of_a_verdict_are_conditions(text: str, places: list[str]) -> No
     ]
     asked = parse_condition(text)
     assert isinstance(asked, AnswerCondition)
-    said = asked.said(judge("m", gather(measured)))
+    said = asked.said_in(judge("m", gather(measured)).record())
     assert [one["place"] for one in said] == places
     assert all(one["value"] == "lost" for one in said)
 

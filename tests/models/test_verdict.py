@@ -417,9 +417,10 @@ def test_answers_state_the_numbers_of_the_record(
             )
         for control in place["controls"]:
             runs = [one["depth"] for one in record["controls"] if one["name"] == control["control"]]
-            assert len(runs) == len(control["draws"])
+            # Of a stream only the first draw was measured at every layer.
+            assert (len(runs), len(control["draws"])) == (3, 3 if place["place"] == "output" else 1)
             if place["place"] == "output":
-                assert control["draws"][0] == pytest.approx(log_median(column(runs[0][-1], name)))
+                assert control["draws"] == pytest.approx([log_median(column(run[-1], name)) for run in runs])
             assert f"{control['control'].replace('_', ' ')} {control['median']:{form}}" in text
 
 

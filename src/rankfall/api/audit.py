@@ -42,7 +42,7 @@ class AuditResult(Result, AuditFindings):
 
         asked = parse_condition(condition)
         if isinstance(asked, AnswerCondition):
-            return asked.said(self.verdict)
+            return asked.said_in(self.verdict.record())
         return [{"layer": at, "value": value} for at, value in asked.failures(self.depth)]
 
     def _record(self) -> dict[str, Any]:
@@ -63,10 +63,7 @@ class AuditResult(Result, AuditFindings):
     def _figure(self) -> Figure:
         from rankfall.drawing.audit import draw_token_depth
 
-        controls = {
-            one.name: [row for row in one.rows if row.part == "boundary"] for one in self.controls if one.rows
-        }
-        return draw_token_depth(self.boundaries, controls, f"Token rank by depth, {self.model.name}")
+        return draw_token_depth(self.boundaries, self.control_boundaries(), f"Token rank by depth, {self.model.name}")
 
     def _document(self, command: str) -> Document:
         from rankfall.report.audit import audit_document
@@ -87,6 +84,7 @@ def audit(
     inside: bool = False,
     heads: bool = True,
     controls: bool = True,
+    draws: int = 3,
     ablate: bool = True,
     offset: int = 0,
     dtype: str = "float32",
@@ -102,13 +100,15 @@ def audit(
     `model` is a short name, a folder, a GGUF file, a hub id, or a module in memory, which needs a `tokenizer`, or
     `inputs`: token ids (b, n) or the keyword arguments of its forward pass. `text`: one text or several; a Path is
     read as a file; without it a text that ships with the package is read. `layers` limits what is measured to some
-    layers and both ends, such as `[6, 12]` or `"1-5"`. What cannot be done for this model is named in `missing`.
+    layers and both ends, such as `[6, 12]` or `"1-5"`. `draws` is how often each control is drawn. `device` is `cpu`,
+    `cuda`, or `auto`: all GPUs, then the host's memory, then the disk. What cannot be done for this model is named in
+    `missing`.
     """
     from rankfall.models.audit import audit as run
 
     found = run(
         model,
-        _texts(text),
+        texts_of(text),
         tokens=tokens,
         passages=passages,
         tokenizer=tokenizer,
@@ -118,6 +118,7 @@ def audit(
         inside=inside,
         heads=heads,
         controls=controls,
+        draws=draws,
         ablation=ablate,
         offset=offset,
         dtype=dtype,
@@ -131,7 +132,8 @@ def audit(
     return AuditResult(**vars(found))
 
 
-def _texts(text: str | Path | Sequence[str | Path] | None) -> list[str] | None:
+def texts_of(text: str | Path | Sequence[str | Path] | None) -> list[str] | None:
+    """Texts as they are given to `audit`: a Path is read as a file."""
     from rankfall.models.texts import read_text
 
     if text is None:

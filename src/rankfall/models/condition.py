@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -26,7 +26,6 @@ from rankfall.catalogue import MEASURES
 from rankfall.errors import RequestError
 from rankfall.measures.profile import VIEWS
 from rankfall.models.depth.rows import DepthRow
-from rankfall.models.verdict import Verdict
 
 OPERATORS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 PLACE = r"(?:\s+at\s+(?P<{0}>any|last|\d{{1,5}}))?"
@@ -54,19 +53,24 @@ class Condition:
 
     def failures(self, rows: Sequence[DepthRow]) -> list[tuple[int, float]]:
         """The layers (and values) at which the condition holds, among those it asks about."""
-        boundaries = [row for row in rows if row.part == "boundary"]
+        return self.failures_in([row.record() for row in rows if row.part == "boundary"])
+
+    def failures_in(self, boundaries: Sequence[Mapping[str, Any]]) -> list[tuple[int, float]]:
+        """The same for block boundaries as records."""
+        layers = [row["layer"] for row in boundaries]
         if self.where == "last":
             boundaries = boundaries[-1:]
         elif self.where != "any":
-            boundaries = [row for row in boundaries if row.layer == int(self.where)]
+            boundaries = [row for row in boundaries if row["layer"] == int(self.where)]
             if not boundaries:
                 raise RequestError(
                     required="a layer that was measured in --fail-if",
                     got=self.where,
-                    remedy=f"layers run from {rows[0].layer} to {rows[-1].layer}",
+                    remedy=f"layers run from {layers[0]} to {layers[-1]}",
                 )
-        values = [(row.layer, row.values[self.view][self.measure]) for row in boundaries]
-        return [(layer, value) for layer, value in values if OPERATORS[self.operator](value, self.number)]
+        values = [(row["layer"], row[self.view][self.measure]) for row in boundaries]
+        known = [(layer, value) for layer, value in values if value is not None]
+        return [(layer, value) for layer, value in known if OPERATORS[self.operator](value, self.number)]
 
 
 # What a verdict may say, by question, apart from that all is well.
@@ -90,14 +94,14 @@ class AnswerCondition:
     status: str
     place: str | None
 
-    def said(self, verdict: Verdict) -> list[dict[str, Any]]:
-        """The places at which the verdict says so, with what it says."""
+    def said_in(self, verdict: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The places at which a verdict, as a record, says so, with what it says."""
         return [
-            {"layer": one.layer, "value": one.status, "place": one.place}
-            for finding in verdict.findings
-            if finding.question == self.question
-            for one in finding.places
-            if one.status == self.status and self.place in (None, one.place)
+            {"layer": one["layer"], "value": one["status"], "place": one["place"]}
+            for finding in verdict["findings"]
+            if finding["question"] == self.question
+            for one in finding["places"]
+            if one["status"] == self.status and self.place in (None, one["place"])
         ]
 
 

@@ -211,21 +211,25 @@ class Asked:
         """Under this verdict's thresholds."""
         return decide(condition, threshold, margins, clear_factor=self.thresholds.clear_factor, seed=self.seed)
 
-    def draws(self, name: str, choice: Choice, number: Number) -> list[list[float]]:
-        """The number of every passage in every draw of a control, at the place that is chosen."""
-        return [self.values(choice(run), number) for control, run in self.controls if control == name]
+    def draws(self, name: str, choice: Choice) -> list[DepthRow]:
+        """The chosen place in every draw of a control; of a stream, in the draws measured at most layers, because
+        fewer layers cannot tell which is the worst."""
+        runs = [run for control, run in self.controls if control == name]
+        most = max((len(run.stream) for run in runs), default=0)
+        return [choice(run) for run in runs if choice is at_output or len(run.stream) == most]
 
     def compared(self, choice: Choice, number: Number) -> tuple[Compared, ...]:
         """Ours beside every control, in the order in which they ran."""
         ours = self.values(choice(self.ours), number)
         found = []
         for name in dict.fromkeys(control for control, _ in self.controls):
-            draws = self.draws(name, choice, number)
-            layers = tuple(choice(run).layer for control, run in self.controls if control == name)
+            rows = self.draws(name, choice)
+            draws = [self.values(row, number) for row in rows]
             medians = tuple(middle(one).median for one in draws)
             by_passage = list(zip(ours, zip(*draws, strict=True), strict=True))
             above = sum(value > max(others) for value, others in by_passage)
             below = sum(value < min(others) for value, others in by_passage)
+            layers = tuple(row.layer for row in rows)
             found.append(Compared(name, statistics.median(medians), medians, layers, above, below))
         return tuple(found)
 
@@ -307,7 +311,7 @@ def distinctions(asked: Asked) -> Finding:
     for name, choice in _places(asked.lowest(rank)):
         row = choice(asked.ours)
         decisions = [asked.decide("lost", t.lost_share, lost(row))]
-        random = asked.draws("random_weights", choice, rank)
+        random = [asked.values(one, rank) for one in asked.draws("random_weights", choice)]
         if random:
             lowest = [min(draws) for draws in zip(*random, strict=True)]
             ours = asked.values(row, rank)

@@ -24,6 +24,7 @@ from rankfall.models.load.guards import (
     skeleton,
 )
 from rankfall.models.load.headers import TensorEntry, read_safetensors_header
+from rankfall.models.load.spread import AUTO, settle, spreading
 
 
 @final
@@ -177,11 +178,17 @@ def open_folder(
     )
     weights = find_weights(folder, root)
     config_table, notes = clean_config(read_json(folder / "config.json"))
-    with staged(folder, root, config_table, weights) as stage, quiet(), refused_in_one_line():
+    with (
+        contextlib.ExitStack() as undo,
+        staged(folder, root, config_table, weights) as stage,
+        quiet(),
+        refused_in_one_line(),
+    ):
         config = library_config(config_table, stage)
         kind = library_class(config)
         empty = skeleton(kind, config, elements=weights.elements, tensors=len(weights.tensors))
-        require_memory(sum(p.numel() for p in empty.parameters()), torch.finfo(dtype).bits // 8)
+        if device != AUTO:
+            require_memory(sum(p.numel() for p in empty.parameters()), torch.finfo(dtype).bits // 8)
         network, info = kind.from_pretrained(
             stage,
             config=config,
@@ -191,12 +198,14 @@ def open_folder(
             local_files_only=True,
             trust_remote_code=False,
             output_loading_info=True,
+            **spreading(device, undo),
         )
         require_complete(info)
+        settle(network, device, undo)
         tokenizer = library_tokenizer(stage) if has_tokenizer(stage) else None
     require_finite(network)
     body = getattr(network, "base_model", network)
-    return LoadedModel(body.to(device).eval(), tokenizer, name, source, notes)
+    return LoadedModel(body.eval(), tokenizer, name, source, notes)
 
 
 def library_config(table: dict[str, Any], stage: Path) -> Any:
@@ -247,9 +256,10 @@ def require_complete(info: dict[str, Any]) -> None:
 
 
 def require_finite(network: nn.Module) -> None:
-    """NaN or infinite weights make every number that follows meaningless: refuse."""
+    """NaN or infinite weights make every number that follows meaningless: refuse. Weights that stay on disk are not
+    read for this: what they give is refused when it is measured."""
     for name, parameter in network.named_parameters():
-        if not bool(torch.isfinite(parameter).all()):
+        if parameter.device.type != "meta" and not bool(torch.isfinite(parameter).all()):
             bad = int((~torch.isfinite(parameter)).sum())
             raise RequestError(
                 required="finite weights",

@@ -25,7 +25,8 @@ from rankfall.models.load.folder import (
 from rankfall.models.load.guards import GIBI, LIMITS, clean_config, require_memory, skeleton, time_limit
 from rankfall.models.load.headers import GgufHeader, read_gguf_header
 from rankfall.models.load.named import named_path
-from rankfall.system import cache_folder, require_device
+from rankfall.models.load.spread import require_place
+from rankfall.system import cache_folder
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 
@@ -45,7 +46,7 @@ def open_model(
     require(
         dtype in DTYPES, required=f"a dtype among {', '.join(DTYPES)}", got=dtype, remedy="float32 suits most models"
     )
-    require_device(device)
+    require_place(device)
     kind = DTYPES[dtype]
     text = str(name)
     path = named_path(text) or Path(text).expanduser()
@@ -68,6 +69,14 @@ def open_model(
         got=text,
         remedy="check the spelling",
     )
+
+
+def located(name: str | Path, *, allow_download: bool = False) -> Path:
+    """The folder or file behind whatever names a model; it need not exist."""
+    path = named_path(str(name)) or Path(name).expanduser()
+    if not path.exists() and HUB_ID.fullmatch(str(name)):
+        return _snapshot(str(name), allow_download)
+    return path
 
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
