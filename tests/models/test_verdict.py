@@ -31,7 +31,8 @@ from rankfall.models.explanations import (
     variant_ends,
 )
 from rankfall.models.heads.probe import HeadMaps
-from rankfall.models.heads.ranks import HeadRecord, head_records
+from rankfall.models.heads.random import random_head_ranks
+from rankfall.models.heads.ranks import HeadRecord, head_ranks, head_records
 from rankfall.models.judgement import decide, middle
 from rankfall.models.questions import spans
 from rankfall.models.verdict import Verdict, advice, judge
@@ -282,6 +283,17 @@ def test_heads_stand_beside_random_ones_and_the_lowest_are_named() -> None:
     assert more is not None
     assert "more than with random" in more.text
     assert heads_reason([]) is None
+
+
+def test_random_heads_are_not_the_model_s_own() -> None:
+    model = small_model("llama", num_key_value_heads=2)
+    with torch.no_grad():
+        for weight in (one for one in model.parameters() if one.ndim == 2):
+            weight[:, 1:] = 0
+    own, random = head_ranks(model), random_head_ranks(model)
+    assert max(head.qk_energy_rank for head in own) < 1.1
+    assert min(head.qk_energy_rank for head in random) > 2
+    assert [(one.layer, one.head, one.module) for one in own] == [(one.layer, one.head, one.module) for one in random]
 
 
 def test_the_bound_says_what_it_is_about_and_whether_it_separates() -> None:

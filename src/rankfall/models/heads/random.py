@@ -7,21 +7,16 @@ from typing import Any
 
 from torch import nn
 
-from rankfall.errors import RequestError
 from rankfall.models.heads.ranks import HeadRecord, head_ranks
-from rankfall.models.twin import random_weights, separate_twin
+from rankfall.models.twin import separate_twin
 
 
 def random_head_ranks(
     network: nn.Module, seed: int = 0, *, offset: int = 0, inputs: Mapping[str, Any] | None = None
 ) -> tuple[HeadRecord, ...]:
     """One record per head of the random twin, as `head_ranks` gives them for the model."""
-    try:
-        with random_weights(network, seed):
-            return head_ranks(network, offset=offset, inputs=inputs)
-    except RequestError:
-        # Some parameters are initialised nowhere but where the library builds the model.
-        return head_ranks(separate_twin(network, seed), offset=offset, inputs=inputs)
+    # Weights that are random only while blocks run are not what a probe reads: it needs a second model.
+    return head_ranks(separate_twin(network, seed), offset=offset, inputs=inputs)
 
 
 def by_layer(heads: Sequence[HeadRecord]) -> list[dict[str, Any]]:
