@@ -10,6 +10,7 @@ from rankfall.measures.profile import VIEWS
 from rankfall.models.ablation import AblationRow, ReplayCheck
 from rankfall.models.controls import Control
 from rankfall.models.depth.rows import DepthRow
+from rankfall.models.heads.random import by_layer
 from rankfall.models.heads.ranks import HeadRecord
 from rankfall.models.masks import ObservedMask
 from rankfall.models.recorder import Coverage
@@ -61,6 +62,7 @@ class AuditFindings:
     missing: Mapping[str, str] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
     measured_rate: float | None = None
+    random_heads: tuple[HeadRecord, ...] = ()
     ablation_check: ReplayCheck | None = None
 
     @property
@@ -84,6 +86,7 @@ class AuditFindings:
             "depth": [row.record() for row in self.boundaries],
             "inside": [row.record() for row in self.depth if row.part != "boundary"],
             "heads": [head.record() for head in self.heads],
+            "random_heads": by_layer(self.random_heads),
             "mask": [mask.record() for mask in self.masks],
             "measured_rate": self.measured_rate,
             "controls": [control.record() for control in self.controls],
@@ -117,6 +120,22 @@ class AuditFindings:
                 for line in _lines(row, one.name)
             ],
             "masks": [{**mask.record(), "first_roots": str(mask.record().get("first_roots"))} for mask in self.masks],
+            "questions": [
+                {
+                    "question": finding.question,
+                    "place": one.place,
+                    "layer": one.layer,
+                    "module": one.module,
+                    "status": one.status,
+                    "number": name,
+                    "median": number.median,
+                    "low": number.low,
+                    "high": number.high,
+                }
+                for finding in self.verdict.findings
+                for one in finding.places
+                for name, number in one.numbers.items()
+            ],
             "heads": [head.line() for head in self.heads],
             "ablation": [row.record() for row in self.ablation],
         }
