@@ -18,6 +18,7 @@ from rankfall.errors import RequestError
 from rankfall.masks import Mask
 from rankfall.measures.measures import measure
 from rankfall.models.assembly import Assembly, assemblies
+from rankfall.models.calling import Inputs
 from rankfall.models.depth.capture import Place, capture
 from rankfall.models.interface import Eager, Route, routed
 from rankfall.models.replay import KeepFloat64, Replay, Site, Trace, float64_copy, traced
@@ -115,7 +116,7 @@ class _Setting:
 
 def ablate(
     model: Any,
-    inputs: Mapping[str, Any],
+    inputs: Inputs,
     variants: Sequence[Variant] = ALL_VARIANTS,
     scalings: Sequence[Scaling] = SCALINGS,
     temperatures: Sequence[float] = (1.0,),
@@ -124,7 +125,8 @@ def ablate(
 ) -> Ablation:
     """Replay the blocks in float64 for every combination asked for, and the full model beside them.
 
-    `inputs` are those of the model's own forward pass, one row per text; padding is cut off first. A mask of None is
+    `inputs` are those of the model's own forward pass, one row per text, and padding is cut off first; or several
+    passes' of one text each. A mask of None is
     the model's own.
     """
     settings = [_Setting(*one) for one in itertools.product(variants, scalings, temperatures, masks)]
@@ -132,7 +134,7 @@ def ablate(
     kinds: tuple[str, ...] = ()
     worst = 0.0
     body = getattr(model, "base_model", model)
-    texts = list(single_texts(inputs))
+    texts = list(single_texts(inputs) if isinstance(inputs, Mapping) else inputs)
     for number, text in enumerate(texts):
         trace = traced(body, text)
         try:

@@ -7,18 +7,19 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from rankfall.errors import RequestError, require, require_count
 from rankfall.models import configuration as aliases
 from rankfall.models.ablation import Ablation, AblationRow, ablate
+from rankfall.models.calling import unwrapped
 from rankfall.models.controls import Control, run_controls
 from rankfall.models.depth.capture import Place, capture
 from rankfall.models.depth.measure import measure_depth
 from rankfall.models.depth.rows import DepthRow
+from rankfall.models.given import Reading, of_library, read_by_library, read_by_module
 from rankfall.models.heads.ranks import HeadRecord, head_ranks
-from rankfall.models.interface import runs_as_is
+from rankfall.models.interface import ALONE, runs_as_is
 from rankfall.models.load.folder import LoadedModel
 from rankfall.models.load.guards import LIMITS
 from rankfall.models.load.named import DEFAULT_NAME
@@ -26,7 +27,7 @@ from rankfall.models.load.open import open_model
 from rankfall.models.masks import MaskObserver, ObservedMask, observe_masks
 from rankfall.models.recorder import Coverage, recorded
 from rankfall.models.result import AuditFindings, ModelFacts, TextFacts
-from rankfall.models.texts import Batch, encode, from_ids, shipped_text
+from rankfall.models.texts import Batch, encode, shipped_text
 from rankfall.models.verdict import heads_reason, judge, layer_rate, parts_reason
 from rankfall.progress import Progress, part, silent
 from rankfall.provenance import provenance
@@ -42,7 +43,7 @@ def audit(
     tokens: int = DEFAULT_TOKENS,
     passages: int | None = None,
     tokenizer: Any | None = None,
-    inputs: Mapping[str, Any] | Tensor | None = None,
+    inputs: Mapping[str, Any] | Tensor | Sequence[Any] | None = None,
     layers: Collection[int] | None = None,
     stack: str | None = None,
     inside: bool = False,
@@ -60,11 +61,13 @@ def audit(
 ) -> AuditFindings:
     """Measure token rank by depth, masks, head ranks, controls and ablations of a model, and judge.
 
-    `model` is a short name, a folder, a GGUF file, a hub id, or a module that is loaded already; that one needs
-    `tokenizer`, or `inputs`: token ids (b, n), or the keyword arguments of its forward pass. Without `texts` the text
+    `model` is a short name, a folder, a GGUF file, a hub id, or any module; that one needs `tokenizer`, or `inputs`:
+    token ids (n,) or (b, n), vectors (b, n, d), a list of texts of unequal length, or the keyword arguments of its
+    forward pass. Without `texts` the text
     that ships with the package is read, in several passages. `layers` limits what is measured; the embeddings and the
     last layer are always there, because the verdict is about them. What cannot be done for this model is named in
     `missing` with its reason; token rank by depth is always there.
+    Audits of one process run one after the other: watching a model changes what is shared by all.
     """
     require_count("seed", seed, least=0)
     if passages is not None:
@@ -74,21 +77,25 @@ def audit(
     loaded = _loaded(model, tokenizer, options)
     network = loaded.network
     missing: dict[str, str] = {}
-    with evaluating(network):
-        batch, given, real, names = _inputs(loaded, texts, inputs, tokens, passages)
+    with ALONE, evaluating(network):
+        given = _reading(loaded, texts, inputs, tokens, passages)
         progress("measuring tokens at every block", 0.1)
-        wanted = None if layers is None else _with_both_ends(layers, capture(network, given, _unread, stack=stack))
+        wanted = (
+            None
+            if layers is None
+            else _with_both_ends(layers, capture(network, given.calls[0], _unread, stack=stack))
+        )
         asked = {"layers": wanted, "inside": inside, "stack": stack, "seed": seed}
-        depth, seen, coverage = _depth(network, given, real, names, asked, missing)
+        depth, seen, coverage = _depth(network, given, asked, missing)
         found_heads: tuple[HeadRecord, ...] = ()
         if heads:
             progress("probing the heads", 0.4)
             with _noted(missing, "heads"):
-                found_heads = head_ranks(network, offset=offset, inputs=None if batch is not None else given)
+                found_heads = head_ranks(network, offset=offset, inputs=given.sample)
         compared: tuple[Control, ...] = ()
         if controls:
             progress("running the controls", 0.55)
-            compared = _controls(network, batch, seed, missing)
+            compared = _controls(network, given.batch, seed, missing)
         parts: tuple[AblationRow, ...] = ()
         if ablation:
             progress("taking the blocks apart", 0.75)
@@ -97,9 +104,11 @@ def audit(
     boundaries = [row for row in depth if row.part == "boundary"]
     more = [heads_reason(found_heads), parts_reason([row.record() for row in parts])]
     return AuditFindings(
-        model=_facts(loaded, boundaries[-1].layer),
+        model=_facts(loaded, boundaries[-1].layer, given.width),
         text=TextFacts(
-            len(real), () if batch is None else tuple(batch.lengths), any(one is not None for one in real)
+            len(given.real),
+            () if given.batch is None else tuple(given.batch.lengths),
+            any(one is not None for one in given.real),
         ),
         depth=tuple(depth),
         masks=tuple(seen),
@@ -148,44 +157,32 @@ def _loaded(model: Any, tokenizer: Any, options: Mapping[str, Any]) -> LoadedMod
     if isinstance(model, LoadedModel):
         return model
     if isinstance(model, nn.Module):
-        body = getattr(model, "base_model", model)
-        return LoadedModel(body, tokenizer, type(model).__name__, "a module in memory")
+        inner = unwrapped(model)
+        body = getattr(inner, "base_model", inner)
+        return LoadedModel(body, tokenizer, type(inner).__name__, "a module in memory")
     return open_model(model, **options)
 
 
-def _inputs(
+def _reading(
     loaded: LoadedModel, texts: Sequence[str] | None, inputs: Any, tokens: int, passages: int | None
-) -> tuple[Batch | None, dict[str, Any], list[Tensor | None], list[list[str]]]:
-    """The batch if there are token ids, the forward pass's arguments, which positions are real, tokens' names."""
-    if isinstance(inputs, Mapping) and "input_ids" not in inputs:
-        size = next(value.shape[0] for value in inputs.values() if isinstance(value, Tensor))
-        return None, dict(inputs), [None] * size, [[] for _ in range(size)]
-    if inputs is not None:
-        batch = _batch_of(inputs, loaded.tokenizer)
-        return batch, {**batch.inputs(loaded.network), **_others(inputs)}, batch.kept(), list(batch.names)
-    require(
-        loaded.tokenizer is not None,
-        required="a tokenizer to read texts with",
-        got=f"{loaded.name} without one",
-        remedy="save it into the model's folder, or use --weights-only; in Python pass tokenizer= or inputs=",
-    )
-    if passages is None:
-        passages = SHIPPED_PASSAGES if texts is None else 1
-    batch = encode(loaded.tokenizer, [shipped_text()] if texts is None else texts, tokens=tokens, passages=passages)
-    _require_positions(loaded.network, batch)
-    return batch, batch.inputs(loaded.network), batch.kept(), list(batch.names)
-
-
-def _batch_of(inputs: Any, tokenizer: Any) -> Batch:
-    ids = inputs["input_ids"] if isinstance(inputs, Mapping) else inputs
-    mask = inputs.get("attention_mask") if isinstance(inputs, Mapping) else None
-    kept = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool()
-    return from_ids([row[keep].tolist() for row, keep in zip(ids, kept, strict=True)], tokenizer)
-
-
-def _others(inputs: Any) -> dict[str, Any]:
-    known = ("input_ids", "attention_mask")
-    return {key: value for key, value in inputs.items() if key not in known} if isinstance(inputs, Mapping) else {}
+) -> Reading:
+    """What the model reads: the inputs, or the texts by its tokenizer."""
+    if inputs is None:
+        require(
+            loaded.tokenizer is not None,
+            required="a tokenizer to read texts with",
+            got=f"{loaded.name} without one",
+            remedy="save it into the model's folder, or use --weights-only; in Python pass tokenizer= or inputs=",
+        )
+        if passages is None:
+            passages = SHIPPED_PASSAGES if texts is None else 1
+        inputs = encode(
+            loaded.tokenizer, [shipped_text()] if texts is None else texts, tokens=tokens, passages=passages
+        )
+        _require_positions(loaded.network, inputs)
+    if of_library(loaded.network):
+        return read_by_library(loaded.network, inputs, loaded.tokenizer)
+    return read_by_module(loaded.network, inputs, loaded.tokenizer)
 
 
 def _require_positions(network: nn.Module, batch: Batch) -> None:
@@ -200,30 +197,26 @@ def _require_positions(network: nn.Module, batch: Batch) -> None:
 
 
 def _depth(
-    network: nn.Module,
-    given: dict[str, Any],
-    real: list[Tensor | None],
-    names: list[list[str]],
-    options: Mapping[str, Any],
-    missing: dict[str, str],
+    network: nn.Module, given: Reading, options: Mapping[str, Any], missing: dict[str, str]
 ) -> tuple[list[DepthRow], list[ObservedMask], Coverage | None]:
     """Tokens by depth and the masks of attention, in one pass; without the masks, if those cannot be had."""
     depth: list[DepthRow] | None = None
     seen: list[ObservedMask] = []
     coverage: Coverage | None = None
+    options = {**options, "real": given.real, "names": given.names}
     with _noted(missing, "mask"):
         if runs_as_is(network):
-            observer = MaskObserver(real)
+            observer = MaskObserver(given.real)
             with recorded(network, observer.see, own=True) as recorder:
-                depth = measure_depth(network, given, real=real, names=names, **options)
+                depth = measure_depth(network, given.calls, **options)
             seen, coverage = observer.masks(), recorder.coverage()
         else:
             # Attention kernels that do not show their mask: eager attention does, in a pass of its own.
-            seen, coverage = observe_masks(network, given, real)
+            seen, coverage = observe_masks(network, given.calls[0], given.real)
         if not coverage.complete:
             missing["attention"] = coverage.reason
     if depth is None:
-        depth = measure_depth(network, given, real=real, names=names, **options)
+        depth = measure_depth(network, given.calls, **options)
     return depth, seen, coverage
 
 
@@ -239,11 +232,12 @@ def _controls(network: nn.Module, batch: Batch | None, seed: int, missing: dict[
 
 
 def _ablation(
-    network: nn.Module, given: dict[str, Any], missing: dict[str, str], progress: Progress
+    network: nn.Module, given: Reading, missing: dict[str, str], progress: Progress
 ) -> tuple[AblationRow, ...]:
     found = Ablation(())
+    inputs = given.calls[0] if given.singles is None else given.singles
     with _noted(missing, "ablation"):
-        found = ablate(network, given, progress=part(progress, 0.75, 0.95, "taking apart"))
+        found = ablate(network, inputs, progress=part(progress, 0.75, 0.95, "taking apart"))
     if found.refusal is not None:
         missing["ablation"] = found.refusal
     return found.rows
@@ -264,8 +258,8 @@ def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
-def _facts(loaded: LoadedModel, layers: int) -> ModelFacts:
+def _facts(loaded: LoadedModel, layers: int, width: int | None) -> ModelFacts:
     config = getattr(loaded.network, "config", None)
-    width = aliases.number(config, aliases.WIDTH) or 0
+    width = width or aliases.number(config, aliases.WIDTH) or 0
     kind = str(getattr(config, "model_type", type(loaded.network).__name__))
     return ModelFacts(loaded.name, loaded.source, kind, loaded.parameters, layers, width, loaded.notes)

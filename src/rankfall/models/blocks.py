@@ -54,6 +54,12 @@ class BlockStack:
     names: tuple[str, ...]
     blocks: tuple[nn.Module, ...]
 
+    @property
+    def sequence_first(self) -> tuple[nn.MultiheadAttention, ...]:
+        """The multi-head attention inside that takes its tokens as (n, b, d), as it says itself."""
+        inner = (module for block in self.blocks for module in block.modules())
+        return tuple(one for one in inner if isinstance(one, nn.MultiheadAttention) and not one.batch_first)
+
 
 def find_stacks(model: nn.Module) -> list[BlockStack]:
     """The outermost lists of modules that hold attention; of any that hold matrices, if none holds attention.
@@ -63,9 +69,9 @@ def find_stacks(model: nn.Module) -> list[BlockStack]:
     found = _stacks(model)
     if not found:
         raise RequestError(
-            required="a model made of blocks (a ModuleList or Sequential of layers)",
+            required="a model made of blocks (a ModuleList, ModuleDict or Sequential of layers)",
             got=f"{type(model).__name__}, 0 blocks found",
-            remedy="pass the part of the model that holds its layers, or name the blocks where that is possible",
+            remedy="put its layers into an nn.ModuleList, or pass the part of the model that holds them",
         )
     return found
 
@@ -129,12 +135,14 @@ def _outermost(module: nn.Module, path: str) -> Iterator[BlockStack]:
 
 
 def _in_turn(module: nn.Module) -> dict[str, nn.Module]:
-    """The blocks of a list; of a Sequential those of its commonest class, where two or more are not leaves."""
+    """The blocks of a list; of a Sequential or ModuleDict those of its commonest class, where two or more are not
+    leaves."""
     if isinstance(module, nn.ModuleList):
         return dict(module.named_children())
-    if not isinstance(module, nn.Sequential):
+    if not isinstance(module, nn.Sequential | nn.ModuleDict):
         return {}
-    for items in (dict(_flattened(module)), dict(module.named_children())):
+    plain = dict(module.named_children())
+    for items in (dict(_flattened(module)), plain) if isinstance(module, nn.Sequential) else (plain,):
         kinds = Counter(type(item) for item in items.values() if not is_leaf(item))
         if kinds and (commonest := kinds.most_common(1)[0])[1] > 1:
             return {name: item for name, item in items.items() if type(item) is commonest[0]}

@@ -11,6 +11,7 @@ from torch import nn
 
 from rankfall.models.depth.measure import measure_depth
 from rankfall.models.depth.rows import DepthRow
+from rankfall.models.reset import fresh_copy, not_reset
 from rankfall.models.texts import Batch, shuffled, with_random_tokens
 
 
@@ -32,7 +33,7 @@ class Control:
 
 def run_controls(network: nn.Module, batch: Batch, *, seed: int = 0) -> tuple[Control, ...]:
     """The three controls on the same texts."""
-    vocabulary = _vocabulary(network)
+    vocabulary = _vocabulary(network) if batch.calling is None else batch.calling.vocabulary
     made = [_random_weights(network, batch, seed)]
     shuffle = "the same tokens in random order"
     made.append(_measured("shuffled_tokens", shuffle, network, shuffled(batch, seed), seed))
@@ -54,7 +55,11 @@ def _vocabulary(network: Any) -> int | None:
 def _random_weights(network: nn.Module, batch: Batch, seed: int) -> Control:
     meaning = "the same architecture with freshly initialised weights"
     try:
-        twin = random_twin(network, seed)
+        if hasattr(network, "_from_config"):
+            twin = random_twin(network, seed)
+        else:
+            twin, left = fresh_copy(network, seed)
+            meaning += not_reset(left)
     except Exception as error:
         return Control("random_weights", meaning, reason=f"{type(error).__name__}: {str(error)[:120]}")
     return _measured("random_weights", meaning, twin, batch, seed)
@@ -72,5 +77,5 @@ def random_twin(network: nn.Module, seed: int = 0) -> nn.Module:
 
 
 def _measured(name: str, meaning: str, network: nn.Module, batch: Batch, seed: int) -> Control:
-    rows = measure_depth(network, batch.inputs(network), real=batch.kept(), names=batch.names, seed=seed)
+    rows = measure_depth(network, batch.calls(network), real=batch.kept(), names=batch.names, seed=seed)
     return Control(name, meaning, tuple(rows))

@@ -112,7 +112,9 @@ class MaskObserver:
     def _observed(self, call: Call) -> ObservedMask:
         pattern, reason = allowed_pattern(call)
         sizes = _sizes(call, pattern)
-        if sizes is not None and sizes[0] != sizes[1]:
+        if call.elsewhere:
+            reason, pattern = "keys are other tokens than the queries (cross-attention)", None
+        elif sizes is not None and sizes[0] != sizes[1]:
             reason = f"keys are not the queries' own tokens ({sizes})"
             pattern = None
         if isinstance(pattern, Tensor):

@@ -6,7 +6,7 @@ with depth; matrices of one shape are measured in one call.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from rankfall.catalogue import MEASURES
 from rankfall.measures.measures import NUMBERS_AT_ONCE, as_tokens
 from rankfall.measures.profile import views
+from rankfall.models.calling import Inputs, as_calls
 from rankfall.models.depth.capture import Place, capture
 from rankfall.models.depth.rows import DepthRow, Measured, Values, gather
 from rankfall.models.depth.sinks import find_sinks
@@ -26,7 +27,7 @@ Real = Sequence[Tensor | None]
 
 def measure_depth(
     model: nn.Module,
-    inputs: Mapping[str, Any],
+    inputs: Inputs,
     *,
     real: Real,
     names: Sequence[list[str]],
@@ -38,11 +39,13 @@ def measure_depth(
 ) -> list[DepthRow]:
     """Rows of all measures of all views at every boundary, padding left out.
 
-    `layers` limits what is measured (default: all); `without_sinks` repeats all measures without the sinks, where
+    Several calls read one text after the other. `layers` limits what is measured (default: all); `without_sinks` repeats all measures without the sinks, where
     there are some.
     """
     taken = DepthMeasurement(real, names, layers, without_sinks)
-    capture(model, inputs, taken.take, inside=inside, stack=stack)
+    for call in as_calls(inputs):
+        capture(model, call, taken.take, inside=inside, stack=stack)
+        taken.next_texts()
     return taken.rows(seed)
 
 
@@ -70,16 +73,22 @@ class DepthMeasurement:
         self._real, self._names, self._layers, self._without_sinks = real, names, layers, without_sinks
         self._waiting: list[_Taken] = []
         self._found: list[Measured] = []
+        self._first, self._texts = 0, 0
 
     def take(self, place: Place, tokens: Tensor) -> None:
         """Copy the tokens (b, n, d) of the texts; measure what waits when there is enough."""
         if self._layers is not None and place.layer not in self._layers:
             return
-        for text, given in enumerate(tokens.detach()):
+        self._texts = self._first + len(tokens)
+        for text, given in enumerate(tokens.detach(), self._first):
             real = self._real[text]
             self._waiting.append(_Taken(place, text, given.clone() if real is None else given[real]))
         if sum(one.tokens.numel() for one in self._waiting) >= NUMBERS_AT_ONCE:
             self._measure()
+
+    def next_texts(self) -> None:
+        """What is taken from now on are the texts after those that were taken so far."""
+        self._first = self._texts
 
     def rows(self, seed: int = 0) -> list[DepthRow]:
         """One row for each place; `seed` draws the intervals over texts."""

@@ -152,7 +152,8 @@ class _Answers:
 
 
 def probe_site(layer: int, site: Site, elsewhere: Site, at_offset: Site | None, offset: int) -> HeadMaps:
-    """The maps of one site. `site` was traced at position 0, `elsewhere` at another one, where rotary maps differ;
+    """The maps of one site. `site` was traced at position 0, `elsewhere` at another one, where rotary maps differ (or
+    is the same, where the module counts positions by itself);
     `at_offset` at the position of the query, when the offset is not 0."""
     replay = Replay(site)
     width = site.tokens.shape[-1]
@@ -169,8 +170,12 @@ def probe_site(layer: int, site: Site, elsewhere: Site, at_offset: Site | None, 
         ).to(site.tokens.device)
         answers = _answers(replay, random, packed)
         checks["linearity"] = _linearity_error(random, answers, here)
-        replay.arguments = Replay(elsewhere).arguments
-        moved = _answers(replay, random, packed)
+        if elsewhere is site:
+            # Positions are the module's own business: its last token stands elsewhere.
+            moved = _answers(replay, random, packed, at=-1)
+        else:
+            replay.arguments = Replay(elsewhere).arguments
+            moved = _answers(replay, random, packed)
         checks["same_position_scores"] = _relative(_own_scores(moved), _own_scores(answers))
         rotary = _relative(moved.query, answers.query) > ROTATED
     output, note = _output_map(replay, site, here.value.shape[-1], here.query.shape[1])
@@ -184,7 +189,7 @@ def probe_site(layer: int, site: Site, elsewhere: Site, at_offset: Site | None, 
         output=output,
         offset=offset if rotary else 0,
         rotary=rotary,
-        qk_norm=bool(norms),
+        qk_norm=bool(norms) and site.norms_queries_and_keys,
         checks=checks,
         notes=(note,) if note else (),
     )
@@ -209,7 +214,8 @@ def _position_free(replay: Replay) -> bool:
     return all(_relative(one, first) < ROTATED for one, first in pairs)
 
 
-def _answers(replay: Replay, rows: Tensor, packed: bool) -> _Answers:
+def _answers(replay: Replay, rows: Tensor, packed: bool, at: int = 0) -> _Answers:
+    """`at` is the position from which the answers are taken, where positions matter."""
     count, width = rows.shape
     length = replay.site.tokens.shape[1]
     if packed:
@@ -220,10 +226,9 @@ def _answers(replay: Replay, rows: Tensor, packed: bool) -> _Answers:
     tokens = rows[:, None].expand(count, length, width)
     context = None
     if replay.site.context_name is not None:
-        looked_at = replay.arguments[replay.site.context_name]
         # Both sides get the same vectors; one side wider than the other is not probed.
-        context = rows[:, None].expand(count, looked_at.shape[1], width)
-    return _Answers(*(part[:, :, 0] for part in _parts(replay.run(tokens, context))))
+        context = rows[:, None].expand(count, replay.context.shape[1], width)
+    return _Answers(*(part[:, :, at] for part in _parts(replay.run(tokens, context))))
 
 
 def _parts(passed: Passed) -> tuple[Tensor, Tensor, Tensor]:

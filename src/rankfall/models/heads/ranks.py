@@ -26,6 +26,8 @@ from rankfall.theory.head_bounds import HeadClass, mse_floor
 
 # Where the self-check looks for rotations, unless an offset is asked for: any position but 0 serves.
 ELSEWHERE = 7
+# Where queries, keys and values are seen.
+SEEN_WHOLE = ("interface", "sdpa", "multihead")
 # The weights of most models are kept in float32 at best: below this relative size a singular value is rounding.
 EPSILON = torch.finfo(torch.float32).eps
 
@@ -78,7 +80,7 @@ def head_ranks(model: Any, offset: int = 0, inputs: Mapping[str, Any] | None = N
     """
     require_count("offset", offset, least=0)
     here = traced(model, sample_inputs(model) if inputs is None else inputs)
-    if here.coverage.calls.get("interface", 0) == 0:
+    if not any(site.call.source in SEEN_WHOLE for site in here.sites):
         return _by_name(model, here)
     # Images, and inputs that the caller made, stand where they stand: there is no other position to trace.
     movable = inputs is None and "position_ids" in sample_inputs(model)
@@ -88,7 +90,7 @@ def head_ranks(model: Any, offset: int = 0, inputs: Mapping[str, Any] | None = N
         got=type(model).__name__,
         remedy="use offset 0",
     )
-    most = aliases.number(model.config, aliases.POSITIONS) or math.inf
+    most = aliases.number(getattr(model, "config", None), aliases.POSITIONS) or math.inf
     require(
         offset < most,
         required=f"an offset within the model's {most} positions",
@@ -100,7 +102,7 @@ def head_ranks(model: Any, offset: int = 0, inputs: Mapping[str, Any] | None = N
     records: list[HeadRecord] = []
     seen: set[int] = set()
     for number, site in enumerate(here.sites):
-        if id(site.call.module) in seen or site.call.source != "interface":
+        if id(site.call.module) in seen or site.call.source not in SEEN_WHOLE:
             continue
         at_offset = at_query.sites[number] if at_query else None
         records += head_records(probe_site(len(seen), site, elsewhere.sites[number], at_offset, offset))
@@ -109,13 +111,15 @@ def head_ranks(model: Any, offset: int = 0, inputs: Mapping[str, Any] | None = N
 
 
 def _by_name(model: Any, trace: Trace) -> tuple[HeadRecord, ...]:
+    config = getattr(model, "config", None)
+    known = config.to_dict() if hasattr(config, "to_dict") else {}
     try:
-        return _records_of(model.state_dict(), model.config.to_dict())
+        return _records_of(model.state_dict(), known)
     except RequestError as error:
         raise RequestError(
-            required="attention that goes through the library's interface, or weights under names that we know",
+            required="attention through torch's functions or the library's interface, or weights of names that we know",
             got=f"{trace.coverage.reason}; {error.got}",
-            remedy="add the layout of its weights to the catalogue",
+            remedy="call torch.nn.functional.scaled_dot_product_attention, or add the layout of the weights to the catalogue",
         ) from None
 
 
