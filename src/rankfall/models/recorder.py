@@ -17,7 +17,7 @@ from typing import Any, Literal, final
 
 from torch import Tensor, nn
 
-from rankfall.models.blocks import first_tokens, is_linear, is_norm
+from rankfall.models.blocks import first_tokens, is_linear, is_norm, stream_tokens
 from rankfall.models.interface import BypassWatch, Eager, attention_modules, routed, uses_interface
 
 Source = Literal["interface", "sdpa", "softmax"]
@@ -325,8 +325,8 @@ def _kind(module: nn.Module, attention: Collection[int]) -> Kind:
 
 
 def _entering(tell: OnBlock) -> Callable[..., None]:
-    return lambda block, args, kwargs: tell(block, first_tokens(args, kwargs))
+    return lambda block, args, kwargs: tell(block, stream_tokens(args, kwargs))
 
 
 def _leaving(tell: OnBlock) -> Callable[..., None]:
-    return lambda block, args, output: tell(block, first_tokens(output))
+    return lambda block, args, output: tell(block, stream_tokens(output))
