@@ -224,7 +224,7 @@ def encoder_layer(batch_first: bool = False, norm_first: bool = False) -> nn.Tra
 
 
 def scrambled(model: nn.Module, seed: int = 0) -> nn.Module:
-    """Weights of ordinary size everywhere, biases and gains included, so that nothing is zero by its initialisation."""
+    """Weights of ordinary size everywhere, biases and gains included: nothing is zero by its initialisation."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for one in model.parameters():

@@ -18,9 +18,11 @@ from rankfall.errors import RequestError
 from rankfall.masks import Mask
 from rankfall.measures.measures import measure
 from rankfall.models.assembly import Assembly, assemblies
+from rankfall.models.blocks import BlockStack, body_of, stacks_that_run
 from rankfall.models.calling import Inputs
 from rankfall.models.depth.capture import Place, capture
 from rankfall.models.interface import Eager, Route, routed
+from rankfall.models.recorder import recorded
 from rankfall.models.replay import KeepFloat64, Replay, Site, Trace, float64_copy, traced
 from rankfall.progress import Progress, silent
 
@@ -121,31 +123,36 @@ def ablate(
     scalings: Sequence[Scaling] = SCALINGS,
     temperatures: Sequence[float] = (1.0,),
     masks: Sequence[Mask | None] = (None,),
+    stack: BlockStack | None = None,
     progress: Progress = silent,
 ) -> Ablation:
     """Replay the blocks in float64 for every combination asked for, and the full model beside them.
 
-    `inputs` are those of the model's own forward pass, one row per text, and padding is cut off first; or several
-    passes' of one text each. A mask of None is
-    the model's own.
+    `inputs` are those of the model's own forward pass, one row per text, and padding is cut off first; or those of
+    several passes, one text each. A mask of None is the model's own. Of a model with several stacks of blocks one is
+    taken apart: `stack`, or the one that the inputs' tokens run through. Cross-attention counts with the feed-forward
+    layers as what is left out.
     """
     settings = [_Setting(*one) for one in itertools.product(variants, scalings, temperatures, masks)]
     rows: list[AblationRow] = []
     kinds: tuple[str, ...] = ()
     worst = 0.0
-    body = getattr(model, "base_model", model)
+    body = body_of(model)
     texts = list(single_texts(inputs) if isinstance(inputs, Mapping) else inputs)
     for number, text in enumerate(texts):
-        trace = traced(body, text)
+        stack = stack or stacks_that_run(body, text)[0]
+        trace, end = _traced(body, text, stack)
         try:
-            steps = _steps(trace)
+            steps = _steps(trace, stack)
             for layer, error, states in _replayed(steps, settings):
                 worst = max(worst, error)
                 rows += [setting.row(tokens, number, layer) for setting, tokens in states.items()]
                 progress(f"text {number + 1} of {len(texts)}", (number + layer / len(steps)) / len(texts))
         except RequestError as refusal:
             return Ablation((), refusal=str(refusal))
-        rows += [_row(tokens, number, layer) for layer, tokens in enumerate(_streams(steps))]
+        rows += [
+            _row(tokens, number, layer) for layer, tokens in enumerate([*(step.block.stream for step in steps), end])
+        ]
         kinds = tuple(step.block.kind for step in steps)
     return Ablation(tuple(rows), kinds, worst)
 
@@ -157,7 +164,7 @@ def whole_under(
 
     Layer 0 is what enters the first block; the last layer is before the final norm, where the model has one.
     """
-    body = getattr(model, "base_model", model)
+    body = body_of(model)
     texts = list(single_texts(inputs))
     rows = []
     for number, text in enumerate(texts):
@@ -179,9 +186,16 @@ def whole_under(
 def single_texts(inputs: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Each text of a batch alone, without its padding: what padding does to a replay need not be known then."""
     mask = inputs.get("attention_mask")
-    batch = next(value.shape[0] for value in inputs.values() if isinstance(value, Tensor))
+    first = inputs.get("input_ids", next((value for value in inputs.values() if isinstance(value, Tensor)), None))
+    assert isinstance(first, Tensor)
+    batch = first.shape[0]
     for index in range(batch):
-        text = {name: value[index : index + 1] for name, value in inputs.items() if isinstance(value, Tensor)}
+        # What has another number of rows, such as the patches of all images in one row, goes with every text.
+        text = {
+            name: value[index : index + 1] if value.shape[:1] == (batch,) else value
+            for name, value in inputs.items()
+            if isinstance(value, Tensor)
+        }
         if mask is not None:
             kept = mask[index].bool()
             text = {
@@ -216,8 +230,7 @@ class AblatedBlock:
         assert self._replay is not None
         kind = self.block.kind
         normed = _applied(self._before, tokens) if norm else tokens
-        branch = self._replay.run(normed, route=route).projected
-        assert branch is not None
+        branch = self._replay.branch(normed, route, must_reach=route is not as_traced)
         if kind in ("sandwich", "inner") and norm:
             branch = _applied(self._after, branch)
         out = tokens + self.block.scale * branch if residual else branch
@@ -246,8 +259,6 @@ class AblatedBlock:
 
 def block_around(site: Site) -> Assembly:
     """The block around a site, or a refusal that says what was tried."""
-    if site.context_name is not None:
-        raise _refusal(site, "attention that looks at other tokens (cross-attention)", "ablate the encoder alone")
     if site.tokens_name is None or site.projection is None:
         raise _refusal(site, "no (b, n, d) tokens, or no linear map after attention", "it cannot be replayed")
     for block in assemblies(site.tokens, site.projection.output, site.before, site.after):
@@ -312,14 +323,41 @@ def _applied(norm: nn.Module | None, tokens: Tensor) -> Tensor:
     return out
 
 
-def _steps(trace: Trace) -> list[AblatedBlock]:
-    if not trace.coverage.complete:
+def _traced(model: nn.Module, text: Mapping[str, Any], stack: BlockStack) -> tuple[Trace, Tensor]:
+    """The pass taken apart, and what the last block of the stack gave."""
+    left: list[Tensor] = []
+
+    def leave(_: nn.Module, tokens: Tensor | None) -> None:
+        if tokens is not None:
+            left[:] = [tokens.clone()]
+
+    with recorded(model, blocks=stack.blocks, on_leave=leave):
+        trace = traced(model, text)
+    turned = any(site.sequence_first for site in trace.sites) and left[0].shape[1] == 1
+    return trace, left[0].transpose(0, 1) if turned else left[0]
+
+
+def _steps(trace: Trace, stack: BlockStack) -> list[AblatedBlock]:
+    inside = tuple(f"{name}." for name in stack.names)
+    missed = [one.name for one in trace.coverage.missed if f"{one.name}.".startswith(inside)]
+    sites = [site for site in trace.sites if f"{site.name}.".startswith(inside) and site.context_name is None]
+    if missed or not sites:
         raise RequestError(
-            required="every attention call of the model, with its queries and keys",
+            required=f"every attention call in the blocks of {stack.name}",
             got=trace.coverage.reason,
-            remedy="only what the interface reaches can be replayed",
+            remedy="only what is seen can be replayed",
         )
-    return [AblatedBlock(site, block_around(site)) for site in trace.sites]
+    # A module may normalise several times in one run: one run is one step.
+    runs = [
+        site for last, site in zip([None, *sites], sites, strict=False) if last is None or not _one_run(last, site)
+    ]
+    return [AblatedBlock(site, block_around(site)) for site in runs]
+
+
+def _one_run(one: Site, other: Site) -> bool:
+    return one.call.module is other.call.module and all(
+        mine is theirs for mine, theirs in zip(one.call.given, other.call.given, strict=True)
+    )
 
 
 def _replayed(
@@ -337,14 +375,6 @@ def _replayed(
                 route = changed(setting.temperature, setting.mask)
                 states[setting] = step(entering, norm=variant.norm, residual=variant.residual, route=route)
         yield layer, error, states
-
-
-def _streams(steps: Sequence[AblatedBlock]) -> list[Tensor]:
-    """What the full model's blocks were given, and what the last gave, where a norm after it shows that."""
-    site, block = steps[-1].site, steps[-1].block
-    last = [ran for ran in site.after if ran.kind == "norm" and ran.input.shape == block.stream.shape]
-    end = [last[-1].output if block.kind == "post" else last[-1].input] if last else []
-    return [*(step.block.stream for step in steps), *end]
 
 
 def _row(

@@ -9,16 +9,17 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from rankfall.errors import RequestError, require, require_count
+from rankfall.errors import reason_of, require, require_count
 from rankfall.models import configuration as aliases
-from rankfall.models.ablation import Ablation, AblationRow, ablate
+from rankfall.models.ablation import Ablation, AblationRow, ablate, single_texts
+from rankfall.models.blocks import BlockStack, body_of, choose_stack, find_stacks, stacks_that_run
 from rankfall.models.calling import unwrapped
-from rankfall.models.controls import Control, run_controls
+from rankfall.models.controls import Control, Given, run_controls
 from rankfall.models.depth.capture import Place, capture
 from rankfall.models.depth.measure import measure_depth
 from rankfall.models.depth.rows import DepthRow
 from rankfall.models.given import Reading, of_library, read_by_library, read_by_module
-from rankfall.models.heads.ranks import HeadRecord, head_ranks
+from rankfall.models.heads.ranks import HeadRecord, ProbedHeads, probe_heads
 from rankfall.models.interface import ALONE, runs_as_is
 from rankfall.models.load.folder import LoadedModel
 from rankfall.models.load.guards import LIMITS
@@ -26,9 +27,9 @@ from rankfall.models.load.named import DEFAULT_NAME
 from rankfall.models.load.open import open_model
 from rankfall.models.masks import MaskObserver, ObservedMask, observe_masks
 from rankfall.models.recorder import Coverage, recorded
-from rankfall.models.result import AuditFindings, ModelFacts, TextFacts
+from rankfall.models.result import AuditFindings, ModelFacts, StackDepth, TextFacts
 from rankfall.models.texts import Batch, encode, shipped_text
-from rankfall.models.verdict import heads_reason, judge, layer_rate, parts_reason
+from rankfall.models.verdict import heads_reason, judge, layer_rate, parts_reason, stack_reason
 from rankfall.progress import Progress, part, silent
 from rankfall.provenance import provenance
 
@@ -80,29 +81,38 @@ def audit(
     with ALONE, evaluating(network):
         given = _reading(loaded, texts, inputs, tokens, passages)
         progress("measuring tokens at every block", 0.1)
-        wanted = (
-            None
-            if layers is None
-            else _with_both_ends(layers, capture(network, given.calls[0], _unread, stack=stack))
-        )
-        asked = {"layers": wanted, "inside": inside, "stack": stack, "seed": seed}
+        first = given.calls[0]
+        chosen, others = _stacks(network, first, stack)
+        wanted = None if layers is None else _with_both_ends(layers, capture(network, first, _unread, stack=chosen))
+        asked = {"layers": wanted, "inside": inside, "stack": chosen, "seed": seed}
         depth, seen, coverage = _depth(network, given, asked, missing)
+        beside: list[StackDepth] = []
+        for other in others:
+            with _noted(missing, f"depth of {other.name}"):
+                rows = measure_depth(network, given.calls, real=given.real, names=given.names, seed=seed, stack=other)
+                beside.append(StackDepth(other.name, tuple(rows)))
         found_heads: tuple[HeadRecord, ...] = ()
         if heads:
             progress("probing the heads", 0.4)
             with _noted(missing, "heads"):
-                found_heads = head_ranks(network, offset=offset, inputs=given.sample)
+                sample = next(single_texts(first)) if given.sample is None else given.sample
+                probed = probe_heads(network, offset=offset, inputs=sample)
+                found_heads = probed.records
+                if probed.missing:
+                    missing["heads"] = _unprobed(probed)
         compared: tuple[Control, ...] = ()
         if controls:
             progress("running the controls", 0.55)
-            compared = _controls(network, given.batch, seed, missing)
+            read = Given(given.calls, given.real, given.names, given.batch, chosen)
+            compared = _controls(network, read, seed, missing)
         parts: tuple[AblationRow, ...] = ()
         if ablation:
             progress("taking the blocks apart", 0.75)
-            parts = _ablation(network, given, missing, progress)
+            parts = _ablation(network, given, chosen, missing, progress)
         progress("judging", 0.98)
     boundaries = [row for row in depth if row.part == "boundary"]
-    more = [heads_reason(found_heads), parts_reason([row.record() for row in parts])]
+    more = [stack_reason(one.name, one.boundaries) for one in beside]
+    more += [heads_reason(found_heads), parts_reason([row.record() for row in parts])]
     return AuditFindings(
         model=_facts(loaded, boundaries[-1].layer, given.width),
         text=TextFacts(
@@ -119,6 +129,8 @@ def audit(
         verdict=judge(
             loaded.name, depth, masks=seen, controls=compared, more=[one for one in more if one is not None]
         ),
+        stack=chosen.name,
+        other_stacks=tuple(beside),
         missing=missing,
         provenance=provenance(command),
         measured_rate=layer_rate(boundaries),
@@ -135,6 +147,22 @@ def evaluating(network: nn.Module) -> Iterator[None]:
     finally:
         for module, training in before:
             module.training = training
+
+
+def _stacks(
+    network: nn.Module, given: Mapping[str, Any], name: str | None
+) -> tuple[BlockStack, Sequence[BlockStack]]:
+    """The stack to measure and the others through which the inputs run; none where the user named one."""
+    if name is not None:
+        return choose_stack(network, name), ()
+    ran = stacks_that_run(network, given)
+    require(
+        len(ran) > 0,
+        required=f"inputs that run through one of {', '.join(one.name for one in find_stacks(network))}",
+        got="inputs that run through none of them",
+        remedy="give the inputs that the model needs",
+    )
+    return ran[0], ran[1:]
 
 
 def _unread(place: Place, tokens: Tensor) -> None:
@@ -158,8 +186,7 @@ def _loaded(model: Any, tokenizer: Any, options: Mapping[str, Any]) -> LoadedMod
         return model
     if isinstance(model, nn.Module):
         inner = unwrapped(model)
-        body = getattr(inner, "base_model", inner)
-        return LoadedModel(body, tokenizer, type(inner).__name__, "a module in memory")
+        return LoadedModel(body_of(inner), tokenizer, type(inner).__name__, "a module in memory")
     return open_model(model, **options)
 
 
@@ -220,24 +247,27 @@ def _depth(
     return depth, seen, coverage
 
 
-def _controls(network: nn.Module, batch: Batch | None, seed: int, missing: dict[str, str]) -> tuple[Control, ...]:
-    if batch is None:
-        missing["controls"] = "the inputs are not token ids, so there is nothing to shuffle or draw"
-        return ()
+def _unprobed(probed: ProbedHeads) -> str:
+    modules = len(probed.missing) + len({one.module for one in probed.records})
+    name, reason = next(iter(probed.missing.items()))
+    return f"{len(probed.missing)} of {modules} attention modules, the first {name}: {reason}"
+
+
+def _controls(network: nn.Module, given: Given, seed: int, missing: dict[str, str]) -> tuple[Control, ...]:
     made: tuple[Control, ...] = ()
     with _noted(missing, "controls"):
-        made = run_controls(network, batch, seed=seed)
+        made = run_controls(network, given, seed=seed)
     missing |= {f"control {one.name}": one.reason for one in made if one.reason is not None}
     return made
 
 
 def _ablation(
-    network: nn.Module, given: Reading, missing: dict[str, str], progress: Progress
+    network: nn.Module, given: Reading, stack: BlockStack, missing: dict[str, str], progress: Progress
 ) -> tuple[AblationRow, ...]:
     found = Ablation(())
     inputs = given.calls[0] if given.singles is None else given.singles
     with _noted(missing, "ablation"):
-        found = ablate(network, inputs, progress=part(progress, 0.75, 0.95, "taking apart"))
+        found = ablate(network, inputs, stack=stack, progress=part(progress, 0.75, 0.95, "taking apart"))
     if found.refusal is not None:
         missing["ablation"] = found.refusal
     return found.rows
@@ -249,13 +279,7 @@ def _noted(missing: dict[str, str], name: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        missing[name] = _reason(error)
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, RequestError):
-        return str(error)
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        missing[name] = reason_of(error)
 
 
 def _facts(loaded: LoadedModel, layers: int, width: int | None) -> ModelFacts:

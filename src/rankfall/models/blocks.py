@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
+import torch
 from torch import Tensor, nn
 
 from rankfall.errors import RequestError, require
@@ -27,6 +29,26 @@ def first_tokens(*values: Any) -> Tensor | None:
         if (found := first_tokens(*inner)) is not None:
             return found
     return None
+
+
+def stream_tokens(*values: Any) -> Tensor | None:
+    """The tokens (b, n, d) that a block takes or gives. Images may run through blocks as grids (b, h, w, d), and all
+    of a batch as one row (n, d): a grid becomes a row of tokens, a row one text."""
+    found = first_tokens(*values)
+    if found is not None:
+        return found
+    first = next((value for value in _leaves(values) if value.is_floating_point()), None)
+    if first is None or first.ndim not in (2, 4):
+        return None
+    return first.flatten(1, 2) if first.ndim == 4 else first[None]
+
+
+def _leaves(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (Mapping, tuple, list)):
+        for inner in value.values() if isinstance(value, Mapping) else value:
+            yield from _leaves(inner)
 
 
 def is_linear(module: nn.Module) -> bool:
@@ -86,6 +108,51 @@ def choose_stack(model: nn.Module, name: str | None = None) -> BlockStack:
             return stack
     known = ", ".join(stack.name for stack in stacks)
     raise RequestError(required=f"a stack among {known}", got=name, remedy="give part of its name")
+
+
+def same_stack(model: nn.Module, like: BlockStack) -> BlockStack:
+    """The stack of that name in a model of the same architecture."""
+    return next(stack for stack in find_stacks(model) if stack.name == like.name)
+
+
+def stacks_that_run(model: nn.Module, inputs: Mapping[str, Any]) -> list[BlockStack]:
+    """The stacks through which these inputs run, the one to look at first: the one that the input's own tokens run
+    through, if there are token ids, and of those the first of the longest."""
+    stacks = find_stacks(model)
+    if len(stacks) == 1:
+        return stacks
+    entered: dict[int, Tensor | None] = {}
+
+    def entering(block: nn.Module, args: Any, kwargs: Any) -> None:
+        entered.setdefault(id(block), stream_tokens(args, kwargs))
+
+    handles = [
+        stack.blocks[0].register_forward_pre_hook(entering, with_kwargs=True) for stack in stacks if stack.blocks
+    ]
+    try:
+        with torch.inference_mode():
+            model(**inputs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    ran = [stack for stack in stacks if entered.get(id(stack.blocks[0])) is not None]
+    ids = inputs.get("input_ids")
+
+    def rank(stack: BlockStack) -> tuple[bool, int]:
+        tokens = entered[id(stack.blocks[0])]
+        assert tokens is not None
+        return ids is not None and tokens.shape[:2] == ids.shape, len(stack.blocks)
+
+    # Sorting keeps the model's own order among equals.
+    return sorted(ran, key=rank, reverse=True)
+
+
+def body_of(model: nn.Module) -> nn.Module:
+    """The model without its head, where that takes the same inputs: what some classes call their base model is an
+    inner part that does not."""
+    body: nn.Module = getattr(model, "base_model", model)
+    main = getattr(model, "main_input_name", None)
+    return body if main is None or main in inspect.signature(body.forward).parameters else model
 
 
 def choose_blocks(model: nn.Module, wanted: int | Sequence[str | int]) -> dict[str, nn.Module]:

@@ -91,8 +91,9 @@ def ids_argument(model: nn.Module, inputs: Mapping[str, Any]) -> str | None:
 class Calling:
     """How this module takes token ids (t, n).
 
-    `argument` takes them, `mask` a padding mask, where one was given; `others` are given along. `in_columns`: the module wants (n, t). `uneven`: no call may hold as many texts as tokens, because the
-    module's attention takes the sequence first and its shapes are read. `vocabulary` is how many tokens there are.
+    `argument` takes them, `mask` a padding mask, where one was given; `others` are given along. `in_columns`: the
+    module wants (n, t). `uneven`: no call may hold as many texts as tokens, because the module's attention takes the
+    sequence first and its shapes are read. `vocabulary` is how many tokens there are.
     """
 
     argument: str

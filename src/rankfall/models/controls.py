@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from rankfall.errors import RequestError, reason_of
+from rankfall.models import configuration as aliases
+from rankfall.models.blocks import BlockStack, same_stack
+from rankfall.models.calling import Inputs, as_calls
 from rankfall.models.depth.measure import measure_depth
 from rankfall.models.depth.rows import DepthRow
 from rankfall.models.reset import fresh_copy, not_reset
@@ -31,28 +36,132 @@ class Control:
         return {"name": self.name, "meaning": self.meaning, "depth": depth, "reason": self.reason}
 
 
-def run_controls(network: nn.Module, batch: Batch, *, seed: int = 0) -> tuple[Control, ...]:
-    """The three controls on the same texts."""
-    vocabulary = _vocabulary(network) if batch.calling is None else batch.calling.vocabulary
-    made = [_random_weights(network, batch, seed)]
-    shuffle = "the same tokens in random order"
-    made.append(_measured("shuffled_tokens", shuffle, network, shuffled(batch, seed), seed))
-    uniform = "tokens drawn uniformly from the vocabulary"
-    if vocabulary is not None:
-        drawn = with_random_tokens(batch, vocabulary, seed)
-        made.append(_measured("random_tokens", uniform, network, drawn, seed))
-    else:
-        made.append(Control("random_tokens", uniform, reason="the model has no table of token embeddings"))
+@final
+@dataclass(frozen=True, eq=False)
+class Given:
+    """What the model itself was run on: the arguments of its forward pass, or of several, which positions of each
+    text are real, the tokens' names, and the stack of blocks that was measured. `batch` holds the token ids, where
+    there are some."""
+
+    inputs: Inputs
+    real: Sequence[Tensor | None]
+    names: Sequence[list[str]]
+    batch: Batch | None = None
+    stack: BlockStack | None = None
+
+    def with_ids(self, batch: Batch) -> Given:
+        """The same with other token ids; a decoder that was given the text's own ids is given the new ones."""
+        if batch.calling is not None:
+            return replace(self, inputs=batch.calling.calls(batch.ids, batch.real))
+        (inputs,) = as_calls(self.inputs)
+        before, after = inputs["input_ids"], batch.ids.to(inputs["input_ids"].device)
+        changed = {
+            name: after
+            for name, value in inputs.items()
+            if name == "input_ids" or (name == "decoder_input_ids" and torch.equal(value, before))
+        }
+        return replace(self, inputs={**inputs, **changed})
+
+
+def run_controls(network: nn.Module, given: Given, *, seed: int = 0) -> tuple[Control, ...]:
+    """Random weights on the same inputs, and the same weights on inputs without their order or meaning: shuffled and
+    random tokens, or numbers, for a model of images or sound."""
+    made = [_random_weights(network, given, seed)]
+    for name, meaning, change in (
+        _token_changes(network, given.batch, seed) if given.batch is not None else _number_changes(seed)
+    ):
+        try:
+            made.append(_measured(name, meaning, network, change(given), seed))
+        except Exception as error:
+            made.append(Control(name, meaning, reason=reason_of(error)))
     return tuple(made)
+
+
+Change = Callable[[Given], Given]
+
+
+def _token_changes(network: nn.Module, batch: Batch, seed: int) -> Iterator[tuple[str, str, Change]]:
+    held = torch.isin(
+        batch.ids, torch.tensor(sorted(placeholders(getattr(network, "config", None))), dtype=torch.long)
+    )
+    # Where an image or a sound goes into a text stays where it is.
+    batch = replace(batch, special=batch.special | held)
+    yield "shuffled_tokens", "the same tokens in random order", lambda given: given.with_ids(shuffled(batch, seed))
+
+    def drawn(given: Given) -> Given:
+        vocabulary = _vocabulary(network) if batch.calling is None else batch.calling.vocabulary
+        if vocabulary is None:
+            raise RequestError(
+                required="a table of token embeddings, to draw tokens from",
+                got="none",
+                remedy="leave this control out",
+            )
+        made = with_random_tokens(batch, vocabulary, seed)
+        wrong = torch.isin(
+            made.ids, torch.tensor(sorted(placeholders(getattr(network, "config", None))), dtype=torch.long)
+        )
+        return given.with_ids(replace(made, ids=torch.where(wrong, batch.ids, made.ids)))
+
+    yield "random_tokens", "tokens drawn uniformly from the vocabulary", drawn
+
+
+def placeholders(config: Any) -> set[int]:
+    """The ids that stand for an image, a video or a sound in a text."""
+    table = config.to_dict() if hasattr(config, "to_dict") else {}
+    return {
+        value
+        for name, value in table.items()
+        if isinstance(value, int)
+        and name.endswith(("_token_id", "_token_index"))
+        and any(kind in name for kind in ("image", "video", "vision", "audio"))
+    }
+
+
+def _number_changes(seed: int) -> Iterator[tuple[str, str, Change]]:
+    yield (
+        "shuffled_inputs",
+        "the same numbers of each input in random order",
+        lambda given: _changed(given, _mixed, seed),
+    )
+    normal = "inputs drawn from a normal distribution with their mean and deviation"
+    yield "random_inputs", normal, lambda given: _changed(given, _drawn, seed)
+
+
+def _changed(given: Given, change: Callable[[Tensor, torch.Generator], Tensor], seed: int) -> Given:
+    generator = torch.Generator().manual_seed(seed)
+
+    def other(call: Mapping[str, Any]) -> dict[str, Any]:
+        numbers = {
+            name: torch.stack([change(one.cpu(), generator) for one in value]).to(value)
+            for name, value in call.items()
+            # Masks are no inputs to be changed: they say what is seen.
+            if isinstance(value, Tensor) and value.is_floating_point() and value.ndim > 1 and "mask" not in name
+        }
+        return {**call, **numbers}
+
+    return replace(given, inputs=[other(call) for call in as_calls(given.inputs)])
+
+
+def _mixed(one: Tensor, generator: torch.Generator) -> Tensor:
+    return one.flatten()[torch.randperm(one.numel(), generator=generator)].reshape(one.shape)
+
+
+def _drawn(one: Tensor, generator: torch.Generator) -> Tensor:
+    return one.mean() + one.std() * torch.randn(one.shape, generator=generator)
 
 
 def _vocabulary(network: Any) -> int | None:
     """How many tokens the model has embeddings for."""
-    table = network.get_input_embeddings() if hasattr(network, "get_input_embeddings") else None
+    try:
+        table = network.get_input_embeddings()
+    except (AttributeError, NotImplementedError):
+        # Models of two halves do not say which table is theirs; the longest one is that of the words.
+        tables = [one.num_embeddings for one in network.modules() if isinstance(one, nn.Embedding)]
+        return aliases.number(network.config, aliases.VOCABULARY) or max(tables, default=None)
     return getattr(table, "num_embeddings", None)
 
 
-def _random_weights(network: nn.Module, batch: Batch, seed: int) -> Control:
+def _random_weights(network: nn.Module, given: Given, seed: int) -> Control:
     meaning = "the same architecture with freshly initialised weights"
     try:
         if hasattr(network, "_from_config"):
@@ -60,9 +169,9 @@ def _random_weights(network: nn.Module, batch: Batch, seed: int) -> Control:
         else:
             twin, left = fresh_copy(network, seed)
             meaning += not_reset(left)
+        return _measured("random_weights", meaning, twin, given, seed)
     except Exception as error:
-        return Control("random_weights", meaning, reason=f"{type(error).__name__}: {str(error)[:120]}")
-    return _measured("random_weights", meaning, twin, batch, seed)
+        return Control("random_weights", meaning, reason=reason_of(error))
 
 
 def random_twin(network: nn.Module, seed: int = 0) -> nn.Module:
@@ -76,6 +185,8 @@ def random_twin(network: nn.Module, seed: int = 0) -> nn.Module:
     return twin.to(parameter.device).eval()
 
 
-def _measured(name: str, meaning: str, network: nn.Module, batch: Batch, seed: int) -> Control:
-    rows = measure_depth(network, batch.calls(network), real=batch.kept(), names=batch.names, seed=seed)
+def _measured(name: str, meaning: str, network: nn.Module, given: Given, seed: int) -> Control:
+    # By name: a twin has blocks of its own.
+    stack = None if given.stack is None else same_stack(network, given.stack)
+    rows = measure_depth(network, given.inputs, real=given.real, names=given.names, seed=seed, stack=stack)
     return Control(name, meaning, tuple(rows))

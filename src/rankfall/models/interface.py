@@ -1,16 +1,16 @@
 """The way into a model's attention: which modules compute it, and functions of ours around their calls.
 
 Modules are told by what their code does, not by what their weights are called. Those that ask the library's attention
-interface are reached there: a name is registered with the attention interface, so that modules ask for it, and with
-the mask interface as the eager mask, because a name without a mask function silently gets no mask. Each module's own
-eager function, the interface's default, is handed to our function, so that soft caps, sinks and position biases stay
-exactly as the model has them. Modules that bypass the interface are reached at torch's own attention functions.
+interface are reached there: they are told to use eager attention, and what the interface answers is wrapped. No name
+of ours is registered: models ask for "eager" by name where they select keys sparsely, and under any other name select
+none. Each module's own eager function, the interface's default, is handed to our function, so that soft caps, sinks
+and position biases stay exactly as the model has them. Modules that bypass the interface are reached at torch's own
+attention functions.
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -84,7 +84,7 @@ Eager = Callable[..., tuple[Any, Any]]
 Route = Callable[..., tuple[Tensor, Tensor | None]]
 """Called as route(eager, module, query, key, value, mask, **options) in place of eager(module, query, ...)."""
 
-_serial = itertools.count()
+EAGER = "eager"
 
 # What is changed while a model is watched belongs to the whole process: one thread at a time.
 ALONE = threading.RLock()
@@ -116,19 +116,18 @@ def at_interface(model: nn.Module, route: Route, *, own: bool = False) -> Iterat
 
 @contextlib.contextmanager
 def _at_interface(model: nn.Module, route: Route, own: bool) -> Iterator[None]:
-    from transformers import AttentionInterface, AttentionMaskInterface
-    from transformers.masking_utils import eager_mask
+    from transformers import AttentionInterface
 
-    name = f"rankfall_{next(_serial)}"
     ask = AttentionInterface.get_interface
     fused = AttentionInterface._global_mapping[OWN]
+    indexed = AttentionInterface._global_mapping.get(EAGER)
     members = {id(module) for module in model.modules()}
 
     def around(function: Eager) -> Callable[..., tuple[Tensor, Tensor | None]]:
         def attention(
             module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any = None, **options: Any
         ) -> tuple[Tensor, Tensor | None]:
-            # The fused function is reached by other models too.
+            # Both functions are reached by other models too.
             if id(module) not in members:
                 return function(module, query, key, value, attention_mask, **options)
             return route(function, module, query, key, value, attention_mask, **options)
@@ -136,7 +135,10 @@ def _at_interface(model: nn.Module, route: Route, own: bool) -> Iterator[None]:
         return attention
 
     def answer(self: Any, implementation: str, default: Eager) -> Any:
-        return around(default) if implementation == name else ask(self, implementation, default)
+        if implementation != EAGER:
+            return ask(self, implementation, default)
+        # Around another recording's function, where recordings are nested.
+        return around(default if indexed is None else ask(self, implementation, default))
 
     def looked_up(module: nn.Module, *tensors: Any, **options: Any) -> tuple[Tensor, Tensor | None]:
         # Reached by modules that index the interface instead of asking it: the default is in the module's own file.
@@ -145,26 +147,27 @@ def _at_interface(model: nn.Module, route: Route, own: bool) -> Iterator[None]:
     configs = [config for config in _switchable_configs(model) if not (own and config._attn_implementation == OWN)]
     before = [config._attn_implementation for config in configs]
     try:
-        AttentionInterface.register(name, looked_up)
-        AttentionMaskInterface.register(name, eager_mask)
+        AttentionInterface.register(EAGER, looked_up)
         AttentionInterface.get_interface = answer
         if own:
             AttentionInterface.register(OWN, around(fused))
         for config in configs:
-            config._attn_implementation_internal = name
+            config._attn_implementation_internal = EAGER
         yield
     finally:
         for config, implementation in zip(configs, before, strict=True):
             config._attn_implementation_internal = implementation
         AttentionInterface.get_interface = ask
         AttentionInterface._global_mapping[OWN] = fused
-        AttentionInterface._global_mapping.pop(name, None)
-        AttentionMaskInterface._global_mapping.pop(name, None)
+        if indexed is None:
+            AttentionInterface._global_mapping.pop(EAGER, None)
+        else:
+            AttentionInterface._global_mapping[EAGER] = indexed
 
 
 def runs_as_is(model: nn.Module) -> bool:
-    """Whether `at_interface(..., own=True)` leaves the model's numbers as they are: its attention is fused, or eager."""
-    return all(config._attn_implementation in (OWN, "eager", None) for config in _switchable_configs(model))
+    """Whether `at_interface(..., own=True)` changes none of the model's numbers: its attention is fused, or eager."""
+    return all(config._attn_implementation in (OWN, EAGER, None) for config in _switchable_configs(model))
 
 
 def _switchable_configs(model: nn.Module) -> list[Any]:

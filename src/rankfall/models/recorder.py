@@ -17,7 +17,7 @@ from typing import Any, Literal, final
 
 from torch import Tensor, nn
 
-from rankfall.models.blocks import first_tokens, is_linear, is_norm
+from rankfall.models.blocks import first_tokens, is_linear, is_norm, stream_tokens
 from rankfall.models.fused import BypassWatch, WatchedSource, as_written
 from rankfall.models.interface import ALONE, Eager, at_interface, attention_modules, uses_interface
 
@@ -134,7 +134,7 @@ class Coverage:
         parts = [f"{sum(self.calls.values())} calls of {self.ran} attention modules seen"]
         if self.calls.get("softmax", 0):
             parts.append(
-                f"{self.calls['softmax']} of them only at their softmax, because the module computes attention by itself:"
+                f"{self.calls['softmax']} of them only at their softmax, because the module writes attention out:"
                 " weights and logits are there, queries, keys and values are not"
             )
         if self.missed:
@@ -355,8 +355,8 @@ def _kind(module: nn.Module, attention: Collection[int]) -> Kind:
 
 
 def _entering(tell: OnBlock) -> Callable[..., None]:
-    return lambda block, args, kwargs: tell(block, first_tokens(args, kwargs))
+    return lambda block, args, kwargs: tell(block, stream_tokens(args, kwargs))
 
 
 def _leaving(tell: OnBlock) -> Callable[..., None]:
-    return lambda block, args, output: tell(block, first_tokens(output))
+    return lambda block, args, output: tell(block, stream_tokens(output))

@@ -171,6 +171,8 @@ class _Tracer:
         self._since = []
 
     def on_leaf(self, ran: Ran) -> None:
+        # A model may add to what a linear map gave in place.
+        ran = replace(ran, output=ran.output.clone()) if ran.kind == "linear" else ran
         self._since.append(ran)
         if self.started:
             last = self.started[-1]
@@ -297,6 +299,30 @@ class Replay:
         self, tokens: Tensor, context: Tensor | None = None, route: Route | None = None, **changes: Any
     ) -> Passed:
         """The module on these tokens (b, n, d). `route` may change the attention call, `changes` other arguments."""
+        seen = self._run(tokens, context, route, changes)
+        if "query" not in seen:
+            raise self._unreached()
+        return Passed(seen["query"], seen["key"], seen["value"], seen["attended"], seen.get("projected"))
+
+    def branch(self, tokens: Tensor, route: Route, *, must_reach: bool) -> Tensor:
+        """W_O of attention on these tokens (b, n, d). A module that bypasses the interface runs as it is, unless
+        `must_reach` says that what `route` changes must come about."""
+        seen = self._run(tokens, None, route, {})
+        if ("query" not in seen and must_reach) or "projected" not in seen:
+            raise self._unreached()
+        projected: Tensor = seen["projected"]
+        return projected
+
+    def _unreached(self) -> RequestError:
+        return RequestError(
+            required="an attention call when the module runs alone",
+            got=f"none from {self.site.name}",
+            remedy="this architecture cannot be replayed module by module",
+        )
+
+    def _run(
+        self, tokens: Tensor, context: Tensor | None, route: Route | None, changes: Mapping[str, Any]
+    ) -> dict[str, Any]:
         seen: dict[str, Any] = {}
 
         def through(eager: Eager, module: nn.Module, *tensors: Any, **options: Any) -> tuple[Tensor, Tensor | None]:
@@ -322,13 +348,7 @@ class Replay:
             result = self.module(**arguments)
             if self._outside is not None:
                 seen["projected"] = site.upright(self._outside(result[0] if isinstance(result, tuple) else result))
-        if "query" not in seen:
-            raise RequestError(
-                required="an attention call when the module runs alone",
-                got=f"none from {self.site.name}",
-                remedy="this architecture cannot be replayed module by module",
-            )
-        return Passed(seen["query"], seen["key"], seen["value"], seen["attended"], seen.get("projected"))
+        return seen
 
     @contextlib.contextmanager
     def _watched(self, seen: dict[str, Any], tokens: Tensor) -> Iterator[None]:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from rankfall.errors import RequestError, require
-from rankfall.models.assembly import inner_tokens
+from rankfall.models.assembly import in_place, inner_tokens
 from rankfall.models.blocks import BlockStack, choose_stack, is_norm, is_tokens
 from rankfall.models.fused import as_written
 from rankfall.models.recorder import Ran, recorded
@@ -136,7 +136,7 @@ class _Watcher:
         if self._copy is None:
             self._copy = self._entered.clone()
         shape = self._entered.shape
-        given, output = (_shaped(one, shape).clone() for one in (ran.input, ran.output))
+        given, output = (in_place(one, shape).clone() for one in (ran.input, ran.output))
         if shape in (given.shape, output.shape):
             self._ran.append(replace(ran, input=given, output=output))
 
@@ -178,11 +178,6 @@ class _Watcher:
             self._on_tokens(Place(self.layer, "before_final_norm"), self._upright(self._left))
             self._emit(final)
         return self.layer
-
-
-def _shaped(tensor: Tensor, shape: torch.Size) -> Tensor:
-    flat = tensor.ndim == 2 and tensor.shape[-1] == shape[-1] and tensor.numel() == shape.numel()
-    return tensor.reshape(shape) if flat else tensor
 
 
 def _final_tokens(output: Any, stack: BlockStack) -> Tensor | None:

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from rankfall.errors import RequestError, require
+from rankfall.models.blocks import body_of
 from rankfall.models.load.guards import (
     LIMITS,
     Limits,
@@ -195,8 +196,7 @@ def open_folder(
         require_complete(info)
         tokenizer = library_tokenizer(stage) if has_tokenizer(stage) else None
     require_finite(network)
-    body = getattr(network, "base_model", network)
-    return LoadedModel(body.to(device).eval(), tokenizer, name, source, notes)
+    return LoadedModel(body_of(network).to(device).eval(), tokenizer, name, source, notes)
 
 
 def library_config(table: dict[str, Any], stage: Path) -> Any:
