@@ -29,7 +29,7 @@ from rankfall.models.masks import MaskObserver, ObservedMask, observe_masks
 from rankfall.models.recorder import Coverage, recorded
 from rankfall.models.result import AuditFindings, ModelFacts, StackDepth, TextFacts
 from rankfall.models.texts import Batch, encode, shipped_text
-from rankfall.models.verdict import heads_reason, judge, layer_rate, parts_reason, stack_reason
+from rankfall.models.verdict import Reason, heads_reason, judge, layer_rate, parts_reason, stack_reason
 from rankfall.progress import Progress, part, silent
 from rankfall.provenance import provenance
 
@@ -111,7 +111,7 @@ def audit(
             parts = _ablation(network, given, chosen, missing, progress)
         progress("judging", 0.98)
     boundaries = [row for row in depth if row.part == "boundary"]
-    more = [stack_reason(one.name, one.boundaries) for one in beside]
+    more: list[Reason | None] = [stack_reason(one.name, one.boundaries) for one in beside]
     more += [heads_reason(found_heads), parts_reason([row.record() for row in parts])]
     return AuditFindings(
         model=_facts(loaded, boundaries[-1].layer, given.width),

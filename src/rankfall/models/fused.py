@@ -86,15 +86,15 @@ class FusedCall:
     def of(cls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> FusedCall:
         """From positional and keyword arguments."""
         given = dict(zip(FUSED_ARGUMENTS, args, strict=False)) | dict(kwargs)
-        tensors = [given.pop(name) for name in ("query", "key", "value")]
-        lacking = tensors[0].ndim == 3
+        query, key, value = (given.pop(name) for name in ("query", "key", "value"))
+        lacking = query.ndim == 3
         if lacking:
-            tensors = [one.unsqueeze(1) for one in tensors]
+            query, key, value = (one.unsqueeze(1) for one in (query, key, value))
         mask = given.pop("attn_mask", None)
         if mask is not None and lacking and mask.ndim == 3:
             mask = mask.unsqueeze(1)
         given["scaling"] = given.pop("scale", None)
-        return cls(*tensors, mask, given, lacking)
+        return cls(query, key, value, mask, given, lacking)
 
     def seen(self, result: Tensor) -> dict[str, Any]:
         """What there is to say about the call, by the names of `Call`'s fields."""
@@ -117,7 +117,7 @@ class MultiheadCall:
     """One call of torch's multi-head attention: (n, b, d) in and out, weights among its arguments."""
 
     given: Mapping[str, Any]
-    module: nn.Module | None
+    module: nn.MultiheadAttention | None
 
     @classmethod
     def of(cls, args: Sequence[Any], kwargs: Mapping[str, Any], module: nn.Module | None) -> MultiheadCall:
@@ -156,8 +156,9 @@ class MultiheadCall:
             key, value = (torch.cat([one, torch.zeros_like(one[:1])]) for one in (key, value))
             more += 1
         heads = given["num_heads"]
-        split = [one.unflatten(-1, (heads, -1)).permute(1, 2, 0, 3) for one in (query, key, value)]
-        return FusedCall(*split, self._mask(heads, query.shape[0], more), {"scaling": None}, False)
+        mask = self._mask(heads, query.shape[0], more)
+        query, key, value = (one.unflatten(-1, (heads, -1)).permute(1, 2, 0, 3) for one in (query, key, value))
+        return FusedCall(query, key, value, mask, {"scaling": None}, False)
 
     def _mask(self, heads: int, queries: int, more: int) -> Tensor | None:
         """(1 or b, 1 or h, n, m): boolean, true where allowed, unless something was to be added to the scores."""

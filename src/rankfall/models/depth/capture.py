@@ -104,7 +104,7 @@ class _Watcher:
 
     def _attention(self, attention: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Whether the block's tokens lie as its attention's do: if the sizes fit both ways, then they do."""
-        query = args[0] if args else kwargs.get("query")
+        query: Any = args[0] if args else kwargs.get("query")
         if self._turned is None and self._entered is not None and is_tokens(query):
             self._turned = query.shape[:2] == self._entered.shape[:2]
             if self._first is not None:

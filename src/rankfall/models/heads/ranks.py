@@ -193,7 +193,7 @@ def require_checked(maps: HeadMaps, site: Site) -> None:
 
 
 def _by_name(model: Any, trace: Trace) -> tuple[HeadRecord, ...]:
-    config = getattr(model, "config", None)
+    config: Any = getattr(model, "config", None)
     known = config.to_dict() if hasattr(config, "to_dict") else {}
     try:
         return _records_of(model.state_dict(), known)
