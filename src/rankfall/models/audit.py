@@ -103,7 +103,7 @@ def audit(
         compared: tuple[Control, ...] = ()
         if controls:
             progress("running the controls", 0.55)
-            read = Given(given.calls, given.real, given.names, given.batch, chosen)
+            read = Given(given.calls, given.real, given.names, given.batch, chosen, given.text_axis)
             compared = _controls(network, read, seed, missing)
         parts: tuple[AblationRow, ...] = ()
         if ablation:

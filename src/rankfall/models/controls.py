@@ -41,13 +41,14 @@ class Control:
 class Given:
     """What the model itself was run on: the arguments of its forward pass, or of several, which positions of each
     text are real, the tokens' names, and the stack of blocks that was measured. `batch` holds the token ids, where
-    there are some."""
+    there are some; numbers have their texts on `text_axis`."""
 
     inputs: Inputs
     real: Sequence[Tensor | None]
     names: Sequence[list[str]]
     batch: Batch | None = None
     stack: BlockStack | None = None
+    text_axis: int = 0
 
     def with_ids(self, batch: Batch) -> Given:
         """The same with other token ids; a decoder that was given the text's own ids is given the new ones."""
@@ -132,7 +133,9 @@ def _changed(given: Given, change: Callable[[Tensor, torch.Generator], Tensor], 
 
     def other(call: Mapping[str, Any]) -> dict[str, Any]:
         numbers = {
-            name: torch.stack([change(one.cpu(), generator) for one in value]).to(value)
+            name: torch.stack(
+                [change(one.cpu(), generator) for one in value.unbind(given.text_axis)], given.text_axis
+            ).to(value)
             for name, value in call.items()
             # Masks are no inputs to be changed: they say what is seen.
             if isinstance(value, Tensor) and value.is_floating_point() and value.ndim > 1 and "mask" not in name

@@ -34,7 +34,8 @@ class Reading:
     padding, and `sample` those of a short pass to probe heads with; None where the library's models know themselves.
 
     `real` says for each text which positions are no padding (None: all), `names` names its tokens. `batch` holds the
-    token ids, where there are some; `width` is that of the token stream, where it was seen.
+    token ids, where there are some; `width` is that of the token stream, where it was seen; `text_axis` is the axis
+    of the texts, where the inputs are vectors.
     """
 
     calls: Sequence[Mapping[str, Any]]
@@ -44,6 +45,7 @@ class Reading:
     singles: Sequence[Mapping[str, Any]] | None = None
     sample: Mapping[str, Any] | None = None
     width: int | None = None
+    text_axis: int = 0
 
 
 def of_library(model: nn.Module) -> bool:
@@ -201,7 +203,7 @@ def _read_named(model: nn.Module, inputs: Mapping[str, Any], tokenizer: Any) -> 
         kept = (given[mask] > 0) == PADDING_MASKS[mask]
         real = [None if bool(row.all()) else row.cpu() for row in kept]
     names: list[list[str]] = [[] for _ in range(texts)]
-    return Reading([given], real, names, None, singles, singles[0], run.width)
+    return Reading([given], real, names, None, singles, singles[0], run.width, int(in_columns))
 
 
 def _read_vectors(
@@ -213,7 +215,7 @@ def _read_vectors(
     in_columns = texts_in_columns(model, placed[0][None], argument, dict(others or {}))
     calls = [{argument: row[:, None] if in_columns else row[None], **(others or {})} for row in placed]
     run = watch_run(model, calls[0])
-    return Reading(calls, [None] * len(rows), [[] for _ in rows], None, calls, calls[0], run.width)
+    return Reading(calls, [None] * len(rows), [[] for _ in rows], None, calls, calls[0], run.width, int(in_columns))
 
 
 def _device(model: nn.Module) -> torch.device:
