@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from rankfall.errors import RequestError, require
 from rankfall.models.assembly import in_place, inner_tokens
-from rankfall.models.blocks import BlockStack, choose_stack
+from rankfall.models.blocks import BlockStack, as_tokens, choose_stack
 from rankfall.models.recorder import Ran, recorded
 
 Part = Literal["boundary", "before_final_norm", "attention_output", "after_attention", "mlp_output"]
@@ -46,7 +46,7 @@ def capture(
 ) -> int:
     """Run the model once; `on_tokens` gets (b, n, d) tokens at every boundary. Gives the number of layers run."""
     chosen = stack if isinstance(stack, BlockStack) else choose_stack(model, stack)
-    watcher = _Watcher(on_tokens, chosen)
+    watcher = _Watcher(on_tokens, chosen, inputs.get("input_ids"))
     with (
         torch.inference_mode(),
         recorded(
@@ -64,8 +64,9 @@ def capture(
 class _Watcher:
     """Counts blocks in the order of their calls. The newest output waits until it is known not to be the last."""
 
-    def __init__(self, on_tokens: OnTokens, stack: BlockStack) -> None:
+    def __init__(self, on_tokens: OnTokens, stack: BlockStack, ids: Tensor | None = None) -> None:
         self._on_tokens = on_tokens
+        self._ids = ids
         self._stack = stack
         self._entered: Tensor | None = None
         self._left: Tensor | None = None
@@ -113,7 +114,7 @@ class _Watcher:
                 got=f"something else at layer {self.layer}",
                 remedy="pass the part of the model whose layers do",
             )
-        self._on_tokens(Place(self.layer), tokens)
+        self._on_tokens(Place(self.layer), as_tokens(tokens, self._ids))
 
     def finish(self, output: Any) -> int:
         if self.layer == 0 or self._left is None:
@@ -126,7 +127,7 @@ class _Watcher:
         if final is None or final.shape != self._left.shape or torch.equal(final, self._left):
             self._emit(self._left)
         else:
-            self._on_tokens(Place(self.layer, "before_final_norm"), self._left)
+            self._on_tokens(Place(self.layer, "before_final_norm"), as_tokens(self._left, self._ids))
             self._emit(final)
         return self.layer
 
