@@ -152,7 +152,7 @@ def _peak(network: nn.Module, batch: Batch) -> dict[str, Any]:
 
 
 def _checked(network: nn.Module, batch: Batch) -> dict[str, Any]:
-    """How far effective rank and smallest singular value of raw tokens are from a float64 SVD, at worst."""
+    """How far the ranks and the smallest singular value of raw tokens are from a float64 SVD, at worst."""
     states: dict[int, np.ndarray] = {}
 
     def keep(place: Place, tokens: Tensor) -> None:
@@ -166,9 +166,10 @@ def _checked(network: nn.Module, batch: Batch) -> dict[str, Any]:
         if row.part != "boundary":
             continue
         values = np.linalg.svd(states[row.layer], compute_uv=False)
-        shares = values[values > 0] ** 2 / (values**2).sum()
-        rank = float(np.exp(-(shares * np.log(shares)).sum()))
-        worst = max(worst, abs(row.values["raw"]["effective_rank"] / rank - 1))
+        for name, power in (("effective_rank", 1), ("energy_rank", 2)):
+            shares = values[values > 0] ** power / (values**power).sum()
+            rank = float(np.exp(-(shares * np.log(shares)).sum()))
+            worst = max(worst, abs(row.values["raw"][name] / rank - 1))
         # Repeated tokens make it zero, which rounding alone decides.
         if values[-1] > 1e-11 * values[0]:
             worst = max(worst, abs(row.values["raw"]["min_singular_value"] / float(values[-1]) - 1))

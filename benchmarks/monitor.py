@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from benchmarks._harness import report
 from rankfall.models.monitor.monitor import Alarms, RankMonitor
 
-QUIET = Alarms(relative_mu=0.0, effective_rank=0.0, norm_ratio=float("inf"))
+QUIET = Alarms(relative_mu=0.0, energy_rank=0.0, norm_ratio=float("inf"))
 DEFAULT_EVERY = int(inspect.signature(RankMonitor).parameters["every"].default)
 
 # depth, width, tokens, batch

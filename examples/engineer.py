@@ -64,7 +64,7 @@ def _(mo, rankfall):
 def _(mo):
     mo.md("""
     ## Depth, mask, norm and residual
-    What is left of 64 tokens after 48 layers of attention with random weights: the effective rank, for four masks and
+    What is left of 64 tokens after 48 layers of attention with random weights: the energy rank, for four masks and
     four ways to treat tokens between layers.
     """)
     return
@@ -82,7 +82,7 @@ def _(mo, rankfall):
     survivors = []
     for _name, _settings in treatments.items():
         _first = rankfall.simulate(masks, tokens=64, width=32, layers=48, thin=48, **_settings)
-        _ranks = {one.mask: round(one.layers[-1]["effective_rank"], 2) for one in (_first, *_first.others)}
+        _ranks = {one.mask: round(one.layers[-1]["energy_rank"], 2) for one in (_first, *_first.others)}
         survivors.append({"between layers": _name, **_ranks})
     for _row in survivors:
         print(_row)

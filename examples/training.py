@@ -89,9 +89,9 @@ def _(Encoder, RankMonitor, RankWarning, torch, warnings):
 def _(watched):
     usual_log, usual_warnings = watched(usual=True)
     bare_log, bare_warnings = watched(usual=False)
-    last = "rankfall/blocks.5/effective_rank"
+    last = "rankfall/blocks.5/energy_rank"
     for _name, _log, _heard in (("usual", usual_log, usual_warnings), ("bare", bare_log, bare_warnings)):
-        print(_name, "effective rank at the last block:", [round(row[last], 2) for row in _log])
+        print(_name, "energy rank at the last block:", [round(row[last], 2) for row in _log])
         for _line in _heard:
             print("  warned:", _line)
     return bare_log, bare_warnings, last, usual_log, usual_warnings
@@ -102,7 +102,7 @@ def _(bare_log, canvas, last, usual_log):
     picture, _axes = canvas()
     for _name, _log in (("usual", usual_log), ("without residual and norm", bare_log)):
         _axes[0, 0].plot([row["step"] for row in _log], [row[last] for row in _log], marker="o", label=_name)
-    _axes[0, 0].set(xlabel="step", ylabel="effective rank at the last block", ylim=(0, None))
+    _axes[0, 0].set(xlabel="step", ylabel="energy rank at the last block", ylim=(0, None))
     _axes[0, 0].legend()
     return (picture,)
 

@@ -275,7 +275,7 @@ def printed(extended: Path) -> dict[str, Any]:
 def one_object(text: str) -> dict[str, Any]:
     assert text.count("\n") == 1, text
     found: dict[str, Any] = json.loads(text)
-    assert found["schema"] == 1
+    assert found["schema"] == 2
     return found
 
 

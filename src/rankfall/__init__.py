@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from rankfall.models.monitor.monitor import RankWarning as RankWarning
 
     effective_rank: Measure
+    energy_rank: Measure
+    first_direction_share: Measure
     mu: Measure
     relative_mu: Measure
     rank: Measure
@@ -82,6 +84,8 @@ _MODULES = ("masks", "norms")
 # Measures are objects of the catalogue: callable on tensors and arrays.
 _MEASURES = (
     "effective_rank",
+    "energy_rank",
+    "first_direction_share",
     "mu",
     "relative_mu",
     "rank",

@@ -64,6 +64,8 @@ MEASURES: Registry[Measure] = Registry(
         "relative_mu": "rankfall.measures.measures:RELATIVE_MU",
         "rank": "rankfall.measures.measures:RANK",
         "effective_rank": "rankfall.measures.measures:EFFECTIVE_RANK",
+        "energy_rank": "rankfall.measures.measures:ENERGY_RANK",
+        "first_direction_share": "rankfall.measures.measures:FIRST_DIRECTION_SHARE",
         "stable_rank": "rankfall.measures.measures:STABLE_RANK",
         "participation_ratio": "rankfall.measures.measures:PARTICIPATION_RATIO",
         "mean_abs_cosine": "rankfall.measures.measures:MEAN_ABS_COSINE",

@@ -22,8 +22,8 @@ FUNCTIONS = (
     "trainer_callback lightning_callback"
 )
 MEASURES = (
-    "effective_rank mu relative_mu rank stable_rank participation_ratio mean_abs_cosine min_singular_value "
-    "max_singular_value rank_one_residual largest_token_share"
+    "effective_rank energy_rank first_direction_share mu relative_mu rank stable_rank participation_ratio "
+    "mean_abs_cosine min_singular_value max_singular_value rank_one_residual largest_token_share"
 )
 CLASSES = (
     "AuditResult ComparisonResult CoverageResult SimulationResult EquilibriumResult BoundsResult PlanResult "

@@ -181,8 +181,8 @@ def test_an_audit_of_a_module_in_memory() -> None:
     assert found.model.layers == 3
     assert found.verdict.status in ("kept", "reduced", "collapsed")
     assert len(found.heads) == 12
-    last = found.boundaries[-1].values["unit"]["effective_rank"]
-    assert found.failures(f"effective_rank < {last + 1} at last") == [{"layer": 3, "value": last}]
+    last = found.boundaries[-1].values["unit"]["energy_rank"]
+    assert found.failures(f"energy_rank < {last + 1} at last") == [{"layer": 3, "value": last}]
 
 
 def test_texts_are_strings_and_files_are_paths(tmp_path: Path) -> None:
@@ -210,6 +210,7 @@ def test_measures_take_tensors_arrays_and_lists() -> None:
     x = torch.randn(5, 3, dtype=torch.float64)
     every = rankfall.measure(x)
     assert rankfall.effective_rank(x) == rankfall.effective_rank(x.numpy()) == every["effective_rank"]
+    assert rankfall.energy_rank(x) == rankfall.energy_rank(x.numpy()) == every["energy_rank"]
     assert rankfall.mu([[1, 2], [3, 4]]) == pytest.approx(2.0)
     assert rankfall.rank(torch.eye(4)) == 4
     batch = torch.randn(2, 5, 3)
@@ -235,7 +236,7 @@ def test_a_command_prints_the_record_of_its_function(capsys: pytest.CaptureFixtu
     with pytest.raises(SystemExit):
         run(["simulate", "--mask", "causal", "--tokens", "5", "--width", "3", "--layers", "8", "--json"])
     printed = json.loads(capsys.readouterr().out)
-    assert printed == {"schema": 1, **rankfall.simulate("causal", tokens=5, width=3, layers=8).record()}
+    assert printed == {"schema": 2, **rankfall.simulate("causal", tokens=5, width=3, layers=8).record()}
 
 
 def test_progress_goes_from_nothing_to_all() -> None:

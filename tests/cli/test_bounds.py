@@ -22,7 +22,7 @@ def result(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any
     status, out, _ = call(capsys, *arguments, "--json")
     assert status == 0
     printed: dict[str, Any] = json.loads(out)
-    assert printed["schema"] == 1
+    assert printed["schema"] == 2
     return printed
 
 

@@ -85,7 +85,7 @@ def test_json_is_one_object_of_plain_values(capsys) -> None:
     printed = capsys.readouterr().out
     assert printed.count("\n") == 1
     assert json.loads(printed) == {
-        "schema": 1,
+        "schema": 2,
         "values": [1.0, None],
         "text": "x",
         "nested": [{"inf": None, "3": [1, True, None]}],

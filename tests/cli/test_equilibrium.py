@@ -36,7 +36,7 @@ def test_prints_a_fixed_point_that_can_be_checked_from_the_outside(
 ) -> None:
     flags = ["--stable"] if stable else []
     found = answer(capsys, "--tokens", "6", "--dim", "5", "--rank", "3", "--norm", norm, *flags)
-    assert found["schema"] == 1
+    assert found["schema"] == 2
     assert set(found) >= NEEDED
     tokens, value, attention = (
         torch.tensor(found[name], dtype=torch.float64) for name in ("tokens", "value", "attention")

@@ -82,7 +82,7 @@ def test_examples_run(
     out, err = capfd.readouterr()
     assert not stopped.value.code, err
     assert out.count("\n") == 1
-    assert json.loads(out)["schema"] == 1
+    assert json.loads(out)["schema"] == 2
     for option, name in pairwise(words):
         if option in ("--plot", "--out", "--csv"):
             assert (home / name).exists()

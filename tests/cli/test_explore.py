@@ -20,7 +20,7 @@ def test_prints_the_address_once_the_page_answers_and_serves_until_stopped(tmp_p
         try:
             assert running.stdout is not None
             said = json.loads(running.stdout.readline())
-            assert said["schema"] == 1
+            assert said["schema"] == 2
             assert said["url"].startswith(f"http://127.0.0.1:{said['port']}/?access_token=")
             with urllib.request.urlopen(said["url"], timeout=60) as page:
                 assert page.status == 200

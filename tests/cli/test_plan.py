@@ -35,7 +35,7 @@ def planned(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, An
 def test_the_issue_example_without_time(capsys: pytest.CaptureFixture[str]) -> None:
     found = planned(capsys, "--dim", "768", "--layers", "12", "--context", "1024", "--no-time")
     rows = found["candidates"]
-    assert found["schema"] == 1
+    assert found["schema"] == 2
     assert all(set(row) >= CONTRACT for row in rows)
     assert (rows[0]["heads"], rows[0]["rank"], rows[0]["equal"]) == (12, 64, ["reference", "parameters", "flops"])
     assert {row["rank"] for row in rows} == {12, 24, 48, 64, 96, 128, 192, 384, 768}

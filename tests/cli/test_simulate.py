@@ -23,7 +23,7 @@ def result(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any
     status, out, _ = call(capsys, *arguments, "--json")
     assert status == 0
     printed: dict[str, Any] = json.loads(out)
-    assert printed["schema"] == 1
+    assert printed["schema"] == 2
     return printed
 
 
@@ -42,7 +42,9 @@ def test_window_falls_straight_with_the_second_eigenvalue(capsys) -> None:
     assert printed["mask"]["strongly_connected"] is True
     assert printed["ordinary_route_floor"]["reached"] is True
     assert -16.5 < printed["ordinary_route_floor"]["log10_mu"] < -12
-    assert {"rank", "effective_rank", "stable_rank", "mean_abs_cosine", "relative_mu"} <= set(layers[0])
+    assert {"rank", "effective_rank", "energy_rank", "stable_rank", "mean_abs_cosine", "relative_mu"} <= set(
+        layers[0]
+    )
 
 
 def test_causal_halves_in_every_layer(capsys) -> None:

@@ -42,7 +42,7 @@ def models(surveyed: dict[str, Any]) -> dict[str, dict[str, Any]]:
 def test_standard_output_is_one_json_object(surveyed: dict[str, Any]) -> None:
     assert surveyed["out"].count("\n") == 1
     found = json.loads(surveyed["out"])
-    assert found["schema"] == 1
+    assert found["schema"] == 2
     assert "not checkpoints" in found["caveat"]
     assert found["library"].startswith("transformers ")
 

@@ -33,10 +33,15 @@ def test_collapse_draws_every_mask_and_its_tail() -> None:
     )
     reports = run(experiment)
     panels = panels_of(draw_collapse([curve_of(one) for one in reports], "title"))
-    assert [panel["y"]["label"] for panel in panels] == ["log10 of mu", "log10 of mu", "effective rank"]
+    assert [panel["y"]["label"] for panel in panels] == [
+        "log10 of mu",
+        "log10 of mu",
+        "effective rank",
+        "energy rank",
+    ]
     for report, mask in zip(reports, masks, strict=True):
         layers = [row["layer"] for row in report.records]
-        for panel, column in zip(panels, ("log10_mu", "log10_mu", "effective_rank"), strict=True):
+        for panel, column in zip(panels, ("log10_mu", "log10_mu", "effective_rank", "energy_rank"), strict=True):
             assert same(curves(panel)[mask], layers, [row[column] for row in report.records])
     # The tail of the causal mask: 1/2 a layer, through the curve's end.
     tails = [one for one in panels[0]["series"] if one.get("dash") == "dot"]
@@ -49,14 +54,17 @@ def test_collapse_draws_every_mask_and_its_tail() -> None:
 def test_heads_are_where_their_numbers_say() -> None:
     ranks = {(0, 0): 3.0, (1, 0): 5.0, (0, 2): 7.0}
     rows = [
-        {"head": head, "layer": layer, "head_dim": 8, "qk_effective_rank": rank}
+        {"head": head, "layer": layer, "head_dim": 8, "qk_effective_rank": rank, "qk_energy_rank": rank / 2}
         for (head, layer), rank in ranks.items()
     ]
-    (panel,) = panels_of(draw_head_ranks(pd.DataFrame(rows), "title"))
-    (heat,) = panel["series"]
-    assert heat["size"] == [2, 3]
-    assert heat["values"] == [3.0, None, 7.0, 5.0, None, None]
-    assert (panel["x"]["label"], panel["y"]["label"], panel["scale"]["high"]) == ("layer", "head", 8.0)
+    panels = panels_of(draw_head_ranks(pd.DataFrame(rows), "title"))
+    for panel, values in zip(
+        panels, ([3.0, None, 7.0, 5.0, None, None], [1.5, None, 3.5, 2.5, None, None]), strict=True
+    ):
+        (heat,) = panel["series"]
+        assert heat["size"] == [2, 3]
+        assert heat["values"] == values
+        assert (panel["x"]["label"], panel["y"]["label"], panel["scale"]["high"]) == ("layer", "head", 8.0)
 
 
 def test_ablation_draws_geometric_means_of_the_unchanged_blocks() -> None:
@@ -78,10 +86,11 @@ def test_ablation_draws_geometric_means_of_the_unchanged_blocks() -> None:
 
 def test_comparison_draws_each_measure_of_each_model() -> None:
     generator = np.random.default_rng(0)
-    names = ("effective_rank", "relative_mu", "mean_abs_cosine", "min_singular_value")
+    names = ("effective_rank", "energy_rank", "first_direction_share", "relative_mu")
+    names += ("mean_abs_cosine", "min_singular_value")
     table = pd.DataFrame(
         [
-            {"model": model, "depth": depth, **dict(zip(names, generator.random(4), strict=True))}
+            {"model": model, "depth": depth, **dict(zip(names, generator.random(6), strict=True))}
             for model in ("one", "two")
             for depth in (0.0, 0.5, 1.0)
         ]

@@ -76,7 +76,7 @@ def test_records_thinned_and_tokens_kept() -> None:
     assert record["layer"] == 25
     assert record["mu"] == pytest.approx(10 ** record["log10_mu"])
     assert record["rank"] >= 1
-    assert record["residual_effective_rank"] >= 1
+    assert record["residual_effective_rank"] >= record["residual_energy_rank"] >= 1
     whole = run_layers(random_tokens([0], 5, 3), weights, parse_mask("causal"), 25)
     assert whole.records()[20]["log10_mu"] == done.records()[2]["log10_mu"]
 
@@ -93,7 +93,15 @@ def test_ordinary_route_is_right_down_to_rounding() -> None:
 
 
 def test_measures_of_collapsed_tokens_need_no_decomposition() -> None:
-    names = ("rank", "effective_rank", "max_singular_value", "min_singular_value", "largest_token_share")
+    names = (
+        "rank",
+        "effective_rank",
+        "energy_rank",
+        "first_direction_share",
+        "max_singular_value",
+        "min_singular_value",
+        "largest_token_share",
+    )
     done = run_layers(
         random_tokens([0], 6, 3),
         DrawnWeights(WeightRecipe(3), [0]),
@@ -105,7 +113,7 @@ def test_measures_of_collapsed_tokens_need_no_decomposition() -> None:
     last = done.records()[-1]
     length = float(torch.linalg.vector_norm(done.final.tokens()[0, 0]))
     assert (last["rank"], last["min_singular_value"]) == (1, 0)
-    assert last["effective_rank"] == pytest.approx(1)
+    assert [last[name] for name in names[1:4]] == pytest.approx([1, 1, 1])
     assert last["largest_token_share"] == pytest.approx(1 / 6)
     assert last["max_singular_value"] == pytest.approx(math.sqrt(6) * length)
 

@@ -29,7 +29,8 @@ RESULTS = Path(__file__).parents[2] / "results" / "amsel-fig1"
 def write_audit(folder: Path, ranks: list[float]) -> None:
     """The files of `rankfall audit --out` that the page reads."""
     rows = [
-        {"run": "model", "layer": layer, "part": part, "view": view, "sinks": sinks, "effective_rank": rank}
+        {"run": "model", "layer": layer, "part": part, "view": view, "sinks": sinks}
+        | {"effective_rank": rank, "energy_rank": rank / 2}
         for layer, rank in enumerate(ranks)
         for part in ("boundary", "after_attention")
         for view in ("raw", "unit")

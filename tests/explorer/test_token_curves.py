@@ -47,11 +47,13 @@ def test_the_shown_command_and_python_give_the_same_numbers(state, capsys) -> No
     assert [row["layer"] for row in found["layers"]] == list(curves.layers)
     assert [row["log10_mu"] for row in found["layers"]] == list(curves.log10_mu)
     assert [row["effective_rank"] for row in found["layers"]] == list(curves.effective_rank)
+    assert [row["energy_rank"] for row in found["layers"]] == list(curves.energy_rank)
     assert (found["tail_rate"], found["bound_rate"]) == (curves.tail_rate, curves.bound_rate)
     assert found["bound_reason"] == curves.bound_reason
     *lines, last = printed_by_python(token_python(state))
     assert [float(words[1]) for words in lines] == list(curves.log10_mu)
     assert [float(words[2]) for words in lines] == list(curves.effective_rank)
+    assert [float(words[3]) for words in lines] == list(curves.energy_rank)
     assert last[-1] == str(curves.bound_reason is None)
 
 
@@ -72,6 +74,7 @@ def test_the_bound_stands_above_and_the_tail_touches_the_end() -> None:
         "theorem's bound",
         "tail rate, by theory",
         "effective rank",
+        "energy rank",
     ]
 
 
@@ -86,7 +89,11 @@ def test_a_bound_that_rounds_to_one_says_how_far_below_it_is() -> None:
 
 def test_nothing_is_drawn_where_nothing_is_known() -> None:
     curves = token_curves(STATES[2])
-    assert [series["name"] for series in series_of(draw_depth(curves, 0))] == ["mu, measured", "effective rank"]
+    assert [series["name"] for series in series_of(draw_depth(curves, 0))] == [
+        "mu, measured",
+        "effective rank",
+        "energy rank",
+    ]
     assert "does not apply: no norm between layers" in " ".join(reasons(curves))
     assert ("theorem's bound", "does not apply") in summary(curves)
 

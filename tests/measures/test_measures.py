@@ -156,6 +156,8 @@ def test_orthonormal_rows() -> None:
         "relative_mu": math.sqrt((n - 1) / n),
         "rank": n,
         "effective_rank": n,
+        "energy_rank": n,
+        "first_direction_share": 1 / n,
         "stable_rank": n,
         "participation_ratio": n,
         "mean_abs_cosine": 0,
@@ -175,6 +177,8 @@ def test_identical_rows() -> None:
         "relative_mu": 0,
         "rank": 1,
         "effective_rank": 1,
+        "energy_rank": 1,
+        "first_direction_share": 1,
         "stable_rank": 1,
         "participation_ratio": 1,
         "mean_abs_cosine": 1,
@@ -190,11 +194,14 @@ def test_two_clusters() -> None:
     """Three tokens at e1 and one at e2: squared singular values 3 and 1."""
     tokens = torch.tensor([[1.0, 0], [1, 0], [1, 0], [0, 1]], dtype=F64)
     share = torch.tensor([0.75, 0.25], dtype=F64)
+    length = share.sqrt() / share.sqrt().sum()
     expected = {
         "mu": math.sqrt(4 - (0.75**2 + 0.25**2) * 4),
         "relative_mu": math.sqrt(1 - (0.75**2 + 0.25**2)),
         "rank": 2,
-        "effective_rank": math.exp(-float((share * share.log()).sum())),
+        "effective_rank": math.exp(-float((length * length.log()).sum())),
+        "energy_rank": math.exp(-float((share * share.log()).sum())),
+        "first_direction_share": 0.75,
         "stable_rank": 4 / 3,
         "participation_ratio": 16 / 10,
         "mean_abs_cosine": 0.5,
@@ -249,6 +256,7 @@ def test_zero_and_single_tokens_are_not_nan() -> None:
     assert float(single["mean_abs_cosine"]) == 1
     assert float(single["mu"]) == 0
     assert float(single["effective_rank"]) == pytest.approx(1)
+    assert float(single["energy_rank"]) == pytest.approx(1)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

@@ -18,7 +18,16 @@ from rankfall.models.controls import random_twin
 from rankfall.models.load.open import open_model
 from rankfall.models.texts import encode, shipped_text, shuffled, with_random_tokens
 
-MEASURES = ["mu", "relative_mu", "rank", "effective_rank", "stable_rank", "mean_abs_cosine", "min_singular_value"]
+MEASURES = [
+    "mu",
+    "relative_mu",
+    "rank",
+    "effective_rank",
+    "energy_rank",
+    "stable_rank",
+    "mean_abs_cosine",
+    "min_singular_value",
+]
 
 
 @pytest.fixture(scope="module")
@@ -43,14 +52,16 @@ def test_json_has_what_the_contract_says(folder: Path, text: Path, capsys: pytes
     status, out = command(capsys, str(folder), "--text", str(text), "--tokens", "20", "--json", "--inside")
     assert status == 0
     record = json.loads(out)
-    assert record["schema"] == 1
+    assert record["schema"] == 2
     assert [row["layer"] for row in record["depth"]] == [0, 1, 2, 3]
     for row in record["depth"]:
         for view in ("raw", "unit", "centred"):
             assert set(MEASURES) <= set(row[view])
         assert row["sinks"] == []
     assert len(record["heads"]) == 3 * 4
-    assert {"layer", "head", "kv_head", "head_dim", "qk_rank", "qk_effective_rank"} <= set(record["heads"][0])
+    assert {"layer", "head", "kv_head", "head_dim", "qk_rank", "qk_effective_rank", "qk_energy_rank"} <= set(
+        record["heads"][0]
+    )
     assert [mask["name"] for mask in record["mask"]] == ["complete"] * 3
     assert record["verdict"]["status"] in ("kept", "reduced", "collapsed")
     assert [one["name"] for one in record["controls"]] == ["random_weights", "shuffled_tokens", "random_tokens"]
@@ -62,10 +73,11 @@ def test_json_has_what_the_contract_says(folder: Path, text: Path, capsys: pytes
 
 def test_a_condition_that_holds_exits_one(folder: Path, text: Path, capsys: pytest.CaptureFixture[str]) -> None:
     quick = [str(folder), "--text", str(text), "--tokens", "20", "--no-controls", "--no-ablate", "--no-heads"]
+    assert command(capsys, *quick, "--fail-if", "energy_rank < 1")[0] == 0
     assert command(capsys, *quick, "--fail-if", "effective_rank < 1")[0] == 0
-    status, out = command(capsys, *quick, "--fail-if", "effective_rank < 1000 at last")
+    status, out = command(capsys, *quick, "--fail-if", "energy_rank < 1000 at last")
     assert status == 1
-    assert "FAILED effective_rank < 1000 at last: layer 3" in out
+    assert "FAILED energy_rank < 1000 at last: layer 3" in out
     assert command(capsys, *quick, "--fail-if", "nonsense")[0] == 2
 
 
@@ -91,6 +103,7 @@ def test_heads_from_the_weights_alone(folder: Path, capsys: pytest.CaptureFixtur
     for ours, theirs in zip(read, probed, strict=True):
         assert ours["qk_rank"] == theirs.qk_rank
         assert ours["qk_effective_rank"] == pytest.approx(theirs.qk_effective_rank, rel=1e-6)
+        assert ours["qk_energy_rank"] == pytest.approx(theirs.qk_energy_rank, rel=1e-6)
 
 
 def test_a_module_in_memory_with_token_ids() -> None:
@@ -177,8 +190,8 @@ def test_controls_are_compared_in_the_view_in_which_the_model_is_judged() -> Non
     result = audit(small_model("llama"), inputs=torch.randint(4, 60, (2, 14)), heads=False, ablation=False)
     ends = {one.name: one.rows[-1].values for one in result.controls}
     (reason,) = (one for one in result.verdict.reasons if one.topic == "controls")
-    assert reason.numbers == {name: values["unit"]["effective_rank"] for name, values in ends.items()}
-    assert all(values["unit"]["effective_rank"] != values["raw"]["effective_rank"] for values in ends.values())
+    assert reason.numbers == {name: values["unit"]["energy_rank"] for name, values in ends.items()}
+    assert all(values["unit"]["energy_rank"] != values["raw"]["energy_rank"] for values in ends.values())
     boundaries = {one.name: [row for row in one.rows if row.part == "boundary"] for one in result.controls}
     figure = draw_token_depth(result.boundaries, boundaries, "m")
     for panel, (measure, _) in zip(figure.axes, PANELS, strict=True):

@@ -149,7 +149,7 @@ def test_padding_does_not_enter() -> None:
         with torch.inference_mode():
             alone = model(torch.tensor([row]), output_hidden_states=True).hidden_states
         for layer, tokens in enumerate(alone):
-            expected = measure(tokens[0], ["effective_rank", "mu"])
+            expected = measure(tokens[0], ["energy_rank", "mu"])
             ours = found[layer].per_text[text].values["raw"]
             for name, value in expected.items():
                 # Another batch shape means another order of float32 sums.

@@ -49,7 +49,7 @@ def test_measuring_again_gives_the_same(model_type: str, outcome: str) -> None:
 def test_command_lists_and_checks() -> None:
     runner = CliRunner()
     listed = json.loads(runner.invoke(app, ["coverage", "--json", "--outcome", "partial"]).stdout)
-    assert listed["schema"] == 1
+    assert listed["schema"] == 2
     assert all("partial" in row["outcome"] for row in listed["architectures"])
     checked = runner.invoke(app, ["coverage", "bert", "bloom", "--json"])
     assert checked.exit_code == 1

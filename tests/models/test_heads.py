@@ -89,8 +89,8 @@ def by_hand(family: str, model: Any, layer: int) -> tuple[Tensor, Tensor, Tensor
     return query, key, value, inner.o_proj.weight.double().T.reshape(4, rank, 32)
 
 
-def effective_rank(matrix: Tensor) -> float:
-    share = torch.linalg.svdvals(matrix).square()
+def entropy_rank(matrix: Tensor, power: int) -> float:
+    share = torch.linalg.svdvals(matrix) ** power
     share = share / share.sum()
     return float(torch.exp(-(share * share.clamp_min(1e-300).log()).sum()))
 
@@ -108,8 +108,10 @@ def test_probed_ranks_agree_with_weights_by_hand(family: str) -> None:
         assert record.head_dim == query.shape[-1]
         assert record.qk_rank == torch.linalg.matrix_rank(scores, rtol=32 * 2**-23)
         assert record.ov_rank == torch.linalg.matrix_rank(values, rtol=32 * 2**-23)
-        assert record.qk_effective_rank == pytest.approx(effective_rank(scores), rel=1e-6)
-        assert record.ov_effective_rank == pytest.approx(effective_rank(values), rel=1e-6)
+        assert record.qk_effective_rank == pytest.approx(entropy_rank(scores, 1), rel=1e-6)
+        assert record.ov_effective_rank == pytest.approx(entropy_rank(values, 1), rel=1e-6)
+        assert record.qk_energy_rank == pytest.approx(entropy_rank(scores, 2), rel=1e-6)
+        assert record.ov_energy_rank == pytest.approx(entropy_rank(values, 2), rel=1e-6)
         assert record.qk_norm == pytest.approx(float(torch.linalg.matrix_norm(scores)), rel=1e-6)
         assert record.ov_norm == pytest.approx(float(torch.linalg.matrix_norm(values)), rel=1e-6)
         assert record.normed_queries_and_keys == (family in ("qwen3", "gemma3"))
@@ -134,7 +136,8 @@ def test_rotary_form_at_an_offset(offset: int) -> None:
         query, key, _, _ = (part.detach() for part in by_hand("llama", model, record.layer))
         form = query[record.head] @ rotation(12, offset) @ key[record.kv_head].T
         # The library computes angles in float32.
-        assert record.qk_effective_rank == pytest.approx(effective_rank(form), rel=1e-4)
+        assert record.qk_effective_rank == pytest.approx(entropy_rank(form, 1), rel=1e-4)
+        assert record.qk_energy_rank == pytest.approx(entropy_rank(form, 2), rel=1e-4)
         assert record.qk_rank == 12
         assert record.offset == offset
 
@@ -175,7 +178,14 @@ def test_weights_in_files_agree_with_probing(family: str, shards: int, tmp_path:
     for mine, theirs in zip(read, probed, strict=True):
         for column in ("layer", "head", "kv_head", "head_dim", "qk_rank", "ov_rank"):
             assert getattr(mine, column) == getattr(theirs, column)
-        for column in ("qk_effective_rank", "qk_norm", "ov_effective_rank", "ov_norm"):
+        for column in (
+            "qk_effective_rank",
+            "qk_energy_rank",
+            "qk_norm",
+            "ov_effective_rank",
+            "ov_energy_rank",
+            "ov_norm",
+        ):
             assert getattr(mine, column) == pytest.approx(getattr(theirs, column), rel=1e-6)
         assert "names of" in mine.source
 
@@ -189,7 +199,7 @@ def test_bypassers_fall_back_to_weight_names(family: str) -> None:
     if family == "bloom":
         fused = model.h[0].self_attention.query_key_value.weight.detach().double().reshape(4, 3, 8, 32)
         form = fused[2, 0].T @ fused[2, 1]
-        assert records[2].qk_effective_rank == pytest.approx(effective_rank(form), rel=1e-6)
+        assert records[2].qk_energy_rank == pytest.approx(entropy_rank(form, 2), rel=1e-6)
 
 
 def test_weights_only_refuses_what_it_cannot_read(tmp_path: Path) -> None:

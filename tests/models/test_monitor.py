@@ -17,7 +17,7 @@ from rankfall.models.blocks import choose_blocks
 from rankfall.models.monitor.callbacks import lightning_callback
 from rankfall.models.monitor.monitor import Alarms, RankMonitor, RankWarning, as_log
 
-QUIET = Alarms(relative_mu=0.0, effective_rank=0.0, norm_ratio=1e9)
+QUIET = Alarms(relative_mu=0.0, energy_rank=0.0, norm_ratio=1e9)
 
 
 class Block(nn.Module):
@@ -68,7 +68,7 @@ def test_scalars_are_the_measures_of_unit_tokens() -> None:
     tokens = model.seen[0].detach().double()
     lengths = tokens.norm(dim=-1)
     expected = measure(tokens / lengths[:, None])
-    for name in ("relative_mu", "effective_rank", "mean_abs_cosine"):
+    for name in ("relative_mu", "effective_rank", "energy_rank", "mean_abs_cosine"):
         assert logged[0][f"rankfall/blocks.4/{name}"] == pytest.approx(float(expected[name]), rel=1e-5)
     ratio = float(lengths.max() / lengths.median())
     assert logged[0]["rankfall/blocks.4/norm_ratio"] == pytest.approx(ratio, rel=1e-5)
@@ -184,7 +184,7 @@ def test_tokens_that_are_not_finite_warn_and_do_not_stop_training() -> None:
     with RankMonitor(model, logged, every=1), pytest.warns(RankWarning, match="nonfinite at blocks.4"):
         model(batch(0))
     assert logged[0]["rankfall/blocks.4/nonfinite"] == 1.0
-    assert "rankfall/blocks.0/effective_rank" in logged[0]
+    assert "rankfall/blocks.0/energy_rank" in logged[0]
 
 
 class Odd(nn.Module):

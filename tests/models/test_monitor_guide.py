@@ -33,7 +33,7 @@ def test_runs_and_logs(
         assert said.startswith("10 ")
     elif "transformers" in block:
         logged = names["trainer"].state.log_history  # type: ignore[attr-defined]
-        assert [row["step"] for row in logged if any("effective_rank" in name for name in row)] == [1, 6, 11]
+        assert [row["step"] for row in logged if any("energy_rank" in name for name in row)] == [1, 6, 11]
     else:
         logged = "".join(path.read_text(errors="replace") for path in tmp_path.rglob("*") if path.is_file())
-        assert "rankfall/layers.2/effective_rank" in logged
+        assert "rankfall/layers.2/energy_rank" in logged

@@ -22,8 +22,8 @@ Trainer = transformers.Trainer
 if _marimo is not None:
     sys.modules["marimo"] = _marimo
 
-QUIET = Alarms(relative_mu=0.0, effective_rank=0.0, norm_ratio=1e9)
-WATCHED = "rankfall/model.layers.2/effective_rank"
+QUIET = Alarms(relative_mu=0.0, energy_rank=0.0, norm_ratio=1e9)
+WATCHED = "rankfall/model.layers.2/energy_rank"
 
 
 class Sequences(torch.utils.data.Dataset):

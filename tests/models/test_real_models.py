@@ -47,7 +47,7 @@ def by_svd(x: np.ndarray) -> dict[str, float]:
     """The measures by their definitions, from the singular values and all pairs of tokens."""
     n, d = x.shape
     s = np.linalg.svd(x, compute_uv=False)
-    p = s**2 / (s**2).sum()
+    p, q = s**2 / (s**2).sum(), s / s.sum()
     lengths = np.linalg.norm(x, axis=1)
     cosines = np.abs((x / lengths[:, None]) @ (x / lengths[:, None]).T)
     mu = np.linalg.norm(x - x.mean(axis=0))
@@ -55,7 +55,9 @@ def by_svd(x: np.ndarray) -> dict[str, float]:
         "mu": mu,
         "relative_mu": mu / np.linalg.norm(x),
         "rank": float((s > max(n, d) * np.finfo(np.float32).eps * s[0]).sum()),
-        "effective_rank": float(np.exp(-(p[p > 0] * np.log(p[p > 0])).sum())),
+        "effective_rank": float(np.exp(-(q[q > 0] * np.log(q[q > 0])).sum())),
+        "energy_rank": float(np.exp(-(p[p > 0] * np.log(p[p > 0])).sum())),
+        "first_direction_share": p[0],
         "stable_rank": (s**2).sum() / s[0] ** 2,
         "participation_ratio": 1 / (p**2).sum(),
         "mean_abs_cosine": (cosines.sum() - np.trace(cosines)) / (n * (n - 1)),
@@ -96,9 +98,9 @@ def test_the_sink_of_smollm2_is_found_and_its_absence_measured(name: str, tokens
     rest = views_of(hidden_states(name, tokens)[12][1:])
     assert row.without_sinks is not None
     for view, x in rest.items():
-        for measure in ("effective_rank", "relative_mu", "mean_abs_cosine"):
+        for measure in ("effective_rank", "energy_rank", "relative_mu", "mean_abs_cosine"):
             assert row.without_sinks[view][measure] == pytest.approx(by_svd(x)[measure], rel=RELATIVE)
-    assert row.values["raw"]["effective_rank"] < 1.2 < 10 < row.values["unit"]["effective_rank"]
+    assert row.values["raw"]["energy_rank"] < 1.2 < 10 < row.values["unit"]["energy_rank"]
     reasons = {reason.topic: reason.text for reason in result.verdict.reasons}
     assert "raw numbers mislead" in reasons["sinks"]
 

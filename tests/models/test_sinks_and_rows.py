@@ -42,7 +42,7 @@ def test_leaving_the_sink_out_is_measuring_the_rest() -> None:
     with_sink = measure_one(Place(1), 0, tokens, [])
     rest = measure_one(Place(1), 0, tokens[1:], [])
     assert with_sink.without is not None
-    assert with_sink.values["raw"]["effective_rank"] < 1.2
+    assert with_sink.values["raw"]["energy_rank"] < 1.2
     for view in ("raw", "unit", "centred"):
         for name, value in rest.values[view].items():
             assert with_sink.without[view][name] == pytest.approx(value, rel=1e-9, abs=1e-12), f"{view} {name}"
@@ -51,12 +51,13 @@ def test_leaving_the_sink_out_is_measuring_the_rest() -> None:
 def test_rows_average_over_texts() -> None:
     texts = [measure_one(Place(1), number, crowd(20 + number), []) for number in range(5)]
     (row,) = gather(texts)
-    values = [one.values["unit"]["effective_rank"] for one in texts]
     assert row.texts == 5
-    assert row.values["unit"]["effective_rank"] == pytest.approx(np.mean(values))
     assert row.interval is not None
-    low, high = row.interval["unit"]["effective_rank"]
-    assert min(values) <= low <= np.mean(values) <= high <= max(values)
+    for name in ("effective_rank", "energy_rank"):
+        values = [one.values["unit"][name] for one in texts]
+        assert row.values["unit"][name] == pytest.approx(np.mean(values))
+        low, high = row.interval["unit"][name]
+        assert min(values) <= low <= np.mean(values) <= high <= max(values)
     (single,) = gather(texts[:1])
     assert single.interval is None
 

@@ -40,5 +40,5 @@ def test_a_sink_is_long_or_holds_much_of_the_energy(length: float, count: int, f
 def test_a_monitor_warns_where_a_verdict_says_collapsed() -> None:
     alarms = Alarms()
     assert alarms.relative_mu == THRESHOLDS.collapsed_relative_mu
-    assert alarms.effective_rank == THRESHOLDS.collapsed_effective_rank
+    assert alarms.energy_rank == THRESHOLDS.collapsed_energy_rank
     assert alarms.norm_ratio == THRESHOLDS.sink_norm_ratio

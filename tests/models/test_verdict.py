@@ -73,7 +73,7 @@ def test_raw_numbers_mislead_below_their_share_of_the_unit_ones(share: float, mi
     tokens = noise()
     tokens[0] *= 300
     (row,) = depth(tokens)
-    changed = {view: {**row.values[view], "effective_rank": rank} for view, rank in (("raw", share), ("unit", 1.0))}
+    changed = {view: {**row.values[view], "energy_rank": rank} for view, rank in (("raw", share), ("unit", 1.0))}
     reason = sink_reason([replace(row, values={**row.values, **changed})])
     assert reason is not None
     assert ("raw numbers mislead" in reason.text) == misleads
@@ -103,7 +103,7 @@ def test_heads_of_full_rank_are_no_bottleneck() -> None:
 
 
 def test_heads_use_their_rank_from_half_of_it_on() -> None:
-    half, above = heads_reason([head(qk_effective_rank=4.0)]), heads_reason([head(qk_effective_rank=4.1)])
+    half, above = heads_reason([head(qk_energy_rank=4.0)]), heads_reason([head(qk_energy_rank=4.1)])
     assert half is not None
     assert above is not None
     assert "have rank to spare" in half.text
@@ -148,7 +148,7 @@ def test_a_loss_across_layers_left_out_is_not_put_on_one_of_them() -> None:
 
 
 def ranks(*counts: int) -> list[DepthRow]:
-    """Rows whose tokens are so many orthonormal ones, so that every effective rank is that number."""
+    """Rows whose tokens are so many orthonormal ones, so that every energy rank is that number."""
     basis = torch.eye(max(counts), dtype=torch.float64)
     return gather([measure_one(Place(layer), 0, basis[:count], []) for layer, count in enumerate(counts)])
 
@@ -172,16 +172,16 @@ def test_the_steepest_loss_is_the_largest_factor_lost() -> None:
         ({"relative_mu": 0.499}, "reduced"),
         ({"relative_mu": 0.1}, "reduced"),
         ({"relative_mu": 0.099}, "collapsed"),
-        ({"effective_rank": 1.99}, "collapsed"),
-        ({"effective_rank": 2.0}, "reduced"),
-        ({"effective_rank": 9.99}, "reduced"),
-        ({"effective_rank": 10.0}, "kept"),
+        ({"energy_rank": 1.99}, "collapsed"),
+        ({"energy_rank": 2.0}, "reduced"),
+        ({"energy_rank": 9.99}, "reduced"),
+        ({"energy_rank": 10.0}, "kept"),
         ({"mean_abs_cosine": 0.5}, "kept"),
         ({"mean_abs_cosine": 0.501}, "reduced"),
     ],
 )
 def test_every_threshold_decides_at_its_number(changes: dict[str, float], status: str) -> None:
-    plain = {"effective_rank": 40.0, "relative_mu": 0.9, "mean_abs_cosine": 0.1}
+    plain = {"energy_rank": 40.0, "relative_mu": 0.9, "mean_abs_cosine": 0.1}
     rows = [
         replace(row, values={**row.values, "unit": {**row.values["unit"], **plain, **changed}})
         for row, changed in zip(ranks(40, 40), ({}, changes), strict=True)
@@ -194,11 +194,11 @@ def test_every_sentence_states_the_numbers_of_the_record() -> None:
     record = audit(small_model("llama", num_key_value_heads=2), inputs=ids).record()
     said = {one["topic"]: one["text"] for one in record["verdict"]["reasons"]}
     unit = [row["unit"] for row in record["depth"]]
-    kept = [one["effective_rank"] for one in unit]
+    kept = [one["energy_rank"] for one in unit]
     low = kept.index(min(kept))
     losses = [1 - after / before for before, after in itertools.pairwise(kept)]
     share = kept[-1] / max(kept)
-    assert f"keeps {share:.0%} of the highest effective rank" in said["status"]
+    assert f"keeps {share:.0%} of the highest energy rank" in said["status"]
     assert record["verdict"]["headline"].endswith(said["status"])
     assert (
         f"span {kept[0]:.1f} effective directions at the embeddings and {kept[-1]:.1f} after layer 3"
@@ -210,11 +210,11 @@ def test_every_sentence_states_the_numbers_of_the_record() -> None:
         assert said["token rank"].endswith(words)
     assert f"by {unit[-1]['relative_mu']:.0%} of their length" in said["alikeness"]
     assert said["alikeness"].endswith(f"mean |cosine| of {unit[-1]['mean_abs_cosine']:.2f}")
-    ends = {one["name"]: one["depth"][-1]["unit"]["effective_rank"] for one in record["controls"]}
-    assert said["controls"] == f"at the last layer the effective rank is {kept[-1]:.1f}; controls: " + ", ".join(
+    ends = {one["name"]: one["depth"][-1]["unit"]["energy_rank"] for one in record["controls"]}
+    assert said["controls"] == f"at the last layer the energy rank is {kept[-1]:.1f}; controls: " + ", ".join(
         f"{name.replace('_', ' ')} {value:.1f}" for name, value in ends.items()
     )
-    used = statistics.median(one["qk_effective_rank"] for one in record["heads"])
+    used = statistics.median(one["qk_energy_rank"] for one in record["heads"])
     rank, heads = record["heads"][0]["head_dim"], record["heads"][0]["heads"]
     assert f"{heads} heads of rank {rank} in width 32 (H r / d = 1)" in said["head rank"]
     assert f"over {used:.1f} of {rank} directions" in said["head rank"]

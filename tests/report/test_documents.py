@@ -61,9 +61,10 @@ def test_simulation_answers_for_every_mask() -> None:
     theorem = next(reason for reason in causal.reasons if "B-thm1" in reason)
     assert theorem == f"B-thm1 applies and promises at most {reports[0].theorem.bound.rate:.6g}"
     assert rates.loc["causal", "theorem's bound"] == reports[0].theorem.bound.rate
-    deep, _, ranks = panels_of(document.pictures()[0].figure)
+    deep, _, effective, energy = panels_of(document.pictures()[0].figure)
     for mask, mine in grids["layers"].groupby("mask"):
-        assert same(curves(ranks)[mask], mine["layer"], mine["effective_rank"])
+        assert same(curves(effective)[mask], mine["layer"], mine["effective_rank"])
+        assert same(curves(energy)[mask], mine["layer"], mine["energy_rank"])
         if mask != "complete":
             assert same(curves(deep)[mask], mine["layer"], mine["log10_mu"])
 
@@ -82,19 +83,22 @@ def test_pictures_of_an_audit_are_its_tables(audits) -> None:
     depth = tables["depth"]
     depth = depth[(depth["part"] == "boundary") & (depth["sinks"] == "with")]
     unit = depth[depth["view"] == "unit"]
-    names = ("effective_rank", "relative_mu", "mean_abs_cosine", "min_singular_value")
+    names = ("effective_rank", "energy_rank", "first_direction_share", "relative_mu")
+    names += ("mean_abs_cosine", "min_singular_value")
     for panel, name in zip(pictures["token_rank"], names, strict=True):
         assert same(curves(panel)["model"], unit["layer"], unit[name])
-    (views,) = pictures["views"]
-    for view, mine in depth.groupby("view"):
-        assert same(curves(views)[view], mine["layer"], mine["effective_rank"])
-    ((heat,),) = (panel["series"] for panel in pictures["head_rank"])
     heads = tables["heads"].sort_values(["head", "layer"])
-    assert heat["values"] == pytest.approx(heads["qk_effective_rank"].tolist(), rel=1e-6)
+    for rank, views, maps in zip(
+        ("effective_rank", "energy_rank"), pictures["views"], pictures["head_rank"], strict=True
+    ):
+        for view, mine in depth.groupby("view"):
+            assert same(curves(views)[view], mine["layer"], mine[rank])
+        (heat,) = maps["series"]
+        assert heat["values"] == pytest.approx(heads[f"qk_{rank}"].tolist(), rel=1e-6)
     first = document.answers[0]
     thresholds = audits[1].verdict.thresholds
     assert first.verdict == audits[1].verdict.headline
-    assert any(f"below {thresholds.collapsed_effective_rank} at the last layer" in reason for reason in first.reasons)
+    assert any(f"below {thresholds.collapsed_energy_rank} at the last layer" in reason for reason in first.reasons)
 
 
 def test_advice_follows_from_the_findings() -> None:
@@ -112,7 +116,7 @@ def test_comparison_lays_models_over_relative_depth(audits) -> None:
     assert mine == [row.values["unit"]["effective_rank"] for row in audits[0].boundaries]
     shares = {}
     for name, one in zip(("bert", "llama"), audits, strict=True):
-        ranks = [row.values["unit"]["effective_rank"] for row in one.boundaries]
+        ranks = [row.values["unit"]["energy_rank"] for row in one.boundaries]
         shares[name] = ranks[-1] / max(ranks)
     better, worse = sorted(shares, key=shares.__getitem__, reverse=True)
     told = document.answers[0].verdict
@@ -121,9 +125,11 @@ def test_comparison_lays_models_over_relative_depth(audits) -> None:
     (picture,) = document.pictures()
     assert same(curves(panels_of(picture.figure)[0])["bert"], table[table["model"] == "a"]["depth"], mine)
     heads = document.grids()[1].table
-    medians = heads[heads["model"] == "llama"]["qk_effective_rank"].tolist()
-    own = audits[1].tables()["heads"].groupby("layer")["qk_effective_rank"].median()
-    assert medians == own.tolist()
+    ranks = ["qk_effective_rank", "qk_energy_rank"]
+    medians = heads[heads["model"] == "llama"]
+    own = audits[1].tables()["heads"].groupby("layer")[ranks].median()
+    assert medians[ranks].to_numpy().tolist() == own.to_numpy().tolist()
+    assert medians["share"].tolist() == (own["qk_effective_rank"] / 8).tolist()
     assert labels(audits[0], audits[0]) == ("bert (A)", "bert (B)")
 
 

@@ -51,7 +51,7 @@ def test_a_dry_run_plans_and_writes_nothing(home: Path, capfd: pytest.CaptureFix
     arguments = ("sweep", home / "grid.toml", "--store", home / "planned", "--dry-run", "--max-stack", 2, "--json")
     status, out, _ = call(capfd, *arguments)
     plan = json.loads(out)
-    assert (status, plan["schema"], plan["cells"], plan["finished"]) == (0, 1, 3, 0)
+    assert (status, plan["schema"], plan["cells"], plan["finished"]) == (0, 2, 3, 0)
     assert sorted(stack["cells"] for stack in plan["stacks"]) == [1, 2]
     assert plan["seconds_estimated"] > 0
     assert plan["estimate_from"] == "a trial of a few steps"
@@ -68,7 +68,7 @@ def test_a_second_dry_run_knows_what_the_first_sweep_took(swept: Path, capfd: py
 def test_sweep_prints_one_object_with_a_row_per_cell(swept: Path, capfd: pytest.CaptureFixture[str]) -> None:
     status, out, _ = call(capfd, "sweep", swept / "grid.toml", "--store", swept / "runs", "--json")
     result = json.loads(out)
-    assert (status, result["schema"], result["trained"]) == (0, 1, 0)
+    assert (status, result["schema"], result["trained"]) == (0, 2, 0)
     for row, rank in zip(result["runs"], (1, 2, 4), strict=True):
         assert (row["status"], row["rank"], row["steps"]) == ("done", rank, 100)
         assert 0 < row["mse_best"] < 4

@@ -11,7 +11,7 @@ from rankfall.catalogue import NAMED_MODELS
 from rankfall.cli import output
 from rankfall.cli.output import JsonFlag, command, emit, paper, shown, table
 
-COLUMNS = ("model", "layer", "effective_rank", "relative_mu", "mean_abs_cosine")
+COLUMNS = ("model", "layer", "effective_rank", "energy_rank", "relative_mu", "mean_abs_cosine")
 
 
 def compare(

@@ -19,7 +19,8 @@ from rich.table import Table
 from rankfall.api.result import Result, plain
 from rankfall.progress import Progress
 
-SCHEMA = 1
+SCHEMA = 2
+LONG_HEADING = 9
 QUIET = 30.0
 """Seconds between two lines of progress where no bar can be drawn."""
 
@@ -55,7 +56,9 @@ def table(title: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[str] 
     columns = list(columns) if columns is not None else list(rows[0]) if rows else []
     drawn = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for column in columns:
-        drawn.add_column(column.replace("_", " "), justify="right", overflow="fold")
+        # A long heading is stacked: a column is as wide as its numbers and one word.
+        between = "\n" if len(column) > LONG_HEADING else " "
+        drawn.add_column(column.replace("_", between), justify="right", overflow="fold")
     for row in rows:
         drawn.add_row(*(cell(row.get(column)) for column in columns))
     paper.print(drawn)

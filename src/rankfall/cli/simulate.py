@@ -13,7 +13,7 @@ from rankfall.cli.output import WIDTH, JsonFlag, PlotPath, emit, paper, shown, t
 if TYPE_CHECKING:
     from rankfall.api.simulate import SimulationResult
 
-SHOWN = ("layer", "log10_mu", "log10_relative_mu", "rank", "effective_rank", "mean_abs_cosine")
+SHOWN = ("layer", "log10_mu", "log10_relative_mu", "rank", "effective_rank", "energy_rank", "mean_abs_cosine")
 
 
 def simulate(

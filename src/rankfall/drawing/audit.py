@@ -19,15 +19,18 @@ if TYPE_CHECKING:
 SMALLEST = 1e-17
 PANELS = (
     ("effective_rank", "effective rank"),
+    ("energy_rank", "energy rank"),
+    ("first_direction_share", "share of the first direction"),
     ("relative_mu", "relative mu"),
     ("mean_abs_cosine", "mean |cosine|"),
     ("min_singular_value", "smallest singular value"),
 )
+RANKS = ("effective_rank", "energy_rank")
 
 
 def draw_token_depth(rows: Sequence[DepthRow], controls: Mapping[str, Sequence[DepthRow]], title: str) -> Figure:
     """The unit view of the model (with its interval over texts) and of each control, at block boundaries."""
-    figure, axes = canvas(2, 2, size=(5.0, 3.3))
+    figure, axes = canvas(2, 3, size=(4.4, 3.3))
     layers = [row.layer for row in rows]
     for panel, (measure, label) in zip(axes.flat, PANELS, strict=True):
         for (name, others), colour in zip(controls.items(), COLOURS[1:], strict=False):
@@ -50,40 +53,41 @@ def draw_token_depth(rows: Sequence[DepthRow], controls: Mapping[str, Sequence[D
 
 
 def draw_views(rows: Sequence[DepthRow], title: str) -> Figure:
-    """Effective rank of all three views, with and without sinks: where raw numbers mislead."""
-    figure, axes = canvas(1, 1, size=(8.0, 3.8))
-    panel = axes[0, 0]
+    """Effective and energy rank of all views, with and without sinks: where raw numbers mislead."""
+    figure, axes = canvas(1, 2, size=(5.4, 3.8))
     layers = [row.layer for row in rows]
-    for view, colour, marker in zip(("unit", "raw", "centred"), COLOURS, MARKERS, strict=False):
-        values = [row.values[view]["effective_rank"] for row in rows]
-        panel.plot(layers, values, "-", marker=marker, color=colour, markersize=4, label=view)
-        without = [(row.layer, row.without_sinks[view]["effective_rank"]) for row in rows if row.without_sinks]
-        if without:
-            panel.plot(*zip(*without, strict=True), ":", color=colour, linewidth=2, label=f"{view}, sinks left out")
-    panel.set_xlabel("layer")
-    panel.set_ylabel("effective rank")
-    panel.set_ylim(bottom=0)
-    panel.xaxis.get_major_locator().set_params(integer=True)
-    panel.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.01, 0.5))
+    for panel, measure in zip(axes[0], RANKS, strict=True):
+        for view, colour, marker in zip(("unit", "raw", "centred"), COLOURS, MARKERS, strict=False):
+            values = [row.values[view][measure] for row in rows]
+            panel.plot(layers, values, "-", marker=marker, color=colour, markersize=4, label=view)
+            without = [(row.layer, row.without_sinks[view][measure]) for row in rows if row.without_sinks]
+            if without:
+                label = f"{view}, sinks left out"
+                panel.plot(*zip(*without, strict=True), ":", color=colour, linewidth=2, label=label)
+        panel.set_xlabel("layer")
+        panel.set_ylabel(measure.replace("_", " "))
+        panel.set_ylim(bottom=0)
+        panel.xaxis.get_major_locator().set_params(integer=True)
+    axes[0, 1].legend(fontsize=8, loc="center left", bbox_to_anchor=(1.01, 0.5))
     figure.suptitle(title)
     return figure
 
 
 def draw_head_ranks(heads: pd.DataFrame, title: str) -> Figure:
-    """A map of heads: bright heads spread their scores over many directions."""
+    """Two maps of heads: bright heads spread their scores over many directions."""
     layers, count = int(heads["layer"].max()) + 1, int(heads["head"].max()) + 1
-    grid = np.full((count, layers), np.nan)
-    grid[heads["head"], heads["layer"]] = heads["qk_effective_rank"]
-    figure, axes = canvas(1, 1, size=(max(4.5, 0.22 * layers + 2), max(3.2, 0.22 * count + 1.2)))
-    panel = axes[0, 0]
-    panel.grid(False)
+    figure, axes = canvas(1, 2, size=(max(4.5, 0.22 * layers + 2), max(3.2, 0.22 * count + 1.2)))
     widest = int(heads["head_dim"].max())
-    image = panel.imshow(grid, aspect="auto", origin="lower", vmin=0, vmax=widest, cmap="viridis")
-    figure.colorbar(image, ax=panel, label=f"effective rank, of {widest}")
-    panel.set_xlabel("layer")
-    panel.set_ylabel("head")
-    for axis in (panel.xaxis, panel.yaxis):
-        axis.get_major_locator().set_params(integer=True)
+    for panel, measure in zip(axes[0], RANKS, strict=True):
+        grid = np.full((count, layers), np.nan)
+        grid[heads["head"], heads["layer"]] = heads[f"qk_{measure}"]
+        panel.grid(False)
+        image = panel.imshow(grid, aspect="auto", origin="lower", vmin=0, vmax=widest, cmap="viridis")
+        figure.colorbar(image, ax=panel, label=f"{measure.replace('_', ' ')}, of {widest}")
+        panel.set_xlabel("layer")
+        panel.set_ylabel("head")
+        for axis in (panel.xaxis, panel.yaxis):
+            axis.get_major_locator().set_params(integer=True)
     figure.suptitle(title)
     return figure
 
@@ -116,8 +120,8 @@ def draw_ablation(rows: pd.DataFrame, title: str) -> Figure:
 
 
 def draw_comparison(table: pd.DataFrame) -> Figure:
-    """The same four measures over relative depth, one line per model; `table` has a row per model and layer."""
-    figure, axes = canvas(2, 2, size=(5.0, 3.2))
+    """The same measures over relative depth, one line per model; `table` has a row per model and layer."""
+    figure, axes = canvas(2, 3, size=(4.4, 3.2))
     for axis, (measure, label) in zip(axes.flat, PANELS, strict=True):
         for name, colour in zip(table["model"].drop_duplicates(), COLOURS, strict=False):
             mine = table[table["model"] == name]

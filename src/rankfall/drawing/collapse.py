@@ -25,6 +25,7 @@ def curve_of(report: MaskResult) -> dict[str, Any]:
         "layers": [row["layer"] for row in report.records],
         "log10_mu": [row["log10_mu"] for row in report.records],
         "effective_rank": [row["effective_rank"] for row in report.records],
+        "energy_rank": [row["energy_rank"] for row in report.records],
         "tail_rate": report.tail_rate,
         "cubic": report.rates[0] is not None and report.rates[0].law == "cubic",
         "floor": (floor["layer"], floor["log10_mu"]) if floor["reached"] else None,
@@ -32,12 +33,14 @@ def curve_of(report: MaskResult) -> dict[str, Any]:
 
 
 def draw_collapse(curves: Sequence[Mapping[str, Any]], title: str) -> Figure:
-    """Left: log10 mu to any depth. Right: the first layers, where ordinary floating point still follows.
+    """Above log10 mu, to any depth and in the first layers, where ordinary floating point still follows; below ranks.
 
-    A curve has `name`, `layers`, `log10_mu`, and may have `tail_rate`, `floor` (layer, log10 mu), `effective_rank`.
+    A curve has `name`, `layers`, `log10_mu`, and may have `tail_rate`, `floor` (layer, log10 mu), `effective_rank`
+    and `energy_rank`.
     """
-    figure, axes = canvas(1, 3, size=(5.0, 3.8))
-    deep, shallow, ranks = axes[0]
+    figure, axes = canvas(2, 2, size=(5.6, 3.4))
+    deep, shallow = axes[0]
+    ranks = dict(zip(("effective_rank", "energy_rank"), axes[1], strict=True))
     slow = [curve["log10_mu"][-1] for curve in curves if not curve.get("cubic")]
     lowest = min([value for value in slow if value is not None] or [DEEPEST_CUBIC])
     for curve, colour in zip(curves, COLOURS * len(curves), strict=False):
@@ -48,8 +51,9 @@ def draw_collapse(curves: Sequence[Mapping[str, Any]], title: str) -> Figure:
         if curve.get("floor"):
             for axis in (deep, shallow):
                 axis.plot(*curve["floor"], "o", color=colour, markersize=5)
-        if curve.get("effective_rank"):
-            ranks.plot(layers, curve["effective_rank"], color=colour, label=curve["name"])
+        for measure, axis in ranks.items():
+            if curve.get(measure):
+                axis.plot(layers, curve[measure], color=colour, label=curve["name"])
     deep.set_ylim(min(lowest * 1.05, -1.0), 2.0)
     shallow.set_ylim(-18, 2)
     shallow.axhspan(-18, -15.5, color="0.9")
@@ -58,14 +62,14 @@ def draw_collapse(curves: Sequence[Mapping[str, Any]], title: str) -> Figure:
     )
     first = min(max((curve["layers"][-1] for curve in curves), default=1), 120)
     shallow.set_xlim(0, first)
-    ranks.set_xscale("symlog", linthresh=1)
     deep.set_title("exact, to any depth")
     shallow.set_title("dots: plain float64 goes wrong here")
-    ranks.set_title("directions in use")
-    ranks.set_ylabel("effective rank")
+    for measure, axis in ranks.items():
+        axis.set_xscale("symlog", linthresh=1)
+        axis.set_ylabel(measure.replace("_", " "))
     for axis in (deep, shallow):
         axis.set_ylabel("log10 of mu")
-    for axis in (deep, shallow, ranks):
+    for axis in axes.flat:
         axis.set_xlabel("layer")
     deep.legend(fontsize=8)
     figure.suptitle(title)

@@ -57,8 +57,8 @@ class MeasureTable:
     """Collects log mu, log relative mu and named measures of a batch, one row per recorded layer.
 
     mu and relative_mu come exactly from the split. All other measures are those of the tokens as float64 numbers:
-    once tokens agree to the last digit, their rank is 1. `residual_effective_rank` is the effective rank of what
-    still distinguishes them, however small.
+    once tokens agree to the last digit, their rank is 1. `residual_effective_rank` and `residual_energy_rank` are
+    those of what still distinguishes them, however small.
     """
 
     def __init__(self, names: tuple[str, ...], rows: int, batch: int, keep_tokens: bool) -> None:
@@ -111,7 +111,8 @@ class MeasureTable:
                 for name, values in measure(tokens[apart], self.names).items():
                     measured[name][apart] = values
             found |= {name: measured[name] * size ** MEASURES[name].degree for name in self.names}
-            found["residual_effective_rank"] = measure(states.centred(), ["effective_rank"])["effective_rank"]
+            residual = measure(states.centred(), ["effective_rank", "energy_rank"])
+            found |= {f"residual_{name}": values for name, values in residual.items()}
         end = self._filled + states.batch // self.batch
         for name, values in found.items():
             table = self._columns.setdefault(name, torch.empty(self.rows, self.batch, dtype=torch.float64))

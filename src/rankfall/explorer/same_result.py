@@ -37,14 +37,14 @@ def token_command(state: TokenState) -> str:
 
 
 def token_python(state: TokenState) -> str:
-    """A script that prints log10 mu and the effective rank of every recorded layer."""
+    """A script that prints log10 mu, effective and energy rank of every recorded layer."""
     settings = "".join(f"    {name}={value!r},\n" for name, value in settings_of(state).items())
     return f"""import rankfall
 
 result = rankfall.simulate(
 {settings})
 for row in result.layers:
-    print(row["layer"], row["log10_mu"], row["effective_rank"])
+    print(row["layer"], row["log10_mu"], row["effective_rank"], row["energy_rank"])
 print("tail rate", result.tail_rate, "bound applies", result.bound_applies)
 """
 

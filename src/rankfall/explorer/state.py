@@ -138,7 +138,17 @@ class StoredState:
         "effective_rank",
         "measure",
         "measure",
-        ("effective_rank", "relative_mu", "mean_abs_cosine", "stable_rank", "rank", "min_singular_value", "mu"),
+        (
+            "effective_rank",
+            "energy_rank",
+            "first_direction_share",
+            "relative_mu",
+            "mean_abs_cosine",
+            "stable_rank",
+            "rank",
+            "min_singular_value",
+            "mu",
+        ),
     )
     seen: str = choice("unit", "seen", "tokens as", ("unit", "raw", "centred"))
     error: str = choice("mse_best", "error", "error of runs", ("mse_best", "mse_final", "mse_fresh"))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # Set by `rankfall explore`; the page has its own process.
 STORE, REPORTS = "RANKFALL_EXPLORE_STORE", "RANKFALL_EXPLORE_REPORTS"
 PAGE, DEPTH = "report.html", "depth.parquet"
-NEEDED = {"layer", "view", "effective_rank"}
+NEEDED = {"layer", "view", "effective_rank", "energy_rank"}
 # A folder given by mistake, such as a home, is not searched to its bottom.
 DEEPEST, MOST = 3, 50
 CONFIGURATION = ("task", "dim", "points", "layers", "heads", "rank", "multiplier", "norm", "mask", "data", "steps")

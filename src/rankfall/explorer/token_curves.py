@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -14,6 +15,7 @@ from rankfall.drawing.plots import (
     BLUE,
     GREEN,
     ORANGE,
+    PURPLE,
     VERMILION,
     line,
     lines,
@@ -36,7 +38,7 @@ from rankfall.norms import parse_norm
 SHOWN_STATES = 40
 # Factors above this are written by their distance from 1.
 NEAR_ONE = 0.99995
-MEASURES = ("effective_rank",)
+MEASURES = ("effective_rank", "energy_rank")
 CURVES_HEIGHT, MATRIX_HEIGHT, MOTION_HEIGHT = 400, 400, 470
 # With more tokens than this the arrows of a graph hide each other.
 GRAPH_TOKENS = 14
@@ -45,11 +47,12 @@ GRAPH_TOKENS = 14
 @final
 @dataclass(frozen=True)
 class TokenCurves:
-    """By recorded layer: log10 mu, effective rank, the theorem's bound; `tokens` (layers, n, d)."""
+    """By recorded layer: log10 mu, both ranks, the theorem's bound; `tokens` (layers, n, d)."""
 
     layers: tuple[int, ...]
     log10_mu: tuple[float, ...]
     effective_rank: tuple[float, ...]
+    energy_rank: tuple[float, ...]
     bound_log10_mu: tuple[float, ...] | None
     bound_rate: float | None
     bound_log10_gap: float | None
@@ -102,6 +105,7 @@ def _simulated(state: TokenState) -> TokenCurves:
         layers=tuple(row["layer"] for row in report.records),
         log10_mu=column("log10_mu"),
         effective_rank=column("effective_rank"),
+        energy_rank=column("energy_rank"),
         bound_log10_mu=None if bound is None else tuple((bound / math.log(10)).tolist()),
         bound_rate=None if report.theorem.bound is None else report.theorem.bound.rate,
         bound_log10_gap=None if report.theorem.bound is None else report.theorem.bound.log_gap() / math.log(10),
@@ -129,16 +133,20 @@ def attention_at(state: TokenState, curves: TokenCurves, row: int) -> Tensor:
 def summary(curves: TokenCurves) -> list[tuple[str, str]]:
     """The run in a few words: question and answer."""
     facts = curves.facts
-    end, start = curves.effective_rank[-1], curves.effective_rank[0]
     graph = "none" if facts.radius is None else f"{facts.radius}"
     return [
         ("mu falls by", _per_layer(curves.measured_rate)),
         ("tail, by theory", _per_layer(curves.tail_rate) if curves.tail_rate is not None else "not known"),
         ("theorem's bound", _bound(curves)),
-        ("effective rank", f"{start:.3g} to {end:.3g}"),
+        ("effective rank", _from_to(curves.effective_rank)),
+        ("energy rank", _from_to(curves.energy_rank)),
         ("radius of the mask", graph),
         ("roots", f"{len(facts.roots)} of {facts.tokens}"),
     ]
+
+
+def _from_to(column: Sequence[float]) -> str:
+    return f"{column[0]:.3g} to {column[-1]:.3g}"
 
 
 def _bound(curves: TokenCurves) -> str:
@@ -187,15 +195,18 @@ def shown_coordinates(tokens: Tensor, axes: int) -> tuple[Tensor, float]:
 
 
 def draw_depth(curves: TokenCurves, layer: int) -> dict[str, Any]:
-    """Above log10 mu, below the effective rank; a thin line marks the layer that is shown elsewhere."""
+    """Above log10 mu, below effective and energy rank; a thin line marks the layer that is shown elsewhere."""
     fall = [line("mu, measured", curves.layers, curves.log10_mu, BLUE)]
     if curves.bound_log10_mu is not None:
         fall.append(line("theorem's bound", curves.layers, curves.bound_log10_mu, VERMILION, dash="dash"))
     tail = tail_line(curves)
     if tail is not None:
         fall.append(line("tail rate, by theory", *tail, ORANGE, dash="dot", width=3))
-    rank = [line("effective rank", curves.layers, curves.effective_rank, GREEN)]
-    panels = [panel("log10 mu", fall, share=6), panel("effective rank", rank, share=4, zero=True)]
+    ranks = [
+        line("effective rank", curves.layers, curves.effective_rank, GREEN),
+        line("energy rank", curves.layers, curves.energy_rank, PURPLE, dash="dash"),
+    ]
+    panels = [panel("log10 mu", fall, share=6), panel("rank", ranks, share=4, zero=True)]
     return lines("depth", "Collapse by depth", {"label": "layer"}, panels, mark=layer, height=CURVES_HEIGHT)
 
 

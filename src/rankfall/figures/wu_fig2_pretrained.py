@@ -104,11 +104,9 @@ def _frame(subject: Subject, found: Sequence[AblationRow]) -> pd.DataFrame:
     import pandas as pd
 
     keys = ["variant", "scaling", "temperature", "mask", "layer"]
-    rows = pd.DataFrame(
-        [row.record() for row in found], columns=[*keys, "mu", "relative_mu", "effective_rank", "text"]
-    )
+    rows = pd.DataFrame([row.record() for row in found], columns=[*keys, "mu", "relative_mu", "energy_rank", "text"])
     rows["mask"] = rows["mask"].fillna("own")
-    means = rows.groupby(keys, as_index=False)[["mu", "relative_mu", "effective_rank"]].mean()
+    means = rows.groupby(keys, as_index=False)[["mu", "relative_mu", "energy_rank"]].mean()
     return means.assign(model=subject.model, weights=subject.weights)
 
 

@@ -16,6 +16,7 @@ from typing import Any, Literal, final, overload
 import numpy as np
 import numpy.typing as npt
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from rankfall.catalogue import MEASURES
@@ -171,12 +172,39 @@ RANK = Measure(
     invariances=SHAPE_ONLY,
 )
 
+
+def entropy_rank(weights: Float[Tensor, "... s"]) -> Float[Tensor, ...]:
+    """exp H(p), p being the weights over their sum; 0 where all are zero. Of s equal weights it is s."""
+    total = weights.sum(dim=-1, keepdim=True)
+    shares = weights / total.where(total > 0, 1.0)
+    return torch.special.entr(shares).sum(dim=-1).exp() * (total[..., 0] > 0)
+
+
 EFFECTIVE_RANK = Measure(
     name="effective_rank",
-    definition="exponential of the entropy of the normalised squared singular values",
-    function=lambda profile: torch.special.entr(profile.shares).sum(dim=-1).exp() * (profile.energy > 0),
-    reference=lambda x: float(np.exp(-sum(p * np.log(p) for p in _shares(x) if p > 0))) if x.any() else 0.0,
+    definition="exponential of the entropy of the singular values over their sum (Roy and Vetterli 2007; RankMe)",
+    function=lambda profile: entropy_rank(profile.singular_values),
+    reference=lambda x: _plain_entropy_rank(np.linalg.svd(x, compute_uv=False)),
     range=rank_range,
+    invariances=SHAPE_ONLY,
+)
+
+ENERGY_RANK = Measure(
+    name="energy_rank",
+    definition="exponential of the entropy of the squared singular values over their sum: directions weighted by "
+    "the energy they carry",
+    function=lambda profile: entropy_rank(profile.eigenvalues),
+    reference=lambda x: _plain_entropy_rank(np.linalg.svd(x, compute_uv=False) ** 2),
+    range=rank_range,
+    invariances=SHAPE_ONLY,
+)
+
+FIRST_DIRECTION_SHARE = Measure(
+    name="first_direction_share",
+    definition="squared largest singular value over the sum of all squares: share of the energy in one direction",
+    function=lambda profile: profile.shares[..., -1],
+    reference=lambda x: _over(np.linalg.norm(x, 2) ** 2, np.linalg.norm(x) ** 2),
+    range=share_range,
     invariances=SHAPE_ONLY,
 )
 
@@ -267,6 +295,11 @@ LARGEST_TOKEN_SHARE = Measure(
 def _shares(x: Array) -> Array:
     squares: Array = np.linalg.svd(x, compute_uv=False) ** 2
     return squares / (squares.sum() or 1.0)
+
+
+def _plain_entropy_rank(weights: Array) -> float:
+    shares = weights / (weights.sum() or 1.0)
+    return float(np.exp(-sum(p * np.log(p) for p in shares if p > 0))) if weights.any() else 0.0
 
 
 def _over(numerator: Any, denominator: Any) -> float:

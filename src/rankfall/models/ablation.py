@@ -74,6 +74,7 @@ class AblationRow:
     relative_mu: float | None
     rank: float | None
     effective_rank: float | None
+    energy_rank: float | None
     mean_abs_cosine: float | None
     min_singular_value: float | None
     text: int
@@ -84,7 +85,7 @@ class AblationRow:
         return asdict(self)
 
 
-MEASURES = ("mu", "relative_mu", "rank", "effective_rank", "mean_abs_cosine", "min_singular_value")
+MEASURES = ("mu", "relative_mu", "rank", "effective_rank", "energy_rank", "mean_abs_cosine", "min_singular_value")
 
 
 @final

@@ -138,8 +138,9 @@ def _lines(row: DepthRow, run: str) -> list[dict[str, Any]]:
             line: dict[str, Any] = {"run": run, "layer": row.layer, "part": row.part, "view": view, "sinks": sinks}
             line |= values[view]
             if row.interval is not None and sinks == "with":
-                low, high = row.interval[view]["effective_rank"]
-                line |= {"effective_rank_low": low, "effective_rank_high": high}
+                for rank in ("effective_rank", "energy_rank"):
+                    low, high = row.interval[view][rank]
+                    line |= {f"{rank}_low": low, f"{rank}_high": high}
             lines.append(line)
     return lines
 

@@ -88,7 +88,7 @@ def judge(
 
 def _status(rows: Sequence[DepthRow], thresholds: Thresholds) -> tuple[Status, Reason]:
     unit = rows[-1].values["unit"]
-    ranks = [row.values["unit"]["effective_rank"] for row in rows]
+    ranks = [row.values["unit"]["energy_rank"] for row in rows]
     share = ranks[-1] / max(ranks) if max(ranks) > 0 else 0.0
     checks: list[tuple[Status, bool, str]] = [
         (
@@ -98,14 +98,13 @@ def _status(rows: Sequence[DepthRow], thresholds: Thresholds) -> tuple[Status, R
         ),
         (
             "collapsed",
-            unit["effective_rank"] < thresholds.collapsed_effective_rank,
-            f"effective rank {unit['effective_rank']:.3g} at the last layer is below"
-            f" {thresholds.collapsed_effective_rank}",
+            unit["energy_rank"] < thresholds.collapsed_energy_rank,
+            f"energy rank {unit['energy_rank']:.3g} at the last layer is below {thresholds.collapsed_energy_rank}",
         ),
         (
             "reduced",
             share < thresholds.reduced_share,
-            f"the last layer keeps {share:.0%} of the highest effective rank, below {thresholds.reduced_share:.0%}",
+            f"the last layer keeps {share:.0%} of the highest energy rank, below {thresholds.reduced_share:.0%}",
         ),
         (
             "reduced",
@@ -118,10 +117,10 @@ def _status(rows: Sequence[DepthRow], thresholds: Thresholds) -> tuple[Status, R
             f"mean |cosine| {unit['mean_abs_cosine']:.2f} at the last layer is above {thresholds.reduced_cosine}",
         ),
     ]
-    numbers = {"kept_share": share, **{name: unit[name] for name in ("relative_mu", "effective_rank")}}
+    numbers = {"kept_share": share, **{name: unit[name] for name in ("relative_mu", "energy_rank")}}
     hit = [(status, text) for status, holds, text in checks if holds]
     if not hit:
-        text = f"the last layer keeps {share:.0%} of the highest effective rank, and no threshold is crossed"
+        text = f"the last layer keeps {share:.0%} of the highest energy rank, and no threshold is crossed"
         return "kept", Reason("status", text, numbers)
     status = hit[0][0]
     return status, Reason("status", "; ".join(text for kind, text in hit if kind == status), numbers)
@@ -129,7 +128,7 @@ def _status(rows: Sequence[DepthRow], thresholds: Thresholds) -> tuple[Status, R
 
 def depth_reason(rows: Sequence[DepthRow]) -> Reason:
     """Where the rank starts, where it is lowest and where it ends, and the layer that costs most."""
-    ranks = [row.values["unit"]["effective_rank"] for row in rows]
+    ranks = [row.values["unit"]["energy_rank"] for row in rows]
     low = int(np.argmin(ranks))
     text = (
         f"the tokens span {ranks[0]:.1f} effective directions at the embeddings and {ranks[-1]:.1f} after layer"
@@ -177,15 +176,15 @@ def sink_reason(rows: Sequence[DepthRow]) -> Reason | None:
     layer, worst = max(strongest, key=lambda pair: pair[1].energy_share)
     layers = [one for one, _ in strongest]
     row = next(row for row in rows if row.layer == layer)
-    raw, unit = row.values["raw"]["effective_rank"], row.values["unit"]["effective_rank"]
+    raw, unit = row.values["raw"]["energy_rank"], row.values["unit"]["energy_rank"]
     text = (
         f"token {worst.position} ({worst.token!r}) of text {worst.text + 1} is a sink in layers {spans(layers)}: at"
         f" layer {layer} it is {worst.norm_ratio:.1f} times as long as the median token and holds"
         f" {worst.energy_share:.1%} of the energy, {worst.coordinate_share:.0%} of that in coordinate"
-        f" {worst.coordinate}; effective rank there: {raw:.1f} raw, {unit:.1f} with tokens of length one"
+        f" {worst.coordinate}; energy rank there: {raw:.1f} raw, {unit:.1f} with tokens of length one"
     )
     if row.without_sinks is not None:
-        text += f", {row.without_sinks['unit']['effective_rank']:.1f} without sinks"
+        text += f", {row.without_sinks['unit']['energy_rank']:.1f} without sinks"
     if raw < MISLEADING * unit:
         text += ", so raw numbers mislead"
     others = len(held) - 1
@@ -195,14 +194,12 @@ def sink_reason(rows: Sequence[DepthRow]) -> Reason | None:
 
 def control_reason(rows: Sequence[DepthRow], controls: Sequence[Control]) -> Reason | None:
     """The last layer beside the last layer of each control."""
-    ours = rows[-1].values["unit"]["effective_rank"]
-    ends = {one.name: one.rows[-1].values["unit"]["effective_rank"] for one in controls if one.rows}
+    ours = rows[-1].values["unit"]["energy_rank"]
+    ends = {one.name: one.rows[-1].values["unit"]["energy_rank"] for one in controls if one.rows}
     if not ends:
         return None
     parts = [f"{name.replace('_', ' ')} {value:.1f}" for name, value in ends.items()]
-    return Reason(
-        "controls", f"at the last layer the effective rank is {ours:.1f}; controls: {', '.join(parts)}", ends
-    )
+    return Reason("controls", f"at the last layer the energy rank is {ours:.1f}; controls: {', '.join(parts)}", ends)
 
 
 def layer_rate(rows: Sequence[DepthRow]) -> float | None:
@@ -232,7 +229,7 @@ def heads_reason(heads: Sequence[HeadRecord]) -> Reason | None:
     if not heads:
         return None
     width, rank, count = heads[0].width, heads[0].head_dim, heads[0].heads
-    used = statistics.median(head.qk_effective_rank / head.head_dim for head in heads)
+    used = statistics.median(head.qk_energy_rank / head.head_dim for head in heads)
     text = (
         f"each layer has {count} heads of rank {rank} in width {width} (H r / d = {count * rank / width:.2g}); the"
         f" median head spreads its query/key form over {used * rank:.1f} of {rank} directions, so heads"

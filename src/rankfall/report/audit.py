@@ -64,9 +64,9 @@ def audit_document(result: AuditFindings, command: str) -> Document:
 def _thresholds(result: AuditFindings) -> list[str]:
     t = result.verdict.thresholds
     return [
-        f"collapsed: relative mu below {t.collapsed_relative_mu} or effective rank below"
-        f" {t.collapsed_effective_rank} at the last layer, tokens scaled to length one",
-        f"reduced: effective rank below {t.reduced_share:.0%} of its highest, relative mu below"
+        f"collapsed: relative mu below {t.collapsed_relative_mu} or energy rank below"
+        f" {t.collapsed_energy_rank} at the last layer, tokens scaled to length one",
+        f"reduced: energy rank below {t.reduced_share:.0%} of its highest, relative mu below"
         f" {t.reduced_relative_mu}, or mean |cosine| above {t.reduced_cosine}",
     ]
 
@@ -88,7 +88,7 @@ def _tokens(result: AuditFindings, tables: dict[str, Grid]) -> Section:
             "Three views of the same tokens",
             "Raw numbers are about size as much as about direction: one long token (a sink) makes them look"
             " collapsed. Tokens of length one show the directions alone.",
-            draw_views(rows, f"Effective rank in three views, {name}"),
+            draw_views(rows, f"Effective and energy rank in three views, {name}"),
         ),
     ]
     grids = [tables[key] for key in ("depth", "sinks", "controls", "per_text") if key in tables]
@@ -113,7 +113,7 @@ def _heads(result: AuditFindings, tables: dict[str, Grid]) -> Section:
         return Section("Head rank")
     picture = Picture(
         "head_rank",
-        "Effective rank of every head",
+        "Effective and energy rank of every head",
         "Of the query/key form, by probing the running model. Heads that spread over few directions are dark.",
         draw_head_ranks(tables["heads"].table, f"Head rank, {result.model.name}"),
     )
@@ -184,7 +184,7 @@ def depth_table(pairs: list[tuple[str, AuditFindings]]) -> pd.DataFrame:
 
 
 def heads_table(pairs: list[tuple[str, AuditFindings]]) -> pd.DataFrame:
-    """Effective rank of query/key forms, as a median per layer and as a share of the head's width."""
+    """Ranks of query/key forms as medians per layer, and the effective one as a share of the head's width."""
     import pandas as pd
 
     found = [one.tables()["heads"].assign(model=name) for name, one in pairs if one.heads]
@@ -192,17 +192,15 @@ def heads_table(pairs: list[tuple[str, AuditFindings]]) -> pd.DataFrame:
         return pd.DataFrame({"model": [name for name, _ in pairs]})
     heads = pd.concat(found)
     heads["share"] = heads["qk_effective_rank"] / heads["head_dim"]
-    chosen = ["head_dim", "qk_rank", "qk_effective_rank", "share"]
+    chosen = ["head_dim", "qk_rank", "qk_effective_rank", "qk_energy_rank", "share"]
     return heads.groupby(["model", "layer"], sort=False)[chosen].median().reset_index()
 
 
 def _kept(pairs: list[tuple[str, AuditFindings]]) -> str:
     shares = {}
     for name, one in pairs:
-        ranks = [row.values["unit"]["effective_rank"] for row in one.boundaries]
+        ranks = [row.values["unit"]["energy_rank"] for row in one.boundaries]
         shares[name] = ranks[-1] / max(ranks)
     ahead, behind = sorted(shares, key=lambda name: -shares[name])
-    told = (
-        f"{name} ({shares[name]:.0%} of its highest effective rank at the last layer)" for name in (ahead, behind)
-    )
+    told = (f"{name} ({shares[name]:.0%} of its highest energy rank at the last layer)" for name in (ahead, behind))
     return " over ".join(told)

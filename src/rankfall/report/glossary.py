@@ -19,8 +19,13 @@ GLOSSARY: dict[str, str] = {
     "construction": "explicit weights that realise a theorem, with the error that they must have",
     "control": "the same measurement on something known: random weights, shuffled tokens, random tokens",
     "coverage": "how much of a model's attention was seen while it ran, compared with what was there to see",
-    "effective rank": "exponential of the entropy of the normalised squared singular values: how many "
-    "directions carry the energy",
+    "effective rank": "exponential of the entropy of the singular values over their sum (Roy and Vetterli 2007, "
+    '"The effective rank"; RankMe, Garrido et al. 2023, takes it of a whole dataset): how many directions there are, '
+    "weak ones counted by their length",
+    "energy rank": "exponential of the entropy of the squared singular values over their sum: how many "
+    "directions carry the energy; at most the effective rank, and lower the more a few directions dominate",
+    "first direction": "the direction that holds the largest share of the tokens' energy; its share is the squared "
+    "largest singular value over the sum of all squares, 1 when all tokens lie on one line",
     "equilibrium": "tokens that a layer leaves exactly as they are",
     "error floor": "the least mean squared error that no layer of a given shape can go below, whatever its weights",
     "fresh data": "new batches in every training step, instead of the same sample over and over",

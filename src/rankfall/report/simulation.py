@@ -45,7 +45,7 @@ def simulation_document(reports: Sequence[MaskResult], title: str, command: str)
                 "Collapse",
                 (),
                 [
-                    Picture("collapse", "mu and effective rank by depth", caption, drawn),
+                    Picture("collapse", "mu and token rank by depth", caption, drawn),
                     Grid(
                         "rates",
                         "Rates, factor per layer",

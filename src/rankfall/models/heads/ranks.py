@@ -14,6 +14,7 @@ from torch import Tensor
 
 from rankfall.errors import RequestError, reason_of, require, require_count
 from rankfall.linalg.factored import Factored
+from rankfall.measures.measures import entropy_rank
 from rankfall.models import configuration as aliases
 from rankfall.models.heads.probe import HeadMaps, probe_site, sample_inputs
 from rankfall.models.heads.weights import TensorFiles, maps_from_tensors
@@ -35,10 +36,11 @@ EPSILON = torch.finfo(torch.float32).eps
 class HeadRecord:
     """One head of one attention layer.
 
-    `qk_rank` counts the singular values of W_Q W_K^T above d * 2^-23 of the largest; `qk_effective_rank` is the
-    exponential of the entropy of the squared singular values, as for tokens; `ov_...` the same of W_V W_O, None where
-    W_O was not found. `mse_lower_bound` is paper A's bound for a layer of this width, rank and head count.
-    `self_check` holds relative errors by name; `notes` say what the numbers leave out.
+    `qk_rank` counts the singular values of W_Q W_K^T above d * 2^-23 of the largest; `qk_effective_rank` and
+    `qk_energy_rank` are the exponentials of the entropy of the singular values and of their squares, as for tokens;
+    `ov_...` the same of W_V W_O, None where W_O was not found. `mse_lower_bound` is paper A's bound for a
+    layer of this width, rank and head count. `self_check` holds relative errors by name;
+    `notes` say what the numbers leave out.
     """
 
     layer: int
@@ -50,10 +52,12 @@ class HeadRecord:
     head_dim: int
     qk_rank: int
     qk_effective_rank: float
+    qk_energy_rank: float
     qk_norm: float
     value_dim: int
     ov_rank: int | None
     ov_effective_rank: float | None
+    ov_energy_rank: float | None
     ov_norm: float | None
     offset: int
     rotary: bool | None
@@ -249,10 +253,12 @@ def head_records(maps: HeadMaps) -> list[HeadRecord]:
             head_dim=rank,
             qk_rank=scores[head]["rank"],
             qk_effective_rank=scores[head]["effective_rank"],
+            qk_energy_rank=scores[head]["energy_rank"],
             qk_norm=scores[head]["norm"],
             value_dim=maps.value.shape[-1],
             ov_rank=values[head]["rank"] if values else None,
             ov_effective_rank=values[head]["effective_rank"] if values else None,
+            ov_energy_rank=values[head]["energy_rank"] if values else None,
             ov_norm=values[head]["norm"] if values else None,
             offset=maps.offset,
             rotary=maps.rotary,
@@ -282,11 +288,14 @@ def _spectrum_facts(form: Factored | None) -> list[dict[str, Any]]:
     values: Tensor = form.singular_values()
     height = form.left.shape[-2]
     ranks = (values > height * EPSILON * values[:, :1]).sum(dim=-1)
-    energy = values.square()
-    total = energy.sum(dim=-1, keepdim=True)
-    shares = energy / total.where(total > 0, 1.0)
-    effective = torch.special.entr(shares).sum(dim=-1).exp() * (total[:, 0] > 0)
+    effective, by_energy = entropy_rank(values), entropy_rank(values.square())
+    norms = torch.linalg.vector_norm(values, dim=-1)
     return [
-        {"rank": int(ranks[head]), "effective_rank": float(effective[head]), "norm": float(total[head, 0].sqrt())}
+        {
+            "rank": int(ranks[head]),
+            "effective_rank": float(effective[head]),
+            "energy_rank": float(by_energy[head]),
+            "norm": float(norms[head]),
+        }
         for head in range(values.shape[0])
     ]

@@ -34,7 +34,7 @@ class Alarms:
     """Thresholds. Collapse is judged on tokens of length one, so that a sink cannot hide or feign it."""
 
     relative_mu: float = THRESHOLDS.collapsed_relative_mu
-    effective_rank: float = THRESHOLDS.collapsed_effective_rank
+    energy_rank: float = THRESHOLDS.collapsed_energy_rank
     norm_ratio: float = THRESHOLDS.sink_norm_ratio
 
     def raised(self, values: Mapping[str, float]) -> dict[str, str]:
@@ -44,8 +44,8 @@ class Alarms:
             return {"nonfinite": "tokens are not finite"}
         if values["relative_mu"] < self.relative_mu:
             found["collapse"] = f"relative mu {values['relative_mu']:.3g} is below {self.relative_mu:g}"
-        elif values["effective_rank"] < self.effective_rank:
-            found["collapse"] = f"effective rank {values['effective_rank']:.3g} is below {self.effective_rank:g}"
+        elif values["energy_rank"] < self.energy_rank:
+            found["collapse"] = f"energy rank {values['energy_rank']:.3g} is below {self.energy_rank:g}"
         if values["norm_ratio"] > self.norm_ratio:
             found["sink"] = (
                 f"the longest token is {values['norm_ratio']:.3g} times the median"
@@ -76,7 +76,7 @@ def _bound(model: nn.Module, given: Sequence[Any]) -> Mapping[str, Any]:
         return {}
 
 
-MEASURES = ("relative_mu", "effective_rank", "mean_abs_cosine")
+MEASURES = ("relative_mu", "effective_rank", "energy_rank", "mean_abs_cosine")
 
 
 def sampled(tokens: Tensor | None, most: int, real: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -168,10 +168,11 @@ class RankMonitor:
             for batch in batches: ...
 
     A step is one forward pass of `model` in training mode, unless `step` says otherwise. Scalars are named
-    `prefix/block/measure`: `relative_mu`, `effective_rank` and `mean_abs_cosine` of the tokens scaled to length one,
-    `norm_ratio` (longest over median length) and `longest_token` (its place). Each alarm is a `RankWarning`, once per
-    block and kind. Nothing random is drawn and nothing is kept of the graph: the run is the run it would have been.
-    What cannot be measured (a batch of one token, a block that gives something else) is left out, with one warning.
+    `prefix/block/measure`: `relative_mu`, `effective_rank`, `energy_rank` and `mean_abs_cosine` of the tokens scaled
+    to length one, `norm_ratio` (longest over median length) and `longest_token` (its place). Each alarm is a
+    `RankWarning`, once per block and kind. Nothing random is drawn and nothing is kept of the graph:
+    the run is the run it would have been. What cannot be measured (a batch of one token, a block that gives something
+    else) is left out, with one warning.
     """
 
     def __init__(
