@@ -18,7 +18,7 @@ from rankfall.errors import RequestError
 from rankfall.masks import Mask
 from rankfall.measures.measures import measure
 from rankfall.models.assembly import Assembly, assemblies
-from rankfall.models.blocks import BlockStack, body_of, stacks_that_run
+from rankfall.models.blocks import BlockStack, as_tokens, body_of, stacks_that_run
 from rankfall.models.calling import Inputs
 from rankfall.models.depth.capture import Place, capture
 from rankfall.models.interface import Eager, Route, routed
@@ -330,7 +330,7 @@ def _traced(model: nn.Module, text: Mapping[str, Any], stack: BlockStack) -> tup
 
     def leave(_: nn.Module, tokens: Tensor | None) -> None:
         if tokens is not None:
-            left[:] = [tokens.clone()]
+            left[:] = [as_tokens(tokens, text.get("input_ids")).clone()]
 
     with recorded(model, blocks=stack.blocks, on_leave=leave):
         trace = traced(model, text)

@@ -31,16 +31,24 @@ def first_tokens(*values: Any) -> Tensor | None:
     return None
 
 
-def stream_tokens(*values: Any) -> Tensor | None:
-    """The tokens (b, n, d) that a block takes or gives. Images may run through blocks as grids (b, h, w, d), and all
-    of a batch as one row (n, d): a grid becomes a row of tokens, a row one text."""
-    found = first_tokens(*values)
-    if found is not None:
-        return found
+def stream_of(*values: Any) -> Tensor | None:
+    """What of a block's arguments or results is the token stream: the first floating tensor, as it is."""
     first = next((value for value in _leaves(values) if value.is_floating_point()), None)
-    if first is None or first.ndim not in (2, 4):
-        return None
-    return first.flatten(1, 2) if first.ndim == 4 else first[None]
+    return first if first is not None and first.ndim in (2, 3, 4) else first_tokens(*values)
+
+
+def as_tokens(stream: Tensor, ids: Tensor | None = None) -> Tensor:
+    """A stream as tokens (b, n, d). `ids` (b, n) tell several streams a token, which become one long vector each, from
+    images that run through blocks as grids (b, h, w, d), which become rows; (n, d) is one text."""
+    if stream.ndim == 2:
+        return stream[None]
+    if stream.ndim == 4:
+        if ids is not None and stream.shape[:2] == ids.shape:
+            return stream.flatten(2)
+        if ids is not None and stream.shape[1:3] == ids.shape:
+            return stream.movedim(0, 2).flatten(2)
+        return stream.flatten(1, 2)
+    return stream
 
 
 def _leaves(value: Any) -> Iterator[Tensor]:
@@ -122,9 +130,11 @@ def stacks_that_run(model: nn.Module, inputs: Mapping[str, Any]) -> list[BlockSt
     if len(stacks) == 1:
         return stacks
     entered: dict[int, Tensor | None] = {}
+    ids = inputs.get("input_ids")
 
     def entering(block: nn.Module, args: Any, kwargs: Any) -> None:
-        entered.setdefault(id(block), stream_tokens(args, kwargs))
+        stream = stream_of(args, kwargs)
+        entered.setdefault(id(block), None if stream is None else as_tokens(stream, ids))
 
     handles = [
         stack.blocks[0].register_forward_pre_hook(entering, with_kwargs=True) for stack in stacks if stack.blocks
@@ -136,7 +146,6 @@ def stacks_that_run(model: nn.Module, inputs: Mapping[str, Any]) -> list[BlockSt
         for handle in handles:
             handle.remove()
     ran = [stack for stack in stacks if entered.get(id(stack.blocks[0])) is not None]
-    ids = inputs.get("input_ids")
 
     def rank(stack: BlockStack) -> tuple[bool, int]:
         tokens = entered[id(stack.blocks[0])]

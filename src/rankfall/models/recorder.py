@@ -17,7 +17,7 @@ from typing import Any, Literal, final
 
 from torch import Tensor, nn
 
-from rankfall.models.blocks import first_tokens, is_linear, is_norm, stream_tokens
+from rankfall.models.blocks import first_tokens, is_linear, is_norm, stream_of
 from rankfall.models.fused import BypassWatch, WatchedSource, as_written
 from rankfall.models.interface import ALONE, Eager, at_interface, attention_modules, uses_interface
 
@@ -155,7 +155,7 @@ class Coverage:
 OnCall = Callable[[Call], None]
 OnRan = Callable[[Ran], None]
 OnBlock = Callable[[nn.Module, Tensor | None], None]
-"""Called with a block and its tokens (b, n, d); None where it takes or gives something else."""
+"""Called with a block and its stream, as `blocks.stream_of` finds it; None where it takes or gives something else."""
 
 
 @contextlib.contextmanager
@@ -355,8 +355,8 @@ def _kind(module: nn.Module, attention: Collection[int]) -> Kind:
 
 
 def _entering(tell: OnBlock) -> Callable[..., None]:
-    return lambda block, args, kwargs: tell(block, stream_tokens(args, kwargs))
+    return lambda block, args, kwargs: tell(block, stream_of(args, kwargs))
 
 
 def _leaving(tell: OnBlock) -> Callable[..., None]:
-    return lambda block, args, output: tell(block, stream_tokens(output))
+    return lambda block, args, output: tell(block, stream_of(output))

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from rankfall.errors import RequestError, require
 from rankfall.models.assembly import in_place, inner_tokens
-from rankfall.models.blocks import BlockStack, choose_stack, is_norm, is_tokens
+from rankfall.models.blocks import BlockStack, as_tokens, choose_stack, is_norm, is_tokens
 from rankfall.models.fused import as_written
 from rankfall.models.recorder import Ran, recorded
 
@@ -52,7 +52,7 @@ def capture(
 ) -> int:
     """Run the model once; `on_tokens` gets (b, n, d) tokens at every boundary. Gives the number of layers run."""
     chosen = stack if isinstance(stack, BlockStack) else choose_stack(model, stack)
-    watcher = _Watcher(on_tokens, chosen)
+    watcher = _Watcher(on_tokens, chosen, inputs.get("input_ids"))
     with (
         torch.inference_mode(),
         as_written(),
@@ -72,8 +72,9 @@ def capture(
 class _Watcher:
     """Counts blocks in the order of their calls. The newest output waits until it is known not to be the last."""
 
-    def __init__(self, on_tokens: OnTokens, stack: BlockStack) -> None:
+    def __init__(self, on_tokens: OnTokens, stack: BlockStack, ids: Tensor | None = None) -> None:
         self._on_tokens = on_tokens
+        self._ids = ids
         self._stack = stack
         self._entered: Tensor | None = None
         self._left: Tensor | None = None
@@ -112,7 +113,7 @@ class _Watcher:
                 self._first = None
 
     def _upright(self, tokens: Tensor) -> Tensor:
-        return tokens.transpose(0, 1) if self._turned and tokens.ndim == 3 else tokens
+        return tokens.transpose(0, 1) if self._turned and tokens.ndim == 3 else as_tokens(tokens, self._ids)
 
     def enter(self, block: nn.Module, tokens: Tensor | None) -> None:
         require(
@@ -168,7 +169,7 @@ class _Watcher:
                 remedy="name another stack, or give the inputs that this one needs",
             )
         if self._first is not None:
-            self._on_tokens(Place(0), self._first)
+            self._on_tokens(Place(0), self._upright(self._first))
         final = _final_tokens(output, self._stack)
         if final is None:
             final = self._normed
