@@ -147,6 +147,12 @@ def depth_reason(rows: Sequence[DepthRow]) -> Reason:
     return Reason("token rank", text, numbers)
 
 
+def stack_reason(name: str, rows: Sequence[DepthRow]) -> Reason:
+    """The same of another stack of blocks that ran."""
+    found = depth_reason(rows)
+    return Reason(f"token rank in {name}", found.text, found.numbers)
+
+
 def alikeness_reason(rows: Sequence[DepthRow]) -> Reason:
     """How alike the tokens are at the end."""
     unit = rows[-1].values["unit"]

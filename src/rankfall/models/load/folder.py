@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from rankfall.errors import RequestError, require
+from rankfall.models.blocks import body_of
 from rankfall.models.load.guards import (
     LIMITS,
     Limits,
@@ -204,8 +205,7 @@ def open_folder(
         settle(network, device, undo)
         tokenizer = library_tokenizer(stage) if has_tokenizer(stage) else None
     require_finite(network)
-    body = getattr(network, "base_model", network)
-    return LoadedModel(body.eval(), tokenizer, name, source, notes)
+    return LoadedModel(body_of(network).eval(), tokenizer, name, source, notes)
 
 
 def library_config(table: dict[str, Any], stage: Path) -> Any:
