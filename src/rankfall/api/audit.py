@@ -51,6 +51,8 @@ class AuditResult(Result, AuditFindings):
             f"{self.model.name}, {self.model.layers} layers, width {self.model.width}",
             verdict.headline,
             *(f"{reason.topic}: {reason.text}" for reason in verdict.reasons[1:]),
+            loss_line(self.text.loss, self.text.loss_reason),
+            *(f"note: {note}" for note in self.model.notes),
             *(f"missing, {part}: {why}" for part, why in self.missing.items()),
         ]
 
@@ -85,6 +87,8 @@ def audit(
     device: str = "cpu",
     allow_download: bool = False,
     load_seconds: float = 600.0,
+    revision: str | None = None,
+    adapter: str | Path | None = None,
     seed: int = 0,
     progress: Progress = silent,
     command: str | None = None,
@@ -96,8 +100,8 @@ def audit(
     of its forward pass. `text`: one text or several; a Path is
     read as a file; without it a text that ships with the package is read. `layers` limits what is measured to some
     layers and both ends, such as `[6, 12]` or `"1-5"`. `draws` is how often each control is drawn. `device` is `cpu`,
-    `cuda`, or `auto`: all GPUs, then the host's memory, then the disk. What cannot be done for this model is named in
-    `missing`.
+    `cuda`, or `auto`: all GPUs, then the host's memory, then the disk. `revision` is that of a hub id, `adapter` a
+    folder of low-rank updates to merge first. What cannot be done for this model is named in `missing`.
     """
     from rankfall.models.audit import audit as run
 
@@ -120,11 +124,18 @@ def audit(
         device=device,
         allow_download=allow_download,
         load_seconds=load_seconds,
+        revision=revision,
+        adapter=adapter,
         seed=seed,
         progress=progress,
         command=command,
     )
     return AuditResult(**vars(found))
+
+
+def loss_line(loss: float | None, reason: str | None) -> str:
+    """What the model's loss on the text was, in words."""
+    return f"loss on the text: none, {reason}" if loss is None else f"loss on the text: {loss:.2f} nats per token"
 
 
 def texts_of(text: str | Path | Sequence[str | Path] | None) -> list[str] | None:

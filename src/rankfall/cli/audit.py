@@ -27,7 +27,7 @@ def audit(
         list[str] | None,
         typer.Argument(
             metavar="MODEL...",
-            help=f"A folder of safetensors, a GGUF file, a hub id, or a name: {NAMES}. Several,"
+            help=f"A folder of safetensors, a GGUF file, a hub id (org/name@revision), or a name: {NAMES}. Several,"
             " 'runs/checkpoint-*' or 'org/name@{step1,step1000}' are a series (default: the first name).",
             autocompletion=NAMED_MODELS.complete,
         ),
@@ -75,6 +75,12 @@ def audit(
     load_seconds: Annotated[
         float, typer.Option("--load-seconds", help="Longest time that loading may take, in seconds.")
     ] = 600.0,
+    revision: Annotated[
+        str | None, typer.Option("--revision", help="Branch, tag or commit of a hub id, as in org/name@revision.")
+    ] = None,
+    adapter: Annotated[
+        Path | None, typer.Option("--adapter", help="Folder of a LoRA adapter to merge into the weights first.")
+    ] = None,
     seed: Annotated[int, typer.Option("--seed", help="Seed of the controls and the bootstrap.")] = 0,
     store: Annotated[
         Path | None, typer.Option("--store", help="Of a series: folder that keeps finished audits (default audits).")
@@ -110,7 +116,8 @@ def audit(
             got=" ".join(names)[:200],
             remedy="name one model, or leave it out for a series",
         )
-        _refuse_what_needs_a_run({"--fail-if": fail_if, "--text": text, "--out": out, "--layers": layers})
+        needs = {"--fail-if": fail_if, "--text": text, "--out": out, "--layers": layers}
+        _refuse_what_needs_a_run(needs | {"--revision": revision, "--adapter": adapter})
         _weights_only(model, json)
         return
     from rankfall.api.audit import audit as run
@@ -139,6 +146,8 @@ def audit(
                 "device": device,
                 "allow_download": allow_download,
                 "load_seconds": load_seconds,
+                "revision": revision,
+                "adapter": adapter,
                 "seed": seed,
             },
             conditions,
@@ -170,6 +179,8 @@ def audit(
             device=device,
             allow_download=allow_download,
             load_seconds=load_seconds,
+            revision=revision,
+            adapter=adapter,
             seed=seed,
             progress=progress,
             command=command(),
@@ -187,7 +198,7 @@ def _refuse_what_needs_a_run(options: dict[str, Any]) -> None:
     given = [name for name, value in options.items() if value]
     require(
         not given,
-        required="--weights-only without options about tokens, which only a run has",
+        required="--weights-only without options that only a run has",
         got=", ".join(given),
         remedy="leave out one or the other",
     )
@@ -222,6 +233,8 @@ def _weights_only(model: str, json: bool) -> None:
 
 
 def _show(record: dict[str, Any]) -> None:
+    from rankfall.api.audit import loss_line
+
     name = record["model"]["name"]
     table(f"{name}: tokens of length one, layer by layer; {_read(record['text'])}", _brief(record["depth"]), COLUMNS)
     if any(row["part"] != "before_final_norm" for row in record["inside"]):
@@ -232,6 +245,10 @@ def _show(record: dict[str, Any]) -> None:
     paper.print(verdict["headline"], style=f"bold {colour}", markup=False, highlight=False)
     for reason in verdict["reasons"][1:]:
         paper.print(f"  {reason['topic']}: {reason['text']}", markup=False, highlight=False)
+    text = record["text"]
+    paper.print(f"  {loss_line(text['loss'], text['loss_reason'])}", markup=False, highlight=False)
+    for note in record["model"]["notes"]:
+        paper.print(f"  note: {note}", style="yellow", markup=False, highlight=False)
     for part, why in record["missing"].items():
         paper.print(f"  missing, {part}: {why}", style="yellow", markup=False, highlight=False)
     for one in record["failed"]:

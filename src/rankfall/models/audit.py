@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from rankfall.errors import reason_of, require, require_count
+from rankfall.errors import RequestError, reason_of, require, require_count
 from rankfall.models import configuration as aliases
 from rankfall.models.ablation import QUICK, Ablation, ablate, single_texts
 from rankfall.models.blocks import BlockStack, body_of, choose_stack, find_stacks, stacks_that_run
@@ -24,6 +24,7 @@ from rankfall.models.load.folder import LoadedModel
 from rankfall.models.load.guards import LIMITS
 from rankfall.models.load.named import DEFAULT_NAME
 from rankfall.models.load.open import open_model
+from rankfall.models.loss import last_hidden, text_loss
 from rankfall.models.masks import MaskObserver, ObservedMask, observe_masks
 from rankfall.models.recorder import Coverage, recorded
 from rankfall.models.result import AuditFindings, ModelFacts, StackDepth, TextFacts
@@ -56,6 +57,8 @@ def audit(
     device: str = "cpu",
     allow_download: bool = False,
     load_seconds: float = LIMITS.seconds,
+    revision: str | None = None,
+    adapter: str | Path | None = None,
     seed: int = 0,
     progress: Progress = silent,
     command: str | None = None,
@@ -76,6 +79,7 @@ def audit(
         require_count("passages", passages)
     progress("opening the model", 0.0)
     options = {"dtype": dtype, "device": device, "allow_download": allow_download, "load_seconds": load_seconds}
+    options |= {"revision": revision, "adapter": adapter}
     loaded = _loaded(model, tokenizer, options)
     network = loaded.network
     missing: dict[str, str] = {}
@@ -83,10 +87,13 @@ def audit(
         given = _reading(loaded, texts, inputs, tokens, passages)
         progress("measuring tokens at every block", 0.1)
         first = given.calls[0]
-        chosen, others = _stacks(network, first, stack)
         wanted = None if layers is None else {0, *layers}
-        asked = {"layers": wanted, "inside": inside, "stack": chosen, "seed": seed}
-        depth, seen, coverage = _depth(network, given, asked, missing)
+        asked = {"layers": wanted, "inside": inside, "seed": seed}
+        with last_hidden(network) as hidden, running(loaded.name):
+            chosen, others = _stacks(network, first, stack)
+            depth, seen, coverage = _depth(network, given, {**asked, "stack": chosen}, missing)
+        loss = text_loss(loaded, given.batch, hidden)
+        hidden.tokens = None
         if layers is not None:
             _require_layers(layers, depth[-1].layer)
         beside: list[StackDepth] = []
@@ -117,11 +124,13 @@ def audit(
     more: list[Reason | None] = [stack_reason(one.name, one.boundaries) for one in beside]
     more += [heads_reason(found_heads), parts_reason([row.record() for row in parts.rows])]
     return AuditFindings(
-        model=_facts(loaded, boundaries[-1].layer, given.width),
+        model=_facts(loaded, boundaries[-1].layer, given.width, () if loss.warning is None else (loss.warning,)),
         text=TextFacts(
             len(given.real),
             () if given.batch is None else tuple(given.batch.lengths),
             any(one is not None for one in given.real),
+            loss.value,
+            loss.reason,
         ),
         depth=tuple(depth),
         masks=tuple(seen),
@@ -169,6 +178,21 @@ def _stacks(
     return ran[0], ran[1:]
 
 
+@contextlib.contextmanager
+def running(name: str) -> Iterator[None]:
+    """A model that fails inside its forward pass is refused in one line; our own refusals pass through."""
+    try:
+        yield
+    except RequestError:
+        raise
+    except Exception as error:
+        raise RequestError(
+            required=f"{name} to run on these inputs",
+            got=reason_of(error),
+            remedy="check that weights, tokenizer and inputs belong together, or pass inputs= from Python",
+        ) from error
+
+
 def _require_layers(layers: Collection[int], last: int) -> None:
     """The layers asked for must be there; what was measured has the embeddings and the last layer besides."""
     beyond = sorted(set(layers) - set(range(last + 1)))
@@ -185,7 +209,9 @@ def _loaded(model: Any, tokenizer: Any, options: Mapping[str, Any]) -> LoadedMod
         return model
     if isinstance(model, nn.Module):
         inner = unwrapped(model)
-        return LoadedModel(body_of(inner), tokenizer, type(inner).__name__, "a module in memory")
+        body = body_of(inner)
+        whole = None if body is inner else inner
+        return LoadedModel(body, tokenizer, type(inner).__name__, "a module in memory", whole=whole)
     return open_model(model, **options)
 
 
@@ -206,6 +232,7 @@ def _reading(
             loaded.tokenizer, [shipped_text()] if texts is None else texts, tokens=tokens, passages=passages
         )
         _require_positions(loaded.network, inputs)
+        _require_known_tokens(loaded.network, inputs)
     if of_library(loaded.network):
         return read_by_library(loaded.network, inputs, loaded.tokenizer)
     return read_by_module(loaded.network, inputs, loaded.tokenizer)
@@ -219,6 +246,23 @@ def _require_positions(network: nn.Module, batch: Batch) -> None:
         required=f"at most {most} tokens, the positions that this model has",
         got=longest,
         remedy=f"use --tokens {most}",
+    )
+
+
+def _require_known_tokens(network: Any, batch: Batch) -> None:
+    """A tokenizer with more tokens than the model has embeddings for belongs to another model."""
+    try:
+        table = network.get_input_embeddings()
+    except (AttributeError, NotImplementedError):
+        # Modules that are none of the library's, and models of two halves, which do not say which table is theirs.
+        return
+    rows = getattr(table, "num_embeddings", None)
+    largest = int(batch.ids.max())
+    require(
+        rows is None or largest < rows,
+        required=f"token ids below {rows:,}, the embeddings that this model has" if rows else "token ids",
+        got=largest,
+        remedy="the tokenizer belongs to another model; put the right one into the folder",
     )
 
 
@@ -284,8 +328,9 @@ def _noted(missing: dict[str, str], name: str) -> Iterator[None]:
         missing[name] = reason_of(error)
 
 
-def _facts(loaded: LoadedModel, layers: int, width: int | None) -> ModelFacts:
+def _facts(loaded: LoadedModel, layers: int, width: int | None, warnings: tuple[str, ...]) -> ModelFacts:
     config = getattr(loaded.network, "config", None)
     width = width or aliases.number(config, aliases.WIDTH) or 0
     kind = str(getattr(config, "model_type", type(loaded.network).__name__))
-    return ModelFacts(loaded.name, loaded.source, kind, loaded.parameters, layers, width, loaded.notes)
+    notes = (*loaded.notes, *warnings)
+    return ModelFacts(loaded.name, loaded.source, kind, loaded.parameters, layers, width, notes)

@@ -159,7 +159,9 @@ def stacks_that_run(model: nn.Module, inputs: Mapping[str, Any]) -> list[BlockSt
 def body_of(model: nn.Module) -> nn.Module:
     """The model without its head, where that takes the same inputs: what some classes call their base model is an
     inner part that does not."""
-    body: nn.Module = getattr(model, "base_model", model)
+    body = getattr(model, "base_model", model)
+    if not isinstance(body, nn.Module):
+        return model
     main = getattr(model, "main_input_name", None)
     return body if main is None or main in inspect.signature(body.forward).parameters else model
 

@@ -12,7 +12,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from rankfall.errors import require
-from rankfall.models.load.folder import INDEX, PICKLES, TOKENIZER_FILES, TOKENIZER_TABLES
+from rankfall.models.load.files import INDEX
+from rankfall.models.load.pickles import PICKLES
+from rankfall.models.load.tokenizer import TOKENIZER_FILES, TOKENIZER_TABLES
 
 NAMED = {"config.json", "adapter_config.json", INDEX, *TOKENIZER_FILES, *TOKENIZER_TABLES}
 WEIGHTS = (".safetensors", ".gguf", *PICKLES)

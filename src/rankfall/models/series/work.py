@@ -16,7 +16,8 @@ import rankfall
 from rankfall.catalogue import ENGINES, MEASURES
 from rankfall.errors import RequestError, reason_of
 from rankfall.models.audit import audit
-from rankfall.models.load.open import located
+from rankfall.models.load.adapter import is_adapter
+from rankfall.models.load.open import base_of, located
 from rankfall.models.series.fingerprint import files_of, fingerprint
 from rankfall.models.texts import shipped_text
 from rankfall.progress import Progress, part, silent
@@ -71,13 +72,20 @@ def identity_of(path: Path, settings: Mapping[str, Any], audits: Audits) -> dict
     read = [shipped_text()] if settings["texts"] is None else settings["texts"]
     texts = [hashlib.sha256(text.encode()).hexdigest() for text in read]
     return {
-        "model": fingerprint(files_of(path), audits.digest),
+        "model": [fingerprint(files_of(one), audits.digest) for one in _parts_of(path, settings.get("adapter"))],
         "settings": {**settings, "texts": texts, "device": str(settings["device"]).partition(":")[0]},
         "record": RECORD,
         "measures": list(MEASURES.names),
         "rankfall": rankfall.__version__,
         "transformers": version("transformers"),
     }
+
+
+def _parts_of(path: Path, adapter: str | None) -> list[Path]:
+    """Everything that the weights come from: the model, and an adapter with what it belongs to."""
+    if adapter is not None:
+        return [path, Path(adapter).expanduser()]
+    return [path, base_of(path, allow_download=False)] if path.is_dir() and is_adapter(path) else [path]
 
 
 def audit_job(order: str, progress: Progress = silent) -> str:
@@ -97,7 +105,8 @@ def audit_job(order: str, progress: Progress = silent) -> str:
 
 def _audited(name: str, options: Mapping[str, Any], audits: Audits, progress: Progress) -> dict[str, Any]:
     progress("looking at the files", 0.0)
-    path = located(name, allow_download=options.get("allow_download", False))
+    allow = bool(options.get("allow_download", False))
+    path = located(name, revision=options.get("revision"), allow_download=allow)
     identity = identity_of(path, settings_of(options), audits)
     id = audit_id(identity)
     with Claims(audits.claims_folder) as claims:
