@@ -183,13 +183,14 @@ def probe_site(layer: int, site: Site, elsewhere: Site, at_offset: Site | None, 
         rotary = _relative(moved.query, answers.query) > ROTATED
         normed = _norms_before_attention(replay, norms)
     output, note = _output_map(replay, site, here.value.shape[-1], here.query.shape[1])
+    shared = _repeated(here.key, here.value)
     return HeadMaps(
         layer=layer,
         name=site.name,
         source="probe",
         query=queries.query[1:].movedim(1, 0) / _own_scale(site),
-        key=here.key[1:].movedim(1, 0),
-        value=here.value[1:].movedim(1, 0),
+        key=here.key[1:, ::shared].movedim(1, 0),
+        value=here.value[1:, ::shared].movedim(1, 0),
         output=output,
         offset=offset if rotary else 0,
         rotary=rotary,
@@ -197,6 +198,18 @@ def probe_site(layer: int, site: Site, elsewhere: Site, at_offset: Site | None, 
         checks=checks,
         notes=(note,) if note else (),
     )
+
+
+def _repeated(key: Tensor, value: Tensor) -> int:
+    """How often a module itself repeats each head of its keys and values before attention gets them."""
+    heads = key.shape[1]
+    if value.shape[1] != heads:
+        return 1
+    for times in (times for times in range(heads, 1, -1) if heads % times == 0):
+        grouped = [part.unflatten(1, (-1, times)) for part in (key, value)]
+        if all(torch.equal(part, part[:, :, :1].expand_as(part)) for part in grouped):
+            return times
+    return 1
 
 
 def _maps(replay: Replay, width: int) -> tuple[_Answers, bool]:
