@@ -209,7 +209,7 @@ def test_training_flags_are_put_back_one_by_one() -> None:
     [
         ("rankfall.models.masks.allowed_pattern", "mask"),
         ("rankfall.models.audit.recorded", "mask"),
-        ("rankfall.models.audit.head_ranks", "heads"),
+        ("rankfall.models.audit.probe_heads", "heads"),
         ("rankfall.models.audit.run_controls", "controls"),
         ("rankfall.models.audit.ablate", "ablation"),
     ],
@@ -254,13 +254,16 @@ def test_inputs_that_are_not_tokens() -> None:
     model = small_model("vit", image_size=16, patch_size=4)
     result = audit(model, inputs={"pixel_values": torch.randn(2, 3, 16, 16)}, ablation=False)
     assert [row.layer for row in result.boundaries] == [0, 1, 2, 3]
-    assert "nothing to shuffle" in result.missing["controls"]
+    names = ["random_weights", "shuffled_inputs", "random_inputs"]
+    assert [(one.name, one.draw) for one in result.controls] == [(name, draw) for draw in range(3) for name in names]
+    layers = [[row.layer for row in one.rows if row.part == "boundary"] for one in result.controls]
+    assert layers == [[0, 1, 2, 3]] * 3 + [[0, 2, 3]] * 6
 
 
 def test_a_model_that_bypasses_the_interface_says_what_is_missing() -> None:
     result = audit(small_model("bloom", n_layer=3, n_head=4), inputs=torch.randint(4, 60, (1, 12)), controls=False)
     assert "only at their softmax" in result.missing["attention"]
-    assert "ablation" in result.missing
+    assert {row.layer for row in result.ablation} == {0, 1, 2, 3}
     assert len(result.boundaries) == 4
 
 

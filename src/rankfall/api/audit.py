@@ -80,7 +80,7 @@ def audit(
     tokens: int = 128,
     passages: int | None = None,
     tokenizer: Any | None = None,
-    inputs: Mapping[str, Any] | Tensor | None = None,
+    inputs: Mapping[str, Any] | Tensor | Sequence[Any] | None = None,
     layers: str | Collection[int] | None = None,
     stack: str | None = None,
     inside: bool = False,
@@ -101,8 +101,9 @@ def audit(
 ) -> AuditResult:
     """Measure token rank and head rank of a real model, and say what it means.
 
-    `model` is a short name, a folder, a GGUF file, a hub id, or a module in memory, which needs a `tokenizer`, or
-    `inputs`: token ids (b, n) or the keyword arguments of its forward pass. `text`: one text or several; a Path is
+    `model` is a short name, a folder, a GGUF file, a hub id, or any module in memory, which needs a `tokenizer`, or
+    `inputs`: token ids (n,) or (b, n), vectors (b, n, d), a list of texts of unequal length, or the keyword arguments
+    of its forward pass. `text`: one text or several; a Path is
     read as a file; without it a text that ships with the package is read. `layers` limits what is measured to some
     layers and both ends, such as `[6, 12]` or `"1-5"`. `draws` is how often each control is drawn. `device` is `cpu`,
     `cuda`, or `auto`: all GPUs, then the host's memory, then the disk. `revision` is that of a hub id, `adapter` a

@@ -46,9 +46,28 @@ class TextFacts:
     loss_reason: str | None = None
 
 
+@final
+@dataclass(frozen=True)
+class StackDepth:
+    """Token rank by depth of another stack of blocks that ran: a decoder beside its encoder, a tower of images."""
+
+    name: str
+    rows: tuple[DepthRow, ...]
+
+    @property
+    def boundaries(self) -> list[DepthRow]:
+        """The rows at the ends of blocks."""
+        return [row for row in self.rows if row.part == "boundary"]
+
+    def record(self) -> dict[str, Any]:
+        """The stack as `--json` prints it."""
+        return {"name": self.name, "depth": [row.record() for row in self.boundaries]}
+
+
 @dataclass(frozen=True)
 class AuditFindings:
-    """`depth` holds one row per place; `missing` says, by part of the audit, why it is not there."""
+    """`depth` holds one row per place of the blocks named `stack`; `other_stacks` those of other blocks that ran;
+    `missing` says, by part of the audit, why it is not there."""
 
     model: ModelFacts
     text: TextFacts
@@ -64,6 +83,8 @@ class AuditFindings:
     measured_rate: float | None = None
     random_heads: tuple[HeadRecord, ...] = ()
     ablation_check: ReplayCheck | None = None
+    stack: str = ""
+    other_stacks: tuple[StackDepth, ...] = ()
 
     @property
     def boundaries(self) -> list[DepthRow]:
@@ -83,7 +104,9 @@ class AuditFindings:
         return {
             "model": asdict(self.model),
             "text": asdict(self.text),
+            "stack": self.stack,
             "depth": [row.record() for row in self.boundaries],
+            "other_stacks": [one.record() for one in self.other_stacks],
             "inside": [row.record() for row in self.depth if row.part != "boundary"],
             "heads": [head.record() for head in self.heads],
             "random_heads": by_layer(self.random_heads),
@@ -104,6 +127,7 @@ class AuditFindings:
 
         made = {
             "depth": [line for row in self.depth for line in _lines(row, "model")],
+            "other_stacks": [line for one in self.other_stacks for row in one.rows for line in _lines(row, one.name)],
             "per_text": [
                 {"layer": row.layer, "part": row.part, "text": one.text, "view": view, **one.values[view]}
                 for row in self.depth
