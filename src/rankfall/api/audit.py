@@ -48,7 +48,7 @@ class AuditResult(Result, AuditFindings):
     def _lines(self) -> list[str]:
         verdict = self.verdict
         return [
-            f"{self.model.name}, {self.model.layers} layers, width {self.model.width}",
+            f"{self.model.name}, {self.model.layers} layers of {self.stack}, width {self.model.width}",
             verdict.headline,
             *(f"{reason.topic}: {reason.text}" for reason in verdict.reasons[1:]),
             *(f"missing, {part}: {why}" for part, why in self.missing.items()),

@@ -149,7 +149,9 @@ def ablate(
                 progress(f"text {number + 1} of {len(texts)}", (number + layer / len(steps)) / len(texts))
         except RequestError as refusal:
             return Ablation((), refusal=str(refusal))
-        rows += [_row(tokens, number, layer) for layer, tokens in enumerate([*(step.block.stream for step in steps), end])]
+        rows += [
+            _row(tokens, number, layer) for layer, tokens in enumerate([*(step.block.stream for step in steps), end])
+        ]
         kinds = tuple(step.block.kind for step in steps)
     return Ablation(tuple(rows), kinds, worst)
 
@@ -344,7 +346,9 @@ def _steps(trace: Trace, stack: BlockStack) -> list[AblatedBlock]:
             remedy="only what is seen can be replayed",
         )
     # A module may normalise several times in one run: one run is one step.
-    runs = [site for last, site in zip([None, *sites], sites, strict=False) if last is None or not _one_run(last, site)]
+    runs = [
+        site for last, site in zip([None, *sites], sites, strict=False) if last is None or not _one_run(last, site)
+    ]
     return [AblatedBlock(site, block_around(site)) for site in runs]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rankfall.errors import RequestError, reason_of, require, require_count
+from rankfall.errors import reason_of, require, require_count
 from rankfall.models import configuration as aliases
 from rankfall.models.ablation import Ablation, AblationRow, ablate, single_texts
 from rankfall.models.blocks import BlockStack, body_of, choose_stack, find_stacks, stacks_that_run
@@ -105,8 +105,11 @@ def audit(
             parts = _ablation(network, given, chosen, missing, progress)
         progress("judging", 0.98)
     boundaries = [row for row in depth if row.part == "boundary"]
-    more = [stack_reason(one.name, one.boundaries) for one in beside]
-    more += [heads_reason(found_heads), parts_reason([row.record() for row in parts])]
+    more = [
+        *(stack_reason(one.name, one.boundaries) for one in beside),
+        heads_reason(found_heads),
+        parts_reason([row.record() for row in parts]),
+    ]
     return AuditFindings(
         model=_facts(loaded, boundaries[-1].layer),
         text=TextFacts(

@@ -62,7 +62,7 @@ def run_controls(network: nn.Module, given: Given, *, seed: int = 0) -> tuple[Co
     random tokens, or numbers, for a model of images or sound."""
     made = [_random_weights(network, given, seed)]
     for name, meaning, change in (
-        _token_changes(network, given.batch, seed) if given.batch is not None else _number_changes(seed)
+        token_changes(network, given.batch, seed) if given.batch is not None else _number_changes(seed)
     ):
         try:
             made.append(_measured(name, meaning, network, change(given), seed))
@@ -74,8 +74,10 @@ def run_controls(network: nn.Module, given: Given, *, seed: int = 0) -> tuple[Co
 Change = Callable[[Given], Given]
 
 
-def _token_changes(network: nn.Module, batch: Batch, seed: int) -> Iterator[tuple[str, str, Change]]:
-    held = torch.isin(batch.ids, torch.tensor(sorted(placeholders(getattr(network, "config", None))), dtype=torch.long))
+def token_changes(network: nn.Module, batch: Batch, seed: int) -> Iterator[tuple[str, str, Change]]:
+    """Name, meaning and way of each control of a text."""
+    fixed = torch.tensor(sorted(placeholders(getattr(network, "config", None))), dtype=torch.long)
+    held = torch.isin(batch.ids, fixed)
     # Where an image or a sound goes into a text stays where it is.
     batch = replace(batch, special=batch.special | held)
     yield "shuffled_tokens", "the same tokens in random order", lambda given: given.with_ids(shuffled(batch, seed))
@@ -89,8 +91,7 @@ def _token_changes(network: nn.Module, batch: Batch, seed: int) -> Iterator[tupl
                 remedy="leave this control out",
             )
         made = with_random_tokens(batch, vocabulary, seed)
-        wrong = torch.isin(made.ids, torch.tensor(sorted(placeholders(getattr(network, "config", None))), dtype=torch.long))
-        return given.with_ids(replace(made, ids=torch.where(wrong, batch.ids, made.ids)))
+        return given.with_ids(replace(made, ids=torch.where(torch.isin(made.ids, fixed), batch.ids, made.ids)))
 
     yield "random_tokens", "tokens drawn uniformly from the vocabulary", drawn
 
@@ -108,7 +109,11 @@ def placeholders(config: Any) -> set[int]:
 
 
 def _number_changes(seed: int) -> Iterator[tuple[str, str, Change]]:
-    yield "shuffled_inputs", "the same numbers of each input in random order", lambda given: _changed(given, _mixed, seed)
+    yield (
+        "shuffled_inputs",
+        "the same numbers of each input in random order",
+        lambda given: _changed(given, _mixed, seed),
+    )
     normal = "inputs drawn from a normal distribution with their mean and deviation"
     yield "random_inputs", normal, lambda given: _changed(given, _drawn, seed)
 

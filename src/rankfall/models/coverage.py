@@ -131,7 +131,9 @@ def graded(found: AuditFindings) -> dict[str, tuple[Grade, str]]:
     stacks = [why for part, why in missing.items() if part.startswith("depth of ")]
     seen = found.coverage
     unnamed = [one for one in found.masks if one.name is None]
-    unseen = missing.get("mask") or (seen.reason if seen is None or seen.missed or not found.masks else "")
+    unseen = missing.get("mask", "")
+    if seen is not None and (seen.missed or not found.masks):
+        unseen = unseen or seen.reason
     unnamed_reason = f"{len(unnamed)} of {len(found.masks)} calls: {unnamed[0].reason}" if unnamed else ""
     controls = [why for part, why in missing.items() if part.startswith("control")]
     return {
