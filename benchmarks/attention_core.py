@@ -6,7 +6,7 @@ import torch
 
 from benchmarks._harness import report, seconds
 from rankfall.masks import Window
-from rankfall.measures.measures import measure
+from rankfall.measures.measures import measure, spectral_slope
 from rankfall.mechanism.attend import attend
 
 WIDTH, RANK = 16, 32
@@ -69,6 +69,7 @@ def _plainly(sample: torch.Tensor) -> dict[str, torch.Tensor]:
         "effective_rank": torch.special.entr(values / values.sum()).sum().exp(),
         "energy_rank": torch.special.entr(share).sum().exp(),
         "first_direction_share": share[0],
+        "alpha": spectral_slope(values),
         "stable_rank": values.square().sum() / values[0] ** 2,
         "participation_ratio": 1 / share.square().sum(),
         "mean_abs_cosine": (cosines.sum() - n) / (n * (n - 1)),

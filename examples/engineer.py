@@ -24,7 +24,8 @@ def _(mo):
 
     ## Head size and head count
     A model of width 768 with twelve layers. Every row costs what the usual twelve heads of rank 64 cost, in attention
-    weights or in FLOPs; the floor is the error below which no such layer can find the nearer of two points.
+    weights or in FLOPs. The trained error is that of small models on fresh data in matches of 64 directions; the
+    bound is one that no bare layer of these heads goes below when it looks for the nearer of two points.
     """)
     return
 
@@ -40,15 +41,24 @@ def _(mo, rankfall):
             "costs the same in": ", ".join(row["equal"]),
             "FLOPs over usual": round(row["flops_over_reference"], 3),
             "KV cache, MiB": row["kv_cache_bytes"] / 2**20,
-            "error floor": round(row["mse_lower_bound"], 4),
+            "trained error": round(row["trained_error"], 3),
+            "bound with skip": round(row["mse_lower_bound_with_skip"], 4),
         }
         for row in rows
     ]
     for _row in head_choices:
         print(_row)
+    advice = planned.recommendation
+    print("recommended:", advice["words"], "because", advice["reason"])
     picture = planned.plot()
-    mo.vstack([mo.ui.table(head_choices, selection=None), picture])
-    return head_choices, picture, rows
+    mo.vstack(
+        [
+            mo.ui.table(head_choices, selection=None),
+            mo.md(f"Recommended: **{advice['words']}**, because {advice['reason']}."),
+            picture,
+        ]
+    )
+    return advice, head_choices, picture, rows
 
 
 @app.cell
@@ -79,15 +89,45 @@ def _(mo, rankfall):
         "residual, norm before": {"norm": "layer", "placement": "pre", "residual": 1.0},
     }
     masks = ["complete", "causal", "window:4", "causal-window:4"]
-    survivors = []
+    survivors, collapses = [], {}
     for _name, _settings in treatments.items():
-        _first = rankfall.simulate(masks, tokens=64, width=32, layers=48, thin=48, **_settings)
+        _first = rankfall.simulate(masks, tokens=64, width=32, layers=48, thin=4, **_settings)
         _ranks = {one.mask: round(one.layers[-1]["energy_rank"], 2) for one in (_first, *_first.others)}
+        collapses[_name] = _first
         survivors.append({"between layers": _name, **_ranks})
     for _row in survivors:
         print(_row)
-    mo.ui.table(survivors, selection=None)
-    return (survivors,)
+    bare = collapses["attention alone"].plot()
+    mo.vstack([mo.ui.table(survivors, selection=None), bare])
+    return bare, survivors
+
+
+@app.cell
+def _(mo):
+    mo.md("""
+    ## A model as it is
+    An audit of a small random encoder, in memory: what its tokens and its heads do. `rankfall.audit("minilm")`, or
+    the name of a folder or of a model on the hub, audits a trained one in the same way.
+    """)
+    return
+
+
+@app.cell
+def _(mo, rankfall):
+    import torch
+    from transformers import BertConfig, BertModel
+
+    torch.manual_seed(0)
+    small = BertConfig(
+        vocab_size=200, hidden_size=48, num_hidden_layers=3, num_attention_heads=4, intermediate_size=96
+    )
+    audited = rankfall.audit(
+        BertModel(small).eval(), inputs=torch.randint(0, 200, (2, 32)), controls=False, ablate=False
+    )
+    print(audited)
+    audit_picture = audited.plot()
+    mo.vstack([mo.md(f"```\n{audited}\n```"), audit_picture])
+    return audit_picture, audited
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ def _():
     import marimo as mo
     import torch
 
+    from rankfall.drawing.canvas import canvas
     from rankfall.drawing.collapse import curve_of, draw_collapse
     from rankfall.dynamics.experiment import Experiment, run
     from rankfall.dynamics.weights import WeightRecipe
@@ -32,6 +33,7 @@ def _():
         Mask,
         MaskSchedule,
         WeightRecipe,
+        canvas,
         curve_of,
         dataclass,
         draw_collapse,
@@ -120,14 +122,15 @@ def _(collapse, curve_of, draw_collapse, mo, reports):
 def _(mo):
     mo.md("""
     ## What heads of rank 1 can do
-    Three numbers for the same heads: what no weights can beat, what random heads are predicted to reach, and what
+    Three numbers for the same heads: what no weights of one bare layer can beat, what random heads are
+    predicted to reach, and what
     they reach when fitted exactly.
     """)
     return
 
 
 @app.cell
-def _(HeadClass, draw_heads, fit, mo, mse_floor, predicted_error):
+def _(HeadClass, canvas, draw_heads, fit, mo, mse_floor, predicted_error):
     head_rank = []
     for _heads in (16, 64, 256):
         _queries, _keys = draw_heads("independent", dim=16, heads=_heads)
@@ -141,8 +144,13 @@ def _(HeadClass, draw_heads, fit, mo, mse_floor, predicted_error):
         )
     for _row in head_rank:
         print(_row)
-    mo.ui.table(head_rank, selection=None)
-    return (head_rank,)
+    heads_picture, _axes = canvas()
+    for _name in ("floor of any weights", "random heads, predicted", "random heads, fitted"):
+        _axes[0, 0].plot([row["heads"] for row in head_rank], [row[_name] for row in head_rank], "o-", label=_name)
+    _axes[0, 0].set(xscale="log", xlabel="heads of rank 1", ylabel="squared error", ylim=(0, None))
+    _axes[0, 0].legend()
+    mo.vstack([mo.ui.table(head_rank, selection=None), heads_picture])
+    return head_rank, heads_picture
 
 
 if __name__ == "__main__":

@@ -118,13 +118,15 @@ stored.plot("error.png")""",
         "reproduce": """\
 reproduced = rankfall.reproduce("wu/fig1", scale="smoke")""",
         "ReproductionResult": """\
-print(reproduced.agrees, reproduced.figures[0]["points"][:1])
+print(reproduced.holds, reproduced.figures[0]["points"][:1])
 reproduced.plot("two-tokens.png")""",
     },
     "Measure tokens": {
         "measure": """\
 x = torch.randn(32, 16, dtype=torch.float64)  # or an array; a batch of matrices gives a batch of numbers
 print(rankfall.measure(x), rankfall.measure(x, ["mu", "rank"]))""",
+        "rankme": """\
+print(rankfall.rankme([x, 2 * x]))  # the vectors of several texts, together""",
         **{name: f"print(rankfall.{name}(x))" for name in rankfall._MEASURES},
     },
     "Attention": {

@@ -289,7 +289,7 @@ def test_a_new_mask_norm_and_measure_are_simulated(printed: dict[str, Any]) -> N
 
 def test_a_new_figure_is_reproduced(printed: dict[str, Any]) -> None:
     (figure,) = printed["reproduce"]["figures"]
-    assert (figure["id"], figure["agrees"]) == ("rankfall/radius-of-windows", True)
+    assert (figure["id"], figure["holds"]) == ("rankfall/radius-of-windows", True)
 
 
 def test_a_new_verb_is_called(printed: dict[str, Any]) -> None:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from rankfall.errors import RequestError as RequestError
     from rankfall.measures.measures import Measure
     from rankfall.measures.measures import measure as measure
+    from rankfall.measures.measures import rankme as rankme
     from rankfall.mechanism.heads import Heads as Heads
     from rankfall.models.monitor.callbacks import lightning_callback as lightning_callback
     from rankfall.models.monitor.callbacks import trainer_callback as trainer_callback
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     effective_rank: Measure
     energy_rank: Measure
     first_direction_share: Measure
+    alpha: Measure
     mu: Measure
     relative_mu: Measure
     rank: Measure
@@ -73,7 +75,7 @@ _PLACES = {
     "rankfall.api.sweep": ("sweep", "SweepResult"),
     "rankfall.api.runs": ("runs", "RunsResult"),
     "rankfall.api.reproduce": ("reproduce", "ReproductionResult"),
-    "rankfall.measures.measures": ("measure",),
+    "rankfall.measures.measures": ("measure", "rankme"),
     "rankfall.api.attention": ("attention",),
     "rankfall.mechanism.heads": ("Heads",),
     "rankfall.models.monitor.monitor": ("RankMonitor", "RankWarning"),
@@ -86,6 +88,7 @@ _MEASURES = (
     "effective_rank",
     "energy_rank",
     "first_direction_share",
+    "alpha",
     "mu",
     "relative_mu",
     "rank",

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rankfall.models.heads.weights import WeightLayout
     from rankfall.models.load.named import NamedModel
     from rankfall.norms import Norm
+    from rankfall.planning.evidence import Evidence
     from rankfall.tasks.base import Task
     from rankfall.theory.random_features.kernel import KeyDesign
     from rankfall.training.engines.base import Engine
@@ -66,6 +67,7 @@ MEASURES: Registry[Measure] = Registry(
         "effective_rank": "rankfall.measures.measures:EFFECTIVE_RANK",
         "energy_rank": "rankfall.measures.measures:ENERGY_RANK",
         "first_direction_share": "rankfall.measures.measures:FIRST_DIRECTION_SHARE",
+        "alpha": "rankfall.measures.measures:ALPHA",
         "stable_rank": "rankfall.measures.measures:STABLE_RANK",
         "participation_ratio": "rankfall.measures.measures:PARTICIPATION_RATIO",
         "mean_abs_cosine": "rankfall.measures.measures:MEAN_ABS_COSINE",
@@ -169,6 +171,14 @@ LAYOUTS: Registry[WeightLayout] = Registry(
         "falcon": "rankfall.models.heads.weights:FALCON",
     },
     example="llama",
+)
+
+EVIDENCE: Registry[Evidence] = Registry(
+    "source of evidence",
+    {
+        "trained_error": "rankfall.planning.evidence:FARTHEST",
+    },
+    example="trained_error",
 )
 
 NAMED_MODELS: Registry[NamedModel] = Registry(

@@ -32,11 +32,16 @@ def provenance(command: str | None = None) -> dict[str, object]:
 
 @cache
 def commit() -> str | None:
-    """What `RANKFALL_COMMIT` says, else the checkout's commit, with `+dirty` when files differ from it, or None."""
+    """What `RANKFALL_COMMIT` says, else the checkout's commit, with `+dirty` when files differ from it, or None.
+
+    Installed into an environment that lies inside somebody's repository, this package is no part of it: a commit
+    counts only where git tracks this very file.
+    """
     if named := os.environ.get("RANKFALL_COMMIT"):
         return named
     here = Path(__file__).resolve().parent
     try:
+        _git(here, "ls-files", "--error-unmatch", Path(__file__).name)
         name = _git(here, "rev-parse", "--short=12", "HEAD")
         dirty = _git(here, "status", "--porcelain", "--untracked-files=no")
     except (OSError, subprocess.SubprocessError):

@@ -18,11 +18,11 @@ import rankfall
 
 ROOT = Path(rankfall.__file__).parents[2]
 FUNCTIONS = (
-    "audit compare coverage simulate equilibrium bounds plan survey sweep runs reproduce measure attention "
+    "audit compare coverage simulate equilibrium bounds plan survey sweep runs reproduce measure rankme attention "
     "trainer_callback lightning_callback"
 )
 MEASURES = (
-    "effective_rank energy_rank first_direction_share mu relative_mu rank stable_rank participation_ratio "
+    "effective_rank energy_rank first_direction_share alpha mu relative_mu rank stable_rank participation_ratio "
     "mean_abs_cosine min_singular_value max_singular_value rank_one_residual largest_token_share"
 )
 CLASSES = (

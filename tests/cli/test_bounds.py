@@ -48,6 +48,18 @@ def test_options_change_the_bound(capsys) -> None:
     assert many > plain
 
 
+def test_a_bound_is_never_called_an_error(capsys) -> None:
+    """At H = 0 the bound is .18 with a skip connection, where a layer without heads errs by almost 1."""
+    _, out, _ = call(capsys, "--dim", "64", "--rank", "8", "--heads", "8", "--skip")
+    text = " ".join(out.split())
+    assert "the bound at H = 0: 0.179" in text
+    assert "a layer without heads has a larger error" in text
+    for words in ("one bare attention layer", "output is read linearly", "query is not among the keys"):
+        assert words in text
+    assert "bottleneck" not in text
+    assert "useful head" not in text
+
+
 def test_vacuous_is_said(capsys) -> None:
     assert result(capsys, "--dim", "8", "--rank", "8", "--heads", "1")["vacuous"] is True
     status, out, _ = call(capsys, "--dim", "8", "--rank", "7", "--heads", "9")
@@ -80,6 +92,8 @@ def test_every_rank_drawn(capsys, tmp_path: Path) -> None:
     picture = tmp_path / "floors.svg"
     printed = result(capsys, "--dim", "12", "--plot", str(picture))
     assert [row["rank"] for row in printed["ranks"]] == list(range(1, 12))
+    assert any("rank at most the rank of the row" in line for line in printed["hypotheses"])
+    assert not any("rank at most 1," in line for line in printed["hypotheses"])
     assert picture.stat().st_size > 10_000
     status, out, _ = call(capsys, "--dim", "12", "--rank", "3", "--heads", "4", "--plot", str(tmp_path / "one.png"))
     assert status == 0

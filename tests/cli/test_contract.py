@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -10,12 +11,14 @@ import sys
 
 import pytest
 import torch
+from rich.console import Console
 
 import rankfall
 from rankfall.api.result import plain
 from rankfall.catalogue import VERBS
+from rankfall.cli import output
 from rankfall.cli.main import run
-from rankfall.cli.output import cell, emit
+from rankfall.cli.output import cell, emit, table
 from rankfall.cli.reproduce import _readable
 
 
@@ -102,6 +105,33 @@ def test_cells_are_readable() -> None:
         "x",
     ]
     assert plain({1, 2}) in ([1, 2], [2, 1])
+
+
+WIDE = [{"name": "a", **{f"number_{k}": 0.123456 + k for k in range(12)}, "note": "words that may wrap " * 3}]
+
+
+def test_a_table_in_a_pipe_is_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    table("wide", WIDE)
+    line = next(line for line in capsys.readouterr().out.splitlines() if " a " in line)
+    assert len(line) > 160
+    assert all(f"{0.123456 + k:.6g}" in line for k in range(12))
+    assert line.count("words that may wrap") == 3
+
+
+def test_a_table_on_a_terminal_drops_columns_and_breaks_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = io.StringIO()
+    monkeypatch.setattr(output, "paper", Console(file=seen, force_terminal=True, width=80, color_system=None))
+    table("wide", WIDE)
+    text = seen.getvalue()
+    assert max(map(len, text.splitlines())) <= 80
+    assert "0.123456" in text
+    assert "…" not in text
+    dropped = " ".join(text.split()).partition("Not shown for lack of width: ")[2]
+    shown = [k for k in range(12) if f"{0.123456 + k:.6g}" in text]
+    assert shown == list(range(len(shown)))
+    assert 4 < len(shown) < 12
+    assert all(f"number {k}" in dropped for k in range(12) if k not in shown)
+    assert "--json has all" in dropped
 
 
 def test_points_without_published_values_have_no_empty_columns() -> None:

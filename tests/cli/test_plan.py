@@ -38,10 +38,11 @@ def test_the_issue_example_without_time(capsys: pytest.CaptureFixture[str]) -> N
     assert found["schema"] == 2
     assert all(set(row) >= CONTRACT for row in rows)
     assert (rows[0]["heads"], rows[0]["rank"], rows[0]["equal"]) == (12, 64, ["reference", "parameters", "flops"])
-    assert {row["rank"] for row in rows} == {12, 24, 48, 64, 96, 128, 192, 384, 768}
-    assert {row["parameters"] for row in rows} == {12 * (4 * 768**2 + 8 * 768**2)}
+    assert {row["rank"] for row in rows} == {12, 24, 32, 48, 64, 96, 128, 192, 384, 768}
+    assert {row["parameters"] for row in rows} == {12 * (4 * 768**2 + 3 * 768 * 2688)}, "gated, 3.5 d units"
     assert all(row["step_seconds"] is None for row in rows)
-    assert found["implications"].count(". ") == 1
+    assert "a bound, not an error" in found["implications"]
+    assert "does not separate these rows" in found["bound"]
     for row in rows:
         assert row["mse_lower_bound"] == mse_floor(HeadClass(768, row["rank"]), row["heads"]).mse
         assert row["mse_lower_bound_with_skip"] <= row["mse_lower_bound"]
@@ -69,7 +70,7 @@ def test_times_are_measured(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
 
 
 def test_shared_key_value_heads_split_the_two_families(capsys: pytest.CaptureFixture[str]) -> None:
-    found = planned(capsys, "--dim", "768", "--kv-heads", "4", "--no-time")
+    found = planned(capsys, "--dim", "768", "--kv-heads", "4", "--feed-forward", "plain", "--no-time")
     rows = found["candidates"]
     assert {row["kv_heads"] for row in rows} == {4}
     assert ["flops"] in [row["equal"] for row in rows]
@@ -102,12 +103,72 @@ def test_trained_runs_add_their_error(capsys: pytest.CaptureFixture[str], tmp_pa
     assert "0.7100" in out
 
 
-def test_table_and_two_sentences(capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_and_words(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = call(capsys, "--dim", "64", "--no-time", "--heads", "4")
     text = " ".join(out.split())
     assert status == 0
-    assert "usual" in text
-    assert "It says nothing about depth" in text
+    for words in ("Recommended: 4 heads of rank 16", "because", "would change it", "assumed: a match compares 16"):
+        assert words in text
+    assert "bottleneck" not in text
+    assert "The floor is a bound, not an error" in text
+
+
+LLAMA = ("--dim", "4096", "--layers", "32", "--context", "8192", "--heads", "32", "--kv-heads", "8", "--no-time")
+GEMMA = (
+    *("--dim", "1152", "--layers", "26", "--context", "32768", "--heads", "4", "--head-size", "256"),
+    *("--kv-heads", "1", "--hidden", "6912", "--window", "512", "--windowed-layers", "22", "--no-time"),
+)
+DEEPSEEK = (
+    *("--dim", "7168", "--layers", "61", "--context", "4096", "--heads", "128", "--head-size", "192"),
+    *("--value-rank", "128", "--latent", "512", "--latent-rope", "64", "--query-latent", "1536"),
+    *("--hidden", "18432", "--no-time"),
+)
+
+
+def test_real_models_are_counted_right(capsys: pytest.CaptureFixture[str]) -> None:
+    """Known sizes: Llama-3-8B without its 1.05e9 embeddings, Gemma-3-1B, DeepSeek-V3's active weights."""
+    llama = planned(capsys, *LLAMA)["candidates"][0]
+    assert llama["parameters"] - llama["attention_parameters"] == 32 * 3 * 4096 * 14336
+    assert llama["parameters"] == pytest.approx(8.03e9 - 1.05e9, rel=2e-3)
+    assert llama["kv_cache_bytes"] == 32 * 8192 * 8 * 256 * 2
+    gemma = planned(capsys, *GEMMA)["candidates"][0]
+    assert gemma["kv_cache_bytes"] == (4 * 32768 + 22 * 512) * 512 * 2
+    assert gemma["parameters"] == 26 * (1152 * 5 * 512 + 3 * 1152 * 6912)
+    deepseek = planned(capsys, *DEEPSEEK)["candidates"][0]
+    assert deepseek["kv_cache_bytes"] == 61 * 4096 * 576 * 2
+    assert deepseek["parameters"] == pytest.approx(37e9 - 2 * 129280 * 7168, rel=0.02)
+
+
+@pytest.mark.parametrize("shape", [LLAMA, GEMMA, DEEPSEEK], ids=["llama", "gemma", "deepseek"])
+def test_low_ranks_that_look_free_are_not_recommended(shape: tuple[str, ...], capsys) -> None:
+    """The bound separates nothing at low rank and small caches; what was trained does."""
+    found = planned(capsys, *shape)
+    usual, advice = found["candidates"][0], found["recommendation"]
+    assert (advice["heads"], advice["rank"]) == (usual["heads"], usual["rank"])
+    assert advice["usual"]
+    low = [row for row in found["candidates"] if row["rank"] <= usual["rank"] / 2]
+    assert any(not row["bound_separates"] for row in low)
+    assert all(row["trained_error_low"] > usual["trained_error_high"] for row in low)
+    assert "more heads do not make up for it" in advice["reason"]
+    assert advice["caveats"], "far from 64 directions: must be said"
+
+
+def test_more_directions_change_the_recommendation(capsys: pytest.CaptureFixture[str]) -> None:
+    base = ("--dim", "768", "--no-time")
+    said = planned(capsys, *base)["recommendation"]
+    assert any(line.startswith("matches of 96 directions or more: 8 heads of rank 96") for line in said["changes"])
+    wider = planned(capsys, *base, "--directions", "96")["recommendation"]
+    assert (wider["heads"], wider["rank"], wider["usual"]) == (8, 96, False)
+    assert wider["error"] < 0.1 < wider["usual_error"]
+    whole = planned(capsys, *base, "--directions", "768")["recommendation"]
+    assert whole["rank"] == 768
+    assert [row["recommended"] for row in planned(capsys, *base)["candidates"]].count(True) == 1
+
+
+def test_a_larger_cache_is_a_wish_not_a_default(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = (*LLAMA, "--directions", "256")
+    assert planned(capsys, *asked)["recommendation"]["rank"] == 128
+    assert planned(capsys, *asked, "--most-cache", "2")["recommendation"]["rank"] == 256
 
 
 @pytest.mark.parametrize(
@@ -122,6 +183,16 @@ def test_table_and_two_sentences(capsys: pytest.CaptureFixture[str]) -> None:
         (["--dim", "64", "--seconds", "0"], "required seconds to be positive"),
         (["--dim", "64", "--layers", "0"], "layers to be a whole number of at least 1"),
         (["--dim", "7", "--group", "2"], "a width that has a divisor"),
+        (["--dim", "4294967296"], "dim to be at most 262144; got 4294967296"),
+        (["--dim", "64", "--layers", str(10**30)], "layers to be at most 10000"),
+        (["--dim", "64", "--context", str(2**63)], "context to be at most"),
+        (["--dim", "262144", "--heads", "4096"], "of memory to time one layer of this size"),
+        (["--dim", "64", "--feed-forward", "moe"], "feed_forward among gated, plain, none"),
+        (["--dim", "64", "--feed-forward", "none", "--hidden", "4"], "no hidden units without a feed-forward block"),
+        (["--dim", "64", "--windowed-layers", "4"], "a window and the number of layers that have it"),
+        (["--dim", "64", "--latent", "16", "--group", "2"], "with a latent, a key for every head"),
+        (["--dim", "64", "--directions", "65"], "directions to be at most 64"),
+        (["--dim", "64", "--most-cache", "0.5"], "most_cache to be at least 1"),
     ],
 )
 def test_refusals(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 import torch
 
+from rankfall.catalogue import EVIDENCE
 from rankfall.drawing.audit import draw_ablation, draw_comparison, draw_head_ranks
 from rankfall.drawing.collapse import curve_of, draw_collapse
 from rankfall.drawing.equilibrium import draw_equilibrium, draw_ladders
@@ -21,7 +22,7 @@ from rankfall.dynamics.weights import WeightRecipe
 from rankfall.masks import parse_schedule
 from rankfall.models.survey import HeadShape
 from rankfall.planning.candidates import Sharing, candidates, reference_shape
-from rankfall.planning.table import floor_column, plan
+from rankfall.planning.table import evidence_column, floor_column, plan
 from rankfall.theory.head_bounds import HeadClass, floor_value
 from tests.drawing.read import curves, panels_of, same
 
@@ -114,15 +115,15 @@ def test_floors_are_those_of_the_theory() -> None:
 
 def test_plan_draws_its_rows() -> None:
     shape = reference_shape(64, 2, 128, 4, 256, Sharing())
-    rows = [{"step_seconds": None} | row for row in plan(candidates(shape, Sharing()), [floor_column])]
-    (panel,) = panels_of(draw_plan(rows, "title"))
+    columns = [floor_column(shape), evidence_column(EVIDENCE["trained_error"], 16)]
+    rows = [{"step_seconds": None} | row for row in plan(candidates(shape, Sharing()), columns)]
+    trained, bound = panels_of(draw_plan(rows, "title", 16))
     by_rank = sorted((row for row in rows if "parameters" in row["equal"]), key=lambda row: row["rank"])
     ranks = [row["rank"] for row in by_rank]
-    name = next(name for name in curves(panel) if "skip" not in name)
-    assert same(curves(panel)[name], ranks, [row["mse_lower_bound"] for row in by_rank])
-    skips = [row["mse_lower_bound_with_skip"] for row in by_rank]
-    assert same(curves(panel)[f"{name}, skip connection"], ranks, skips)
-    assert any(text["text"] == f"usual: H={rows[0]['heads']}, r={rows[0]['rank']}" for text in panel["texts"])
+    for panel, column in ((trained, "trained_error"), (bound, "mse_lower_bound_with_skip")):
+        (curve, *_) = curves(panel).values()
+        assert same(curve, ranks, [row[column] for row in by_rank])
+    assert any(text["text"] == f"usual: H={rows[0]['heads']}, r={rows[0]['rank']}" for text in trained["texts"])
 
 
 def test_survey_draws_every_model_once() -> None:

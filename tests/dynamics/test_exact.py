@@ -17,6 +17,7 @@ from rankfall.dynamics.split_attention import split_step
 from rankfall.dynamics.step import Rule
 from rankfall.dynamics.trajectory import run_layers
 from rankfall.dynamics.weights import GivenWeights, WeightRecipe
+from rankfall.errors import RequestError
 from rankfall.masks import MaskSchedule, parse_mask, parse_schedule
 from rankfall.mechanism.heads import Heads
 from rankfall.norms import PLACEMENTS, LayerNorm, NoNorm, Norm, RMSNorm, UnitNorm
@@ -164,3 +165,67 @@ def test_one_way_chains_do_not_feed_on_rounding() -> None:
     squares = sum((n * entry - total) ** 2 for entry in whole)  # n^2 mu^2 4^layers, a whole number
     expected = float(mpmath.log(squares) / 2 - mpmath.log(n) - layers * mpmath.log(2))
     assert float(state.log_mu()) == pytest.approx(expected, abs=1e-9)
+
+
+# Masks under which some key is seen by all tokens: there sharp attention can make all rows agree within one layer.
+SHARED_KEY_MASKS = [mask for mask in MASK_EXAMPLES if mask.dense(8).all(dim=0).any()]
+
+
+def sharp_run(exact, mask, temperature: float, seed: int, norm: Norm, layers: int = 3):
+    """log mu by us, None where it was refused, and exactly, of eight tokens under very sharp attention."""
+    generator = torch.Generator().manual_seed(seed)
+    options = {"generator": generator, "dtype": torch.float64}
+    tokens = torch.randn(8, 4, **options)
+    query, key = torch.randn(2, 1, 4, 4, **options) / 2
+    value = torch.linalg.qr(torch.randn(1, 4, 4, **options))[0]
+    heads, masks, rule = Heads(query, key, value, scale=0.5 / temperature), MaskSchedule((mask,)), Rule(norm)
+    expected = exact(tokens, heads, masks, rule, layers, 900)
+    try:
+        done = run_layers(tokens[None], GivenWeights((heads,)), masks, layers, rule, measures=(), ordinary=False)
+    except RequestError as refusal:
+        return (None if "sharp" in str(refusal) else []), expected
+    return done.log_mu[:, 0].tolist(), expected
+
+
+@pytest.mark.parametrize("mask", SHARED_KEY_MASKS, ids=str)
+def test_sharp_attention_is_right_or_refused(exact, mask) -> None:
+    """Down to a temperature of 1/256 mu may fall by tens of orders at once: never a wrong number."""
+    told = 0
+    for seed, temperature in enumerate(2.0**-power for power in (3, 5, 6, 7, 8, 8)):
+        ours, expected = sharp_run(exact, mask, temperature, seed, RMSNorm())
+        if ours is not None:
+            told += 1
+            # Sharp attention multiplies rounding by its scores, of several thousand, in every layer.
+            assert ours == pytest.approx(expected, abs=1e-3)
+    assert told >= 4
+
+
+@pytest.mark.parametrize(
+    ("mask", "temperature", "seed", "layer", "expected"),
+    [("star", 1 / 64, 3, 6, -18.9426), ("star", 1 / 64, 3, 8, -19.7945)],
+)
+def test_an_abrupt_drop_is_followed(mask, temperature, seed, layer, expected) -> None:
+    experiment = Experiment(
+        (parse_schedule(mask),), WeightRecipe(8), 8, 8, Rule(RMSNorm()), temperature=temperature, seeds=(seed,)
+    )
+    (done,) = run(experiment)
+    assert done.records[layer]["log10_mu"] == pytest.approx(expected, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("rule", "value", "flat"),
+    [
+        (Rule(residual=1.0), "orthogonal", False),
+        (Rule(), "gaussian", True),
+        (Rule(residual=0.5), "gaussian", False),
+        (Rule(residual=-0.25), "orthogonal", True),
+    ],
+    ids=str,
+)
+def test_a_tail_rate_is_given_only_where_scores_have_flattened(rule, value, flat) -> None:
+    (done,) = run(Experiment((parse_schedule("causal"),), WeightRecipe(8, value=value), 8, 300, rule, seeds=(2,)))
+    assert (done.tail_rate is not None) == flat
+    if flat:
+        assert done.rates[0].rate == pytest.approx(done.tail_rate, rel=0.02)
+    else:
+        assert "flattened" in done.tail_reason

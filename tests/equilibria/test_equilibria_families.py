@@ -10,7 +10,7 @@ import torch
 
 from rankfall.catalogue import FAMILIES, NORMS
 from rankfall.equilibria.chain import DESIGNS, chain_gram, chain_matrices
-from rankfall.equilibria.examine import examine, examine_equilibrium, ladder, recovery
+from rankfall.equilibria.examine import examine, examine_equilibrium, ladder, recoveries
 from rankfall.equilibria.families import (
     EquilibriumFamily,
     build_equilibrium,
@@ -79,7 +79,9 @@ def test_star_has_the_predicted_multipliers() -> None:
 def test_star_keeps_full_rank_after_a_disturbance_without_returning() -> None:
     built = build_equilibrium(6, 4, 4, family="star")
     for seed in range(5):
-        back = recovery(built.layer, built.tokens, 1e-3, layers=500, generator=torch.Generator().manual_seed(seed))
+        (back,) = recoveries(
+            built.layer, built.tokens, 1e-3, layers=500, generator=torch.Generator().manual_seed(seed)
+        )
         assert back.rank == 4
         assert back.residual < 1e-14, "it comes to rest on the sphere of fixed points"
         assert not back.returned
@@ -168,7 +170,9 @@ def test_past_without_delta_is_marginal_up_to_rank_three_only(rank: int, radius:
 def test_window_of_width_four_recovers_from_small_disturbances() -> None:
     built = build_equilibrium(4, 4, 4, family="window")
     for seed in range(10):
-        back = recovery(built.layer, built.tokens, 1e-4, layers=300, generator=torch.Generator().manual_seed(seed))
+        (back,) = recoveries(
+            built.layer, built.tokens, 1e-4, layers=300, generator=torch.Generator().manual_seed(seed)
+        )
         assert back.returned
         assert back.rank == 4
 
@@ -297,3 +301,26 @@ def test_choice_prefers_conditioning_and_honours_stability() -> None:
 def test_wrong_requests_say_what_is_wrong(call: object, message: str) -> None:
     with pytest.raises(RequestError, match=message):
         call()  # type: ignore[operator]
+
+
+def test_noise_in_every_layer_wears_the_star_down() -> None:
+    """A disturbance that is harmless once is not harmless in every layer."""
+    built = build_equilibrium(8, 4, 4, family="star")
+    kept = {
+        (size, every): [
+            one.rank == 4
+            for one in recoveries(
+                built.layer,
+                built.tokens,
+                size,
+                layers=400,
+                draws=6,
+                every_layer=every,
+                generator=torch.Generator().manual_seed(0),
+            )
+        ]
+        for size, every in ((1e-3, False), (1e-3, True), (1e-6, True))
+    }
+    assert all(kept[1e-3, False])
+    assert all(kept[1e-6, True])
+    assert not all(kept[1e-3, True])

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankfall.equilibria.examine import examine, read_document, recovery, to_document
+from rankfall.equilibria.examine import examine, read_document, recoveries, to_document
 from rankfall.equilibria.families import build_equilibrium, under_norm
 from rankfall.equilibria.layer import NormalisedLayer
 from rankfall.equilibria.newton import polish
@@ -96,7 +96,7 @@ def test_bad_starts_are_refused(start: torch.Tensor, message: str) -> None:
 def test_recovery_refuses_nonsense() -> None:
     built = build_equilibrium(3, 2, 2)
     with pytest.raises(RequestError, match="a disturbance between 0 and 1"):
-        recovery(built.layer, built.tokens, 0.0)
+        recoveries(built.layer, built.tokens, 0.0)
 
 
 def test_documents_go_there_and_back(tmp_path: Path) -> None:

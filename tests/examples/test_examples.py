@@ -38,6 +38,10 @@ def test_researcher() -> None:
         records = report.records
         layers = [row["layer"] for row in records]
         assert same(drawn[str(report.mask)], layers, [row["log10_mu"] for row in records])
+    heads = curves(panels_of(found["heads_picture"])[0])
+    assert len(heads) == 3
+    for name, (counts, errors) in heads.items():
+        assert same((counts, errors), [16, 64, 256], [row[name] for row in found["head_rank"]])
     for row in found["head_rank"]:
         assert row["floor of any weights"] < row["random heads, fitted"]
         # The prediction is asymptotic in the width, which is 16 here.
@@ -48,12 +52,18 @@ def test_engineer() -> None:
     found = values_of("engineer")
     usual = found["head_choices"][0]
     assert (usual["heads"], usual["rank"]) == (12, 64)
-    (panel,) = panels_of(found["picture"])
-    floors = {row["rank"]: row["mse_lower_bound"] for row in found["rows"] if "parameters" in row["equal"]}
-    ranks, drawn = next(curve for name, curve in curves(panel).items() if "skip" not in name)
-    assert drawn == pytest.approx([floors[rank] for rank in ranks], rel=1e-6)
+    for panel, column in zip(
+        panels_of(found["picture"]), ("trained_error", "mse_lower_bound_with_skip"), strict=True
+    ):
+        known = {row["rank"]: row[column] for row in found["rows"] if "parameters" in row["equal"]}
+        (ranks, drawn), *_ = curves(panel).values()
+        assert drawn == pytest.approx([known[rank] for rank in ranks], rel=1e-6)
     fewest = min(found["head_choices"], key=lambda row: row["heads"])
-    assert (fewest["rank"], fewest["error floor"]) == (768, 0.0)
+    assert (fewest["rank"], fewest["bound with skip"]) == (768, 0.0)
+    assert (found["advice"]["heads"], found["advice"]["rank"]) == (12, 64)
+    assert len(panels_of(found["bare"])) >= 1
+    assert len(found["audited"].heads) == 12
+    assert len(panels_of(found["audit_picture"])) >= 1
     assert list(found["counts"].values()) == sorted(found["counts"].values(), reverse=True)
     ends = {row["between layers"]: row for row in found["survivors"]}
     assert ends["attention alone"]["complete"] == 1.0

@@ -50,7 +50,7 @@ def test_curves_pass_through_the_chosen_point() -> None:
 
 def test_a_rank_above_the_width_is_the_width() -> None:
     assert possible(STATES[1]).rank == 16
-    assert summary(STATES[1], head_curves(STATES[1]))[0] == ("least error of any such heads", "0")
+    assert summary(STATES[1], head_curves(STATES[1]))[0] == ("lower bound for any such heads", "0")
 
 
 def test_the_table_is_in_units_that_people_read() -> None:

@@ -41,7 +41,10 @@ def test_every_figure_at_its_smallest_scale(identity: str, tmp_path: Path) -> No
     expected = FAILING.get(identity, [])
     assert len(failed) == len(expected), failed
     assert all(part in statement for part, statement in zip(expected, failed, strict=True))
-    assert outcome.agrees is (None if identity in UNDECIDED else not failed)
+    assert outcome.holds is (None if identity in UNDECIDED else not failed)
+    record = outcome.record(figure, "smoke", 1.0)
+    assert record["agrees"] is None, "below paper scale nothing agrees with a paper"
+    assert "agrees with" not in record["standing"]
     assert all(claim.statement and claim.evidence for claim in outcome.claims)
     assert outcome.points or outcome.claims
     assert all({"published", "ours", "agrees"} <= {*point} for point in outcome.points)

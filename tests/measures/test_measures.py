@@ -20,7 +20,7 @@ from rankfall.dynamics.weights import GivenWeights
 from rankfall.errors import RequestError
 from rankfall.masks import Complete
 from rankfall.measures import measures as module
-from rankfall.measures.measures import EFFECTIVE_RANK, RANK, Measure, measure
+from rankfall.measures.measures import EFFECTIVE_RANK, RANK, Measure, measure, rankme
 from rankfall.measures.profile import Profile
 from rankfall.mechanism.heads import Heads
 from rankfall.models.depth.capture import Place
@@ -128,7 +128,9 @@ def test_every_measure_is_listed_under_its_name() -> None:
     defined = {id(value) for value in vars(module).values() if isinstance(value, Measure)}
     assert {id(one) for one in MEASURES} == defined
     assert [one.name for one in MEASURES] == list(MEASURES.names)
-    assert list(measure(tokens_of(0, 3, 2))) == list(MEASURES.names)
+    assert list(measure(tokens_of(0, 3, 2))) == [*MEASURES.names, "most"]
+    assert measure(tokens_of(0, 4, 3, 2))["most"].tolist() == [2.0] * 4
+    assert measure(np.ones((3, 5)))["most"] == 3
 
 
 @pytest.mark.parametrize("shape", [(50, 3), (3, 50)])
@@ -213,6 +215,29 @@ def test_two_clusters() -> None:
     assert numbers(tokens, expected) == pytest.approx(expected, abs=1e-12)
 
 
+@pytest.mark.parametrize("slope", [0.0, 0.7, 2.5])
+@pytest.mark.parametrize("shape", [(8, 20), (20, 8)])
+def test_alpha_is_the_exponent_of_a_power_law(slope: float, shape: tuple[int, int]) -> None:
+    values = torch.arange(1, 9, dtype=F64) ** (-slope / 2)
+    # Only the first half is fitted.
+    values[4:] *= 1e-3
+    tokens = torch.zeros(*shape, dtype=F64)
+    tokens[:8, :8] = torch.diag(values)
+    assert float(measure(tokens, ["alpha"])["alpha"]) == pytest.approx(slope, abs=1e-9)
+
+
+def test_rankme_is_the_effective_rank_of_all_vectors_together() -> None:
+    texts = [tokens_of(seed, 4, 6) for seed in range(3)]
+    values = np.linalg.svd(np.concatenate([one.numpy() for one in texts]), compute_uv=False)
+    share = values / values.sum()
+    expected = float(np.exp(-(share * np.log(share)).sum()))
+    assert float(rankme(texts)) == pytest.approx(expected, rel=1e-9)
+    assert rankme([one.numpy() for one in texts]) == pytest.approx(expected, rel=1e-9)
+    assert float(rankme(torch.cat(texts))) == pytest.approx(expected, rel=1e-9)
+    with pytest.raises(RequestError, match="shape"):
+        rankme(torch.ones(3))
+
+
 def test_small_singular_values_take_the_svd() -> None:
     """At 1e-11 of the largest a Gram matrix reports noise; the measure must not."""
     left, right = orthogonal(1, 6), orthogonal(2, 8)
@@ -251,7 +276,7 @@ def test_any_size_of_tokens(factor: float) -> None:
 
 
 def test_zero_and_single_tokens_are_not_nan() -> None:
-    assert all(float(value) == 0 for value in measure(torch.zeros(3, 4)).values())
+    assert all(float(value) == 0 for value in measure(torch.zeros(3, 4), MEASURES.names).values())
     single = measure(torch.ones(1, 4))
     assert float(single["mean_abs_cosine"]) == 1
     assert float(single["mu"]) == 0

@@ -1,4 +1,4 @@
-"""Facts of a profile, the three views, and when the SVD is asked."""
+"""Facts of a profile, the four views, and when the SVD is asked."""
 
 from __future__ import annotations
 
@@ -37,7 +37,13 @@ def made(kind: str, n: int, d: int, seed: int = 0) -> Tensor:
 
 def alone(x: Tensor) -> dict[str, Tensor]:
     lengths = x.norm(dim=-1, keepdim=True)
-    return {"raw": x, "unit": x / lengths.where(lengths > 0, 1.0), "centred": x - x.mean(dim=-2, keepdim=True)}
+    unit = x / lengths.where(lengths > 0, 1.0)
+    return {
+        "raw": x,
+        "unit": unit,
+        "centred": x - x.mean(dim=-2, keepdim=True),
+        "centred_unit": unit - unit.mean(dim=-2, keepdim=True),
+    }
 
 
 def assert_equal_to_each_alone(x: Tensor) -> None:
@@ -46,7 +52,11 @@ def assert_equal_to_each_alone(x: Tensor) -> None:
     for view, tokens in alone(x).items():
         expected = measure(tokens)
         for one in MEASURES:
-            if view == "centred" and one.name in ("min_singular_value", "rank") and x.shape[-2] <= x.shape[-1]:
+            if (
+                view.startswith("centred")
+                and one.name in ("min_singular_value", "rank")
+                and x.shape[-2] <= x.shape[-1]
+            ):
                 continue  # zero by construction: a test of its own
             ours, theirs = one.of(found[view]), expected[one.name]
             assert torch.allclose(ours, theirs, rtol=RELATIVE, atol=ABSOLUTE), f"{view} {one.name}"
@@ -69,9 +79,17 @@ def test_sizes_beyond_the_square_root_of_what_floats_hold() -> None:
     found, expected = views(made("huge", 9, 12)), views(made("plain", 9, 12))
     for view in VIEWS:
         for one in MEASURES:
-            degree = 0 if view == "unit" else one.degree
+            degree = 0 if view.endswith("unit") else one.degree
             ours, theirs = float(one.of(found[view])), float(one.of(expected[view])) * 1e200**degree
             assert ours == pytest.approx(theirs, rel=1e-12)
+
+
+@pytest.mark.parametrize(("n", "d", "most", "centred"), [(6, 9, 6, 5), (9, 9, 9, 8), (10, 9, 9, 9), (1, 4, 1, 0)])
+def test_the_most_that_a_rank_can_be_is_reached(n: int, d: int, most: int, centred: int) -> None:
+    found = views(made("shifted", n, d))
+    for view, profile in found.items():
+        assert profile.most == (centred if view.startswith("centred") else most)
+        assert float(RANK.of(profile)) == profile.most
 
 
 def test_centred_tokens_lose_exactly_one_direction() -> None:
@@ -83,6 +101,12 @@ def test_centred_tokens_lose_exactly_one_direction() -> None:
     assert float(MIN_SINGULAR_VALUE.of(many)) > 0.01
     single = views(made("shifted", 1, 9))["centred"]
     assert float(RANK.of(single)) == 0
+
+
+def test_tokens_of_one_direction_have_nothing_left_in_the_centred_unit_view() -> None:
+    x = torch.tensor([[0.1], [0.7], [1.3]], dtype=torch.float64) * made("plain", 1, 9)
+    found = views(x)["centred_unit"]
+    assert all(float(one.of(found)) == 0 for one in MEASURES)
 
 
 def test_every_view_is_judged_by_the_rounding_that_the_tokens_came_with() -> None:

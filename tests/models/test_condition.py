@@ -24,6 +24,7 @@ def rows() -> list[DepthRow]:
     [
         ("energy_rank < 4", [1]),
         ("effective_rank < 4", [1]),
+        ("centred_unit.rank at 1 < 2.5", [1]),
         ("energy_rank<=5.0001", [1, 2]),
         ("unit.energy_rank at last < 4", []),
         ("raw.rank >= 5 at any", [0, 2]),

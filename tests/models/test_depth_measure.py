@@ -13,6 +13,7 @@ from torch import Tensor
 from rankfall.catalogue import MEASURES
 from rankfall.errors import RequestError
 from rankfall.measures.measures import measure
+from rankfall.measures.profile import VIEWS
 from rankfall.models.depth import measure as module
 from rankfall.models.depth.capture import Place
 from rankfall.models.depth.measure import DepthMeasurement
@@ -96,8 +97,9 @@ def test_every_listed_measure_is_in_every_view() -> None:
     found = measure_one(Place(0), 0, tokens_at(1, 1)[0], [])
     assert found.without is not None
     for values in (found.values, found.without):
-        for view in ("raw", "unit", "centred"):
-            assert list(values[view]) == list(MEASURES.names)
+        assert tuple(values) == VIEWS
+        for view in VIEWS:
+            assert list(values[view]) == [*MEASURES.names, "most"]
 
 
 def test_tokens_that_are_no_numbers_are_refused() -> None:

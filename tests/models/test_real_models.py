@@ -48,6 +48,7 @@ def by_svd(x: np.ndarray) -> dict[str, float]:
     n, d = x.shape
     s = np.linalg.svd(x, compute_uv=False)
     p, q = s**2 / (s**2).sum(), s / s.sum()
+    half = np.arange(1, len(s) // 2 + 1)
     lengths = np.linalg.norm(x, axis=1)
     cosines = np.abs((x / lengths[:, None]) @ (x / lengths[:, None]).T)
     mu = np.linalg.norm(x - x.mean(axis=0))
@@ -58,6 +59,7 @@ def by_svd(x: np.ndarray) -> dict[str, float]:
         "effective_rank": float(np.exp(-(q[q > 0] * np.log(q[q > 0])).sum())),
         "energy_rank": float(np.exp(-(p[p > 0] * np.log(p[p > 0])).sum())),
         "first_direction_share": p[0],
+        "alpha": float(-np.polyfit(np.log(half), np.log(np.maximum(p / p[0], 1e-12))[: len(half)], 1)[0]),
         "stable_rank": (s**2).sum() / s[0] ** 2,
         "participation_ratio": 1 / (p**2).sum(),
         "mean_abs_cosine": (cosines.sum() - np.trace(cosines)) / (n * (n - 1)),
@@ -69,7 +71,8 @@ def by_svd(x: np.ndarray) -> dict[str, float]:
 
 
 def views_of(x: np.ndarray) -> dict[str, np.ndarray]:
-    return {"raw": x, "unit": x / np.linalg.norm(x, axis=1, keepdims=True), "centred": x - x.mean(axis=0)}
+    unit = x / np.linalg.norm(x, axis=1, keepdims=True)
+    return {"raw": x, "unit": unit, "centred": x - x.mean(axis=0), "centred_unit": unit - unit.mean(axis=0)}
 
 
 @pytest.mark.parametrize(("name", "tokens"), CASES)
@@ -80,7 +83,8 @@ def test_every_number_at_every_layer_agrees_with_an_svd(name: str, tokens: int) 
     for row, state in zip(rows, states, strict=True):
         for view, x in views_of(state).items():
             expected = by_svd(x)
-            assert set(expected) == set(row.values[view])
+            assert {*expected, "most"} == set(row.values[view])
+            assert row.values[view]["most"] == min(len(x) - view.startswith("centred"), x.shape[1])
             for measure, value in expected.items():
                 floor = ZERO * expected["max_singular_value"] if measure == "min_singular_value" else 0.0
                 assert row.values[view][measure] == pytest.approx(value, rel=RELATIVE, abs=floor), (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -18,12 +19,12 @@ from rankfall.planning.candidates import (
     reference_shape,
     usual_heads,
 )
-from rankfall.planning.costs import StackShape, Stopwatch, layer_step
+from rankfall.planning.costs import Latent, StackShape, Stopwatch, layer_step
 from rankfall.planning.table import plan
 
 
-def shape(**changes: int) -> StackShape:
-    usual = {
+def shape(**changes: Any) -> StackShape:
+    usual: dict[str, Any] = {
         "dim": 32,
         "layers": 1,
         "context": 24,
@@ -36,8 +37,10 @@ def shape(**changes: int) -> StackShape:
     return StackShape(**(usual | changes))
 
 
-@pytest.mark.parametrize("changes", [{}, {"kv_heads": 2}, {"rank": 16}, {"value_rank": 4}, {"hidden": 0}])
-def test_counted_flops_are_those_of_the_layer(changes: dict[str, int]) -> None:
+@pytest.mark.parametrize(
+    "changes", [{}, {"kv_heads": 2}, {"rank": 16}, {"value_rank": 4}, {"hidden": 0}, {"gated": True}]
+)
+def test_counted_flops_are_those_of_the_layer(changes: dict[str, Any]) -> None:
     """Torch's own counter on a forward pass, attention written out: equal to our count, with no tolerance."""
     one = shape(**changes)
     d, n = one.dim, one.context
@@ -51,7 +54,9 @@ def test_counted_flops_are_those_of_the_layer(changes: dict[str, int]) -> None:
         mixed = torch.bmm(weights, value.repeat_interleave(shared, 0)).transpose(0, 1).reshape(n, -1)
         stream = mixed @ torch.randn(one.heads * one.value_rank, d)
         if one.hidden:
-            stream = (stream @ torch.randn(d, one.hidden)).relu() @ torch.randn(one.hidden, d)
+            hidden = stream @ torch.randn(d, one.hidden)
+            gate = stream @ torch.randn(d, one.hidden) if one.gated else hidden
+            stream = (gate.relu() * hidden) @ torch.randn(one.hidden, d)
     assert counter.get_total_flops() == n * one.forward_flops
     assert one.training_flops == 3 * n * one.forward_flops
 
@@ -78,9 +83,10 @@ def test_candidates_keep_their_budget(sharing: Sharing, value_rank: int | None) 
 
 
 def test_ranks_and_usual_heads() -> None:
-    assert default_ranks(768) == (12, 24, 48, 64, 96, 128, 192, 384, 768)
-    assert default_ranks(7) == (7,)
-    assert default_ranks(4) == (4,)
+    assert default_ranks(768, 64) == (12, 24, 32, 48, 64, 96, 128, 192, 384, 768)
+    assert default_ranks(2560, 256)[-6:] == (256, 320, 512, 640, 1280, 2560)
+    assert default_ranks(7, 7) == (7,)
+    assert default_ranks(4, 4) == (2, 4)
     assert usual_heads(768, Sharing()) == 12
     assert usual_heads(100, Sharing(group=5)) in (5, 10, 20, 25)
     with pytest.raises(RequestError, match="a width that has a divisor"):
@@ -117,9 +123,27 @@ def test_the_stopwatch_gives_up_after_three_times_its_time() -> None:
 
 def test_the_timed_step_is_a_real_one() -> None:
     """Forward and backward run for shared heads and unequal value rank, and the loss is a finite number."""
-    loss = layer_step(shape(kv_heads=2, value_rank=4))()
-    assert loss.requires_grad
-    assert bool(torch.isfinite(loss))
+    latent = shape(value_rank=4, latent=Latent(12, rope=4, queries=6))
+    for one in (shape(kv_heads=2, value_rank=4), shape(gated=True), latent):
+        loss = layer_step(one)()
+        assert loss.requires_grad
+        assert bool(torch.isfinite(loss))
+
+
+def test_a_window_bounds_cache_and_mixing() -> None:
+    """Five of six layers see 8 of 24 tokens."""
+    full, windowed = shape(layers=6), shape(layers=6, window=8, windowed=5)
+    assert windowed.keys_seen == 24 + 5 * 8
+    assert windowed.kv_cache_bytes() == full.kv_cache_bytes() * 64 // 144
+    saved = 2 * (full.keys_seen - windowed.keys_seen) * 4 * 16
+    assert full.forward_flops - windowed.forward_flops == saved
+    assert shape(layers=6, window=99, windowed=6).kv_cache_bytes() == full.kv_cache_bytes()
+
+
+def test_a_latent_is_all_that_is_cached() -> None:
+    one = shape(value_rank=4, latent=Latent(12, rope=4, queries=6), hidden=0)
+    assert one.kv_cache_bytes(1) == 24 * 16
+    assert one.attention_parameters == 32 * 6 + 6 * 32 + 32 * 16 + 12 * 4 * (4 + 4) + 16 * 32
 
 
 def test_measured_accuracy_is_one_more_column() -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
+import rankfall
+from rankfall.api.result import Result
 from rankfall.cli.main import run
 from rankfall.dynamics.experiment import Experiment
 from rankfall.dynamics.experiment import run as simulate
@@ -19,6 +22,8 @@ from rankfall.models.verdict import Reason, advice
 from rankfall.report.audit import audit_document, comparison_document, depth_table, labels
 from rankfall.report.page import render
 from rankfall.report.simulation import simulation_document
+from rankfall.report.verb_definitions import definitions_for
+from rankfall.store.results import committed_summaries
 from tests.drawing.read import curves, panels_of, same
 from tests.models.small import save_small, some_text
 
@@ -133,7 +138,7 @@ def test_comparison_lays_models_over_relative_depth(audits) -> None:
     assert labels(audits[0], audits[0]) == ("bert (A)", "bert (B)")
 
 
-def test_every_number_of_a_report_is_defined(audits) -> None:
+def test_every_column_of_a_report_is_defined(audits) -> None:
     experiment = Experiment((parse_schedule("causal"),), WeightRecipe(4, "random", "orthogonal"), tokens=5, layers=6)
     documents = [
         audit_document(audits[0], "rankfall audit"),
@@ -141,8 +146,38 @@ def test_every_number_of_a_report_is_defined(audits) -> None:
         simulation_document(simulate(experiment), "t", "rankfall simulate"),
     ]
     for grid in (grid for document in documents for grid in document.grids()):
-        numbers = grid.table.select_dtypes("number").columns
-        assert [name for name in numbers if not grid.definitions.get(name)] == [], grid.name
+        assert [name for name in grid.table.columns if not grid.definitions.get(name)] == [], grid.name
+    heads = next(grid.table for grid in documents[0].grids() if grid.name == "heads")
+    assert heads["self_check"].dtype == float, "one number, not a dictionary in a cell"
+    assert not heads["notes"].str.contains(r"[\[{]").any()
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: rankfall.bounds(16, 4, heads=2, error=0.1),
+        lambda: rankfall.bounds(8),
+        lambda: rankfall.bounds(8, 4, heads=2, target="biased", value_norm=2.0),
+        lambda: rankfall.plan(64, time=False),
+        lambda: rankfall.simulate("causal", tokens=6, width=4, layers=5),
+        lambda: rankfall.equilibrium(tokens=4, width=3, rank=2),
+        lambda: rankfall.survey(["bert", "llama"]),
+        lambda: rankfall.coverage(),
+    ],
+    ids=["bounds", "bounds-table", "bounds-biased", "plan", "simulate", "equilibrium", "survey", "coverage"],
+)
+def test_every_column_of_a_verb_is_defined(made: Callable[[], Result]) -> None:
+    result = made()
+    known = definitions_for(result.verb)
+    for name, table in result.tables().items():
+        columns = [column for column in table.columns if not column.isdigit()]  # coordinates of tokens and matrices
+        assert [column for column in columns if not known.get(column)] == [], name
+
+
+def test_columns_of_stored_runs_are_defined() -> None:
+    known = definitions_for("runs")
+    row = next(iter(committed_summaries().values()))
+    assert [name for name in row if not known.get(name)] == []
 
 
 def test_compare_verb(folders, tmp_path: Path, capsys) -> None:

@@ -198,6 +198,7 @@ def test_reports_each_hypothesis_and_refuses_a_number_when_one_fails() -> None:
     for words, theorem in cases.items():
         assert [words in one.hypothesis for one in theorem.hypotheses if not one.holds] == [True], words
         assert not theorem.applies
+        assert f"{theorem.reason}".startswith("required: "), "what is required, not what is found, comes first"
         with pytest.raises(RequestError, match=words):
             theorem.log_mu(torch.arange(3))
 

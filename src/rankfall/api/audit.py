@@ -162,7 +162,7 @@ class HeadsResult(Result):
 
     def tables(self) -> dict[str, pd.DataFrame]:
         """`heads`: one row each."""
-        return {"heads": frame([head.record() for head in self.heads])}
+        return {"heads": frame([head.line() for head in self.heads])}
 
     def _record(self) -> dict[str, Any]:
         return {

@@ -1,4 +1,4 @@
-"""What any heads of a given rank can reach, and how many heads an error needs."""
+"""What no heads of a given rank can go below, and how many heads an error needs."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TARGETS = ("nearest", "biased")
+EVERY_RANK = "at most the rank of the row"
 
 
 @final
@@ -29,7 +30,7 @@ class BoundsResult(Result):
 
     @property
     def mse_lower_bound(self) -> float | None:
-        """The error that no layer of that many heads avoids; None where no number of heads was given."""
+        """No bare layer of that many heads has a smaller error; None where no number of heads was given."""
         return self.found.get("mse_lower_bound")
 
     @property
@@ -105,9 +106,9 @@ def bounds(
     target: str = "nearest",
     value_norm: float | None = None,
 ) -> BoundsResult:
-    """Lower bounds on the error of low-rank heads, as numbers, with their hypotheses.
+    """Lower bounds on the error of one bare layer of low-rank heads, as numbers, with their hypotheses.
 
-    `heads` asks for the error floor of that many heads, `error` for the heads that it needs. Without a rank, every
+    `heads` asks for the bound for that many heads, `error` for the heads that it needs. Without a rank, every
     rank is tabulated. `points` orthonormal points to choose from; `skip`: the layer also adds a linear map of the
     query; `generalised`: heads may be any map to weights; `values`: matrix or scalar; `target`: nearest or biased.
     """
@@ -129,7 +130,12 @@ def bounds(
     found: dict[str, Any]
     if rank is None:
         base = HeadClass(width, 1, points, skip, generalised, values)  # type: ignore[arg-type]
-        found = {"dim": width, "hypotheses": base.hypotheses, "statement": base.statement, "method": base.method}
+        found = {
+            "dim": width,
+            "hypotheses": base.hypotheses_at(EVERY_RANK),
+            "statement": base.statement,
+            "method": base.method,
+        }
         if points == 2:
             found["ranks"] = rank_table(width, skip=skip, generalised=generalised, values=base.values)
     elif target == "biased":

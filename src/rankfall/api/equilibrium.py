@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from rankfall.api.result import Result, frame
 from rankfall.errors import require
-from rankfall.progress import Progress, silent
+from rankfall.progress import Progress, part, silent
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -88,7 +88,7 @@ class EquilibriumResult(Result):
             for row in self.ranks
         ]
         if "recovery" in self.found:
-            lines.append(f"disturbed tokens {'returned' if self.found['recovery']['returned'] else 'did not return'}")
+            lines.append(disturbance_sentence(self.found["recovery"]))
         return lines
 
     def _figure(self) -> Figure:
@@ -102,6 +102,16 @@ class EquilibriumResult(Result):
         return draw_equilibrium(self.tokens, [one[0] for one in multipliers(self.layer, self.tokens)], title)
 
 
+def disturbance_sentence(record: Mapping[str, Any]) -> str:
+    """What disturbed tokens did, with the size of the disturbance and the number of layers."""
+    how = "before every layer" if record["every_layer"] else "once"
+    return (
+        f"tokens moved by {record['size']:g} of their length {how}: after {record['layers']} layers"
+        f" {record['kept_draws']} of {record['draws']} draws keep the rank and {record['returned_draws']} return;"
+        f" the lowest rank is {record['lowest_rank']}"
+    )
+
+
 def equilibrium(
     tokens: int = 8,
     width: int = 4,
@@ -112,6 +122,8 @@ def equilibrium(
     norm: str = "unit",
     all_ranks: bool = False,
     disturb: float | None = None,
+    every_layer: bool = False,
+    draws: int = 20,
     layers: int = 2000,
     seed: int = 0,
     polish: str | Path | Mapping[str, Any] | None = None,
@@ -121,8 +133,8 @@ def equilibrium(
 
     `rank` is full unless told. `stable`: nearby tokens return. `family`: the best fit unless told. `norm`: unit or
     layer. `all_ranks`: one equilibrium of each rank, under one layer. `disturb`: also move the tokens by this much
-    and run `layers` layers. `polish`: a JSON file, or a mapping, with tokens, value and attention; finds the
-    equilibrium nearby.
+    (with `every_layer` before each layer), run `layers` layers, and count the `draws` that keep the rank. `polish`: a
+    JSON file, or a mapping, with tokens, value and attention; finds the equilibrium nearby.
     """
     if all_ranks:
         require(
@@ -142,7 +154,7 @@ def equilibrium(
         return _polished(polish, progress)
     import torch
 
-    from rankfall.equilibria.examine import examine_equilibrium, recovery, to_document
+    from rankfall.equilibria.examine import examine_equilibrium, recoveries, to_document
     from rankfall.equilibria.families import equilibrium_under, inner_width
 
     wanted = min(tokens, inner_width(norm, width)) if rank is None else rank
@@ -158,10 +170,27 @@ def equilibrium(
         **to_document(built.layer, built.tokens),
     }
     if disturb is not None:
-        progress(f"running {layers} layers", 0.5)
         generator = torch.Generator().manual_seed(seed)
-        back = recovery(built.layer, built.tokens, disturb, layers=layers, generator=generator)
-        found["recovery"] = {**vars(back), "returned": back.returned}
+        back = recoveries(
+            built.layer,
+            built.tokens,
+            disturb,
+            layers=layers,
+            draws=draws,
+            every_layer=every_layer,
+            generator=generator,
+            progress=part(progress, 0.5, 1.0),
+        )
+        first, ranks = back[0], [one.rank for one in back]
+        found["recovery"] = {
+            **vars(first),
+            "returned": first.returned,
+            "size": disturb,
+            "draws": draws,
+            "returned_draws": sum(one.returned for one in back),
+            "kept_draws": sum(rank >= seen.rank for rank in ranks),
+            "lowest_rank": min(ranks),
+        }
     reached = seen.rank == wanted and (not stable or seen.verdict == "stable")
     return EquilibriumResult(found, built.layer, built.tokens, reached)
 

@@ -8,13 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from rankfall.api.result import Result, frame
-from rankfall.errors import require
+from rankfall.errors import require, require_count, require_one_of
 from rankfall.progress import Progress, silent
 from rankfall.system import require_device
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
+
+    from rankfall.planning.costs import StackShape, Timing
+
+FEED_FORWARD = ("gated", "plain", "none")
 
 
 @final
@@ -27,14 +31,24 @@ class PlanResult(Result):
     layers: int
     context: int
     hidden: int
+    feed_forward: str
+    """gated (three maps), plain (two) or none."""
+    directions: int
+    """Directions in which a match is assumed to compare queries and keys."""
     device: str | None
     """Where steps were timed; None where they were not."""
     candidates: list[dict[str, Any]]
     """One record per pair of heads and rank, the usual choice first."""
+    recommendation: dict[str, Any]
+    """The row to take, the criterion, the reason, and what would change it."""
+    bound: str
+    """Which rows the bound tells apart, in words."""
+    evidence: dict[str, str]
+    """What each source of measured errors is about."""
     left_out_ranks: list[int]
     """Ranks of which no number of heads costs the same."""
     implications: str
-    """What the floor says, and what it does not."""
+    """What the numbers say, and what they do not."""
 
     def tables(self) -> dict[str, pd.DataFrame]:
         """`candidates`: one row each."""
@@ -51,29 +65,44 @@ class PlanResult(Result):
             "layers": self.layers,
             "context": self.context,
             "hidden": self.hidden,
+            "feed_forward": self.feed_forward,
+            "directions": self.directions,
             "device": self.device,
             "left_out_ranks": self.left_out_ranks,
+            "recommendation": self.recommendation,
+            "bound": self.bound,
+            "evidence": self.evidence,
             "implications": self.implications,
             "candidates": self.candidates,
         }
 
     def _lines(self) -> list[str]:
-        usual = self.candidates[0]
-        best = min(self.candidates, key=lambda row: row["mse_lower_bound"])
+        return [self.title, f"recommended: {self.recommendation['words']}", *self.reasons()]
+
+    def reasons(self) -> list[str]:
+        """What the recommendation rests on, and what would change it, a line each."""
+        of = self.recommendation
         return [
-            self.title,
-            f"usual: heads {usual['heads']}, rank {usual['rank']}, floor {usual['mse_lower_bound']:.4f}",
-            f"lowest floor of {len(self.candidates)} candidates: heads {best['heads']}, rank {best['rank']}, "
-            f"floor {best['mse_lower_bound']:.4f}",
+            f"because {of['reason']}",
+            f"assumed: a match compares {of['directions']} directions"
+            + (
+                ", as many as the usual rank, which favours it; `--directions` tries another number"
+                if of["directions"] == self.candidates[0]["rank"]
+                else ""
+            ),
+            f"chosen by {of['criterion']}",
+            *(f"would change it: {line}" for line in of["changes"]),
+            *(f"beyond the evidence: {line}" for line in of["caveats"]),
+            self.bound,
         ]
 
     def _notes(self) -> list[str]:
-        return [self.implications]
+        return [*self.evidence.values(), self.implications]
 
     def _figure(self) -> Figure:
         from rankfall.drawing.plan import draw_plan
 
-        return draw_plan(self.candidates, self.title)
+        return draw_plan(self.candidates, self.title, self.directions)
 
 
 def plan(
@@ -82,11 +111,20 @@ def plan(
     layers: int = 12,
     context: int = 1024,
     heads: int | None = None,
+    head_size: int | None = None,
     kv_heads: int | None = None,
     group: int = 1,
     rank: int | Sequence[int] | None = None,
     value_rank: int | None = None,
+    feed_forward: str = "gated",
     hidden: int | None = None,
+    window: int | None = None,
+    windowed: int | None = None,
+    latent: int | None = None,
+    latent_rope: int = 0,
+    query_latent: int = 0,
+    directions: int | None = None,
+    most_cache: float = 1.1,
     seconds: float = 60.0,
     time: bool = True,
     device: str = "cpu",
@@ -94,41 +132,99 @@ def plan(
     task: str = "farthest",
     progress: Progress = silent,
 ) -> PlanResult:
-    """Candidate (heads, rank) pairs that cost what the usual choice costs: size, FLOPs, cache, floor, step time.
+    """Candidate (heads, rank) pairs that cost what the usual choice costs, and one recommendation with its reason.
 
-    `heads` are those of the reference, whose rank is width / heads (default: head size near 64); `rank` limits the
-    ranks compared. Step times are measured for `seconds` altogether unless `time` is off. A `store` of trained runs
-    adds the error that they reached on `task`.
+    `heads` and `head_size` are those of the usual choice (default: head size near 64, rank width / heads); `rank`
+    limits the ranks compared. `feed_forward` is gated (3.5 width units unless `hidden` says otherwise), plain (4
+    width) or none. `windowed` layers (all of them by default) cache a `window` only. With a `latent` keys and values
+    come from one vector of that size per token. `directions` is how many a match must compare (default: the usual
+    rank), `most_cache` the cache allowed over the usual one. Step times are measured for `seconds` altogether unless
+    `time` is off. A `store` of trained runs adds the error that they reached on `task`.
     """
+    from rankfall.catalogue import EVIDENCE
     from rankfall.planning.candidates import Sharing, candidates, default_ranks, reference_shape, usual_heads
-    from rankfall.planning.costs import Stopwatch
-    from rankfall.planning.table import IMPLICATIONS, accuracy_column, floor_column, timing_column
+    from rankfall.planning.costs import Latent
+    from rankfall.planning.decision import recommend, separation
+    from rankfall.planning.table import (
+        IMPLICATIONS,
+        accuracy_column,
+        evidence_column,
+        floor_column,
+        timing_column,
+    )
     from rankfall.planning.table import plan as rows_of
 
     require(seconds > 0, required="seconds to be positive", got=seconds, remedy="measure no time instead")
+    require(most_cache >= 1, required="most_cache to be at least 1", got=most_cache, remedy="1 is the usual cache")
     ranks = [rank] if isinstance(rank, int) else list(rank) if rank else None
     sharing = Sharing(kv_heads, group)
-    wide = 4 * width if hidden is None else hidden
     usual = usual_heads(width, sharing) if heads is None else heads
-    chosen = candidates(reference_shape(width, layers, context, usual, wide, sharing), sharing, ranks, value_rank)
-    timings = {}
-    if time:
-        timings = Stopwatch(seconds, require_device(device)).measure([one.shape for one in chosen], progress)
-    columns = [floor_column, timing_column(timings)]
+    others = {
+        "gated": feed_forward == "gated",
+        "window": window or 0,
+        "windowed": (windowed if windowed is not None else layers) if window else windowed or 0,
+        "latent": None if latent is None else Latent(latent, latent_rope, query_latent),
+    }
+    if value_rank is not None:
+        others["value_rank"] = value_rank
+    units = hidden_units(width, feed_forward, hidden)
+    reference = reference_shape(width, layers, context, usual, units, sharing, rank=head_size, **others)
+    chosen = candidates(reference, sharing, ranks, value_rank)
+    compared = require_count(
+        "directions", reference.rank if directions is None else directions, most=width, remedy="at most the width"
+    )
+    timings = _timed([one.shape for one in chosen], seconds, device, progress) if time else {}
+    columns = [floor_column(reference), *(evidence_column(source, compared) for source in EVIDENCE)]
+    columns.append(timing_column(timings))
     if store is not None:
         from rankfall.store.query import rows_of as runs_of
         from rankfall.store.store import Store
 
         columns.append(accuracy_column(runs_of(Store(Path(store), create=False))[0], task))
     rows = rows_of(chosen, columns)
+    source = next(iter(EVIDENCE))
+    advice = recommend(rows, compared, lambda row, k: source.estimate(row["heads"], row["rank"], k), most_cache)
     kept = {row["rank"] for row in rows}
     return PlanResult(
         width=width,
         layers=layers,
         context=context,
-        hidden=wide,
+        hidden=units,
+        feed_forward=feed_forward if units else "none",
+        directions=compared,
         device=device if time else None,
-        candidates=rows,
-        left_out_ranks=[one for one in ranks or default_ranks(width) if one not in kept],
+        candidates=[row | {"recommended": advice.names(row)} for row in rows],
+        recommendation=advice.record(),
+        bound=separation(rows),
+        evidence={one.name: one.about for one in EVIDENCE},
+        left_out_ranks=[one for one in ranks or default_ranks(width, reference.rank) if one not in kept],
         implications=IMPLICATIONS,
     )
+
+
+def hidden_units(width: int, feed_forward: str, hidden: int | None) -> int:
+    """Units of the feed-forward block: as given, or 3.5 d where it is gated and 4 d where it is plain."""
+    require_one_of("feed_forward", feed_forward, FEED_FORWARD)
+    require(
+        feed_forward != "none" or not hidden,
+        required="no hidden units without a feed-forward block",
+        got=hidden,
+        remedy="choose gated or plain",
+    )
+    usual = {"gated": 7 * width // 2, "plain": 4 * width, "none": 0}[feed_forward]
+    return usual if hidden is None else hidden
+
+
+def _timed(shapes: Sequence[StackShape], seconds: float, device: str, progress: Progress) -> dict[StackShape, Timing]:
+    """Step times, unless a layer would not fit into memory."""
+    from rankfall.planning.costs import Stopwatch, step_bytes
+    from rankfall.system import available_memory
+
+    place, needed = require_device(device), max(step_bytes(shape) for shape in shapes)
+    require(
+        place != "cpu" or needed <= available_memory(),
+        required=f"about {needed / 2**30:.3g} GiB of memory to time one layer of this size",
+        got=f"{available_memory() / 2**30:.3g} GiB",
+        remedy="leave the timing out (--no-time)",
+    )
+    return Stopwatch(seconds, place).measure(shapes, progress)

@@ -34,20 +34,26 @@ class ReproductionResult(Result):
 
     @property
     def figures(self) -> list[dict[str, Any]]:
-        """One record per figure: points, claims, notes, whether it agrees."""
+        """One record per figure: points, claims, notes, whether it agrees (at paper scale) and holds."""
         return [record for _, _, record in self.runs]
 
     @property
     def agrees(self) -> bool | None:
-        """Every figure that can be compared agrees; None when none can."""
-        decided = [outcome.agrees for _, outcome, _ in self.runs if outcome.agrees is not None]
+        """Every published point is met; None where none can be compared, as below paper scale."""
+        decided = [record["agrees"] for record in self.figures if record["agrees"] is not None]
+        return all(decided) if decided else None
+
+    @property
+    def holds(self) -> bool | None:
+        """Whatever can be decided at this scale holds; None when nothing can."""
+        decided = [record["holds"] for record in self.figures if record["holds"] is not None]
         return all(decided) if decided else None
 
     def tables(self) -> dict[str, pd.DataFrame]:
         """`figures`: one row each; then the points and tables of each figure."""
         from rankfall.report.gallery import block_name
 
-        shown = ("id", "title", "scale", "agrees", "seconds")
+        shown = ("id", "title", "scale", "standing", "seconds")
         made = {"figures": frame({name: record[name] for name in shown} for record in self.figures)}
         for figure, outcome, _ in self.runs:
             if outcome.points:
@@ -65,10 +71,7 @@ class ReproductionResult(Result):
         return {"figures": self.figures}
 
     def _lines(self) -> list[str]:
-        words = {True: "agrees", False: "does NOT agree", None: "nothing published to compare"}
-        lines = [
-            f"{one['id']} {one['title']}: {words[one['agrees']]} ({one['seconds']:.1f} s)" for one in self.figures
-        ]
+        lines = [f"{one['id']} {one['title']}: {one['standing']} ({one['seconds']:.1f} s)" for one in self.figures]
         return [f"{len(self.figures)} figures at scale {self.scale}", *lines]
 
     def _figure(self) -> Figure:

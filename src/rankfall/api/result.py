@@ -84,12 +84,12 @@ class Result(ABC):
     def _document(self, command: str) -> Document:
         """The report: the answer, the picture, the tables."""
         from rankfall.provenance import provenance
-        from rankfall.report.definitions import DEFINITIONS
         from rankfall.report.document import Answer, Document, Grid, Picture, Section
+        from rankfall.report.verb_definitions import definitions_for
 
         first, *rest = self._lines()
         tables = [
-            Grid(name, name.replace("_", " ").capitalize(), table, definitions=DEFINITIONS)
+            Grid(name, name.replace("_", " ").capitalize(), table, definitions=definitions_for(self.verb))
             for name, table in self.tables().items()
         ]
         picture = Picture("picture", first, "", self._figure())

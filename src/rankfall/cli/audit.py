@@ -15,7 +15,7 @@ from rankfall.errors import require
 NAMES = "; ".join(f"{one.name} ({one.meaning})" for one in NAMED_MODELS)
 
 UNIT_COLUMNS = ("effective_rank", "energy_rank", "relative_mu", "mean_abs_cosine")
-COLUMNS = ("layer", *UNIT_COLUMNS, "raw_energy_rank", "centred_effective_rank", "centred_energy_rank", "sinks")
+COLUMNS = ("layer", "most", *UNIT_COLUMNS, "raw_energy_rank", "centred_unit_effective_rank", "sinks")
 INSIDE_COLUMNS = ("layer", "part", *UNIT_COLUMNS, "sinks")
 HEAD_COLUMNS = ("layer", "head", "kv_head", "head_dim", "qk_rank", "qk_effective_rank", "qk_energy_rank", "ov_rank")
 
@@ -169,9 +169,9 @@ def _brief(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
             "energy_rank": f"{row['unit']['energy_rank']:.4g}",
             "relative_mu": f"{row['unit']['relative_mu']:.4g}",
             "mean_abs_cosine": f"{row['unit']['mean_abs_cosine']:.4g}",
-            "centred_effective_rank": f"{row['centred']['effective_rank']:.4g}",
+            "most": f"{row['unit']['most']:.4g}",
+            "centred_unit_effective_rank": f"{row['centred_unit']['effective_rank']:.4g}",
             "raw_energy_rank": f"{row['raw']['energy_rank']:.4g}",
-            "centred_energy_rank": f"{row['centred']['energy_rank']:.4g}",
             "sinks": len(row["sinks"]),
         }
         for row in rows

@@ -1,4 +1,4 @@
-"""`rankfall bounds`: what any heads of a given rank can reach, and how many an error needs."""
+"""`rankfall bounds`: what no heads of a given rank can go below, and how many an error needs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def bounds(
     rank: Annotated[
         int | None, typer.Option("--rank", help="Rank r of queries and keys of each head (default: every rank).")
     ] = None,
-    heads: Annotated[int | None, typer.Option("--heads", help="Number of heads H: print the error floor.")] = None,
+    heads: Annotated[int | None, typer.Option("--heads", help="Number of heads H: print the lower bound.")] = None,
     error: Annotated[
         float | None, typer.Option("--error", help="Mean squared error: print the heads needed.")
     ] = None,
@@ -37,7 +37,7 @@ def bounds(
     plot: PlotPath = None,
     json: JsonFlag = False,
 ) -> None:
-    """Lower bounds on the error of low-rank heads, as numbers, with their hypotheses.
+    """Lower bounds on the error of one bare layer of low-rank heads, as numbers, with their hypotheses.
 
     Example: `rankfall bounds --width 64 --rank 8 --error 0.05`, or `rankfall bounds --width 64 --plot floors.png`
 
@@ -55,7 +55,7 @@ def bounds(
         rank is None or plot is not None or heads is not None or error is not None,
         required="--heads, --error or --plot beside --rank",
         got="none of them",
-        remedy="--heads gives the error floor, --error the heads needed",
+        remedy="--heads gives the lower bound, --error the heads needed",
     )
     with shown(f"bounds at d = {width}") as progress:
         result = run(
@@ -97,7 +97,7 @@ def _show(result: dict[str, Any]) -> None:
     if result.get("vacuous"):
         paper.print("vacuous here: the bound excludes nothing")
     if "baseline" in result:
-        paper.print(f"error without any useful head: {cell(result['baseline'])}")
+        paper.print(f"the bound at H = 0: {cell(result['baseline'])} (a layer without heads has a larger error)")
     if "norm_statement" in result:
         said = result["norm_statement"]
         paper.print(

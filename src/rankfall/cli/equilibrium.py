@@ -32,6 +32,8 @@ def equilibrium(
     disturb: Annotated[
         float | None, typer.Option(help="Also move the tokens by this much and run the layer.")
     ] = None,
+    every_layer: Annotated[bool, typer.Option("--every-layer", help="Disturb before every layer, not once.")] = False,
+    draws: Annotated[int, typer.Option(help="Number of disturbances to draw (default 20).", show_default=False)] = 20,
     layers: Annotated[int, typer.Option(help="Number of layers to run after --disturb.")] = 2000,
     seed: Annotated[int, typer.Option(help="Seed of --disturb.")] = 0,
     polish: Annotated[
@@ -56,6 +58,8 @@ def equilibrium(
             norm=norm,
             all_ranks=all_ranks,
             disturb=disturb,
+            every_layer=every_layer,
+            draws=draws,
             layers=layers,
             seed=seed,
             polish=polish,
@@ -83,6 +87,8 @@ def _show(record: dict[str, Any]) -> None:
         if max(len(rows), len(rows[0])) <= MOST_SHOWN:
             table(name, [{str(j + 1): value for j, value in enumerate(row)} for row in rows])
     if "recovery" in record:
-        table("after a disturbance", [record["recovery"]])
+        from rankfall.api.equilibrium import disturbance_sentence
+
+        paper.print(disturbance_sentence(record["recovery"]), markup=False)
     elif record["stability"] == "marginal":
         paper.print("marginal: some directions neither return nor leave (multiplier one)", markup=False)

@@ -15,6 +15,7 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from rankfall.api.result import Result, plain
 from rankfall.progress import Progress
@@ -23,6 +24,14 @@ SCHEMA = 2
 LONG_HEADING = 9
 QUIET = 30.0
 """Seconds between two lines of progress where no bar can be drawn."""
+
+UNLIMITED = 10_000
+"""Columns of a pipe."""
+SENTENCE = 24
+"""Characters from which a cell of several words may wrap."""
+NARROW = 16
+"""Characters that it needs at least."""
+PADDING = 2
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print exactly one JSON object on standard output.")]
 TextFiles = Annotated[
@@ -52,16 +61,50 @@ def emit(result: Mapping[str, Any], *, as_json: bool, show: Callable[[], None]) 
 
 
 def table(title: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None) -> None:
-    """Print records as a table for people."""
+    """Print records as a table for people.
+
+    A number is never broken: in a pipe a table is as wide as it is; on a terminal the last columns that do not fit
+    are left out, and named below it. Only sentences wrap.
+    """
     columns = list(columns) if columns is not None else list(rows[0]) if rows else []
+    texts = {name: [cell(row.get(name)) for row in rows] for name in columns}
+    page = paper if paper.is_terminal else Console(width=UNLIMITED)
+    kept = fitting(texts, page.width)
     drawn = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    for column in columns:
-        # A long heading is stacked: a column is as wide as its numbers and one word.
-        between = "\n" if len(column) > LONG_HEADING else " "
-        drawn.add_column(column.replace("_", between), justify="right", overflow="fold")
-    for row in rows:
-        drawn.add_row(*(cell(row.get(column)) for column in columns))
-    paper.print(drawn)
+    for name in kept:
+        wraps = page is paper and sentences(texts[name])
+        drawn.add_column(heading(name), justify="left" if wraps else "right", no_wrap=not wraps)
+    for values in zip(*(texts[name] for name in kept), strict=True):
+        drawn.add_row(*(Text(value) for value in values))
+    page.print(drawn)
+    if left := [name.replace("_", " ") for name in columns if name not in kept]:
+        line = f"Not shown for lack of width: {', '.join(left)}. A wider terminal, a pipe or --json has all."
+        paper.print(line, markup=False, highlight=False, style="dim")
+
+
+def heading(name: str) -> str:
+    """A column's name in words; a long one is stacked, so that a column is as wide as its numbers and one word."""
+    return name.replace("_", "\n" if len(name) > LONG_HEADING else " ")
+
+
+def sentences(texts: Sequence[str]) -> bool:
+    """Whether a column holds words that may wrap between them."""
+    return any(len(text) > SENTENCE and " " in text for text in texts)
+
+
+def fitting(texts: Mapping[str, Sequence[str]], width: int) -> list[str]:
+    """The columns, from the first on, that fit beside each other unbroken; at least one."""
+    kept: list[str] = []
+    used = 0
+    for name, found in texts.items():
+        most = NARROW if sentences(found) else UNLIMITED
+        wide = max(map(len, heading(name).splitlines()), default=0)
+        needed = PADDING + max([wide, *(min(len(text), most) for text in found)])
+        if kept and used + needed > width:
+            break
+        kept.append(name)
+        used += needed
+    return kept
 
 
 def cell(value: Any) -> str:

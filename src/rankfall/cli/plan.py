@@ -13,6 +13,7 @@ from rankfall.cli.output import WIDTH, JsonFlag, PlotPath, emit, paper, shown, t
 if TYPE_CHECKING:
     from rankfall.api.plan import PlanResult
 
+FEED_FORWARD = ("gated", "plain", "none")
 EQUAL = {
     ("reference", "parameters", "flops"): "usual",
     ("parameters", "flops"): "both",
@@ -25,9 +26,8 @@ def plan(
     width: Annotated[int, typer.Option(*WIDTH, help="Width d of the model.")],
     layers: Annotated[int, typer.Option(help="Number of layers.")] = 12,
     context: Annotated[int, typer.Option(help="Number of tokens in a sequence.")] = 1024,
-    heads: Annotated[
-        int | None, typer.Option(help="Heads of the reference, r = d/H (default: head size near 64).")
-    ] = None,
+    heads: Annotated[int | None, typer.Option(help="Heads of the usual choice (default: head size near 64).")] = None,
+    head_size: Annotated[int | None, typer.Option(help="Rank of the usual choice's heads (default: d/H).")] = None,
     kv_heads: Annotated[
         int | None, typer.Option(help="Key/value heads, the same for every candidate (default: as many as heads).")
     ] = None,
@@ -36,7 +36,31 @@ def plan(
         list[int] | None, typer.Option(help="Rank to compare; repeat for several (default: all that divide well).")
     ] = None,
     value_rank: Annotated[int | None, typer.Option(help="Value rank of every candidate (default: its rank).")] = None,
-    hidden: Annotated[int | None, typer.Option(help="Feed-forward units, 0 for none (default 4 d).")] = None,
+    feed_forward: Annotated[
+        str,
+        typer.Option(
+            help="Feed-forward block: gated (three maps, as in Llama), plain (two, as in GPT-2) or none.",
+            autocompletion=lambda incomplete: [one for one in FEED_FORWARD if one.startswith(incomplete)],
+        ),
+    ] = "gated",
+    hidden: Annotated[
+        int | None, typer.Option(help="Feed-forward units (default 3.5 d gated, 4 d plain); of experts, the active.")
+    ] = None,
+    window: Annotated[int | None, typer.Option(help="Tokens that a windowed layer sees and caches.")] = None,
+    windowed: Annotated[
+        int | None, typer.Option("--windowed-layers", help="Layers that have the window (default: all).")
+    ] = None,
+    latent: Annotated[
+        int | None, typer.Option(help="Keys and values come from one vector of this size per token (MLA).")
+    ] = None,
+    latent_rope: Annotated[int, typer.Option(help="Part of the key that all heads share beside the latent.")] = 0,
+    query_latent: Annotated[int, typer.Option(help="Queries come from a vector of this size; 0: directly.")] = 0,
+    directions: Annotated[
+        int | None, typer.Option(help="Directions that a match must compare (default: the usual rank).")
+    ] = None,
+    most_cache: Annotated[
+        float, typer.Option(help="Cache that the recommended row may have, over the usual one.")
+    ] = 1.1,
     seconds: Annotated[float, typer.Option(help="Seconds to spend on measuring, all candidates together.")] = 60.0,
     time: Annotated[bool, typer.Option("--time/--no-time", help="Measure the step time of each candidate.")] = True,
     device: Annotated[str, typer.Option(help="Where to measure: cpu, cuda, cuda:1, ...")] = "cpu",
@@ -47,7 +71,7 @@ def plan(
     plot: PlotPath = None,
     json: JsonFlag = False,
 ) -> None:
-    """Candidate (heads, rank) pairs that cost what the usual choice costs: size, FLOPs, cache, floor, step time.
+    """Heads and rank at equal cost: size, FLOPs, cache, bound, trained errors, step time, and a recommendation.
 
     Example: `rankfall plan --width 768 --layers 12 --context 1024`
 
@@ -61,11 +85,20 @@ def plan(
             layers=layers,
             context=context,
             heads=heads,
+            head_size=head_size,
             kv_heads=kv_heads,
             group=group,
             rank=rank,
             value_rank=value_rank,
+            feed_forward=feed_forward,
             hidden=hidden,
+            window=window,
+            windowed=windowed,
+            latent=latent,
+            latent_rope=latent_rope,
+            query_latent=query_latent,
+            directions=directions,
+            most_cache=most_cache,
             seconds=seconds,
             time=time,
             device=device,
@@ -78,19 +111,24 @@ def plan(
 
 
 def _short(row: dict[str, Any]) -> dict[str, Any]:
-    seconds, measured = row["step_seconds"], row.get("mse_measured")
+    seconds, measured, trained = row["step_seconds"], row.get("mse_measured"), row["trained_error"]
+    ranged = f"{row['trained_error_low']:.2f} to {row['trained_error_high']:.2f}" if trained is not None else None
     return {
+        "": "->" if row["recommended"] else "",
         "H": row["heads"],
         "r": row["rank"],
         "kv": row["kv_heads"],
+        "trained error": None if trained is None else f"{trained:.3f}",
+        "range": ranged,
+        "cache MiB": f"{row['kv_cache_bytes'] / 2**20:.4g}",
+        "bound": f"{row['mse_lower_bound_with_skip']:.4f}",
         "equal": EQUAL[tuple(row["equal"])],
+        "step s": None if seconds is None else f"{seconds:.3g}",
+        "in store": None if measured is None else f"{measured:.4f}",
         "params M": f"{row['parameters'] / 1e6:.1f}",
         "train TFLOP": f"{row['flops'] / 1e12:.3g}",
         "decode GFLOP": f"{row['decoding_flops'] / 1e9:.3g}",
-        "cache MiB": f"{row['kv_cache_bytes'] / 2**20:.4g}",
-        "floor": f"{row['mse_lower_bound']:.4f}",
-        "step s": None if seconds is None else f"{seconds:.3g}",
-        "trained error": None if measured is None else f"{measured:.4f}",
+        "whole": None if trained is None else f"{row['trained_error_whole']:.3f}",
     }
 
 
@@ -102,11 +140,16 @@ def _show(result: PlanResult) -> None:
     untimed = sum(row["step_seconds"] is None for row in result.candidates)
     if result.device is not None and untimed:
         paper.print(f"{untimed} rows were not timed for lack of time: raise --seconds.", markup=False)
+    paper.print(f"Recommended: {result.recommendation['words']}.", style="bold", markup=False, highlight=False)
+    for line in result.reasons():
+        paper.print(f"- {line}", markup=False, highlight=False)
     for line in (
-        "Training FLOPs and step time: forward and backward on one sequence. Decoding: per token. Cache: one "
-        "sequence, 2-byte numbers. Weights: attention and feed-forward, no embeddings. Floor: least error of one "
-        "layer. Equal: what costs the same as in the usual choice, attention weights or training FLOPs.",
         *(f"No number of heads of rank {rank} costs the same." for rank in result.left_out_ranks),
-        result.implications,
+        f"Trained error: in matches of {result.directions} directions (whole: of all {result.width}). "
+        f"{result.evidence['trained_error']}",
+        f"Bound: with a skip connection. {result.implications}",
+        "Training FLOPs and step time: forward and backward on one sequence. Decoding: per token. Cache: one "
+        f"sequence, 2-byte numbers. Params: attention and {result.feed_forward} feed-forward ({result.hidden} "
+        "units), no embeddings. Equal: what costs the same as in the usual choice, attention weights or FLOPs.",
     ):
         paper.print(line, markup=False, highlight=False)

@@ -48,8 +48,9 @@ def reproduce(
 
 
 def _show(one: dict[str, Any]) -> None:
-    verdict = {True: "agrees", False: "does NOT agree", None: "nothing published to compare"}[one["agrees"]]
-    paper.print(f"\n[bold]{one['id']}[/bold] {one['title']}: {verdict} ({one['seconds']:.1f} s, {one['scale']})")
+    paper.print(
+        f"\n[bold]{one['id']}[/bold] {one['title']}: {one['standing']} ({one['seconds']:.1f} s, {one['scale']})"
+    )
     if one["points"]:
         table("points", *_readable(one["points"]))
     for claim in one["claims"]:

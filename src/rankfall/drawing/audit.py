@@ -57,7 +57,7 @@ def draw_views(rows: Sequence[DepthRow], title: str) -> Figure:
     figure, axes = canvas(1, 2, size=(5.4, 3.8))
     layers = [row.layer for row in rows]
     for panel, measure in zip(axes[0], RANKS, strict=True):
-        for view, colour, marker in zip(("unit", "raw", "centred"), COLOURS, MARKERS, strict=False):
+        for view, colour, marker in zip(("unit", "raw", "centred", "centred_unit"), COLOURS, MARKERS, strict=False):
             values = [row.values[view][measure] for row in rows]
             panel.plot(layers, values, "-", marker=marker, color=colour, markersize=4, label=view)
             without = [(row.layer, row.without_sinks[view][measure]) for row in rows if row.without_sinks]

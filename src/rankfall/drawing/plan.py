@@ -1,4 +1,4 @@
-"""The plan as one picture: what each rank costs and what error it cannot go below."""
+"""The plan as one picture: what trained models of each rank reach, the bound, and the time of a step."""
 
 from __future__ import annotations
 
@@ -13,27 +13,35 @@ if TYPE_CHECKING:
 Rows = Sequence[Mapping[str, Any]]
 
 
-def draw_plan(rows: Rows, title: str) -> Figure:
-    """Error floor against rank and, where it was measured, step time against rank; one line per family of rows."""
+def draw_plan(rows: Rows, title: str, directions: int) -> Figure:
+    """Trained error, bound and, where it was measured, step time against rank; one line per family of rows."""
     timed = rows[0]["step_seconds"] is not None
-    figure, axes = canvas(1, 2 if timed else 1)
+    known = rows[0].get("trained_error") is not None
+    panels = [name for name, there in (("trained", known), ("bound", True), ("time", timed)) if there]
+    figure, axes = canvas(1, len(panels))
     for (name, members), colour, marker in zip(families(rows).items(), COLOURS, MARKERS, strict=False):
         ranks = [row["rank"] for row in members]
-        style: dict[str, Any] = {"color": colour, "marker": marker, "ms": 4, "alpha": 0.8}
-        axes[0, 0].plot(ranks, [row["mse_lower_bound"] for row in members], label=f"equal {name}", **style)
-        skip = [row["mse_lower_bound_with_skip"] for row in members]
-        axes[0, 0].plot(ranks, skip, label=f"equal {name}, skip connection", **style | {"ls": "--", "mfc": "white"})
-        if timed:
-            axes[0, 1].plot(ranks, [row["step_seconds"] for row in members], label=f"equal {name}", **style)
+        style: dict[str, Any] = {"color": colour, "marker": marker, "ms": 4, "alpha": 0.8, "label": f"equal {name}"}
+        for panel, axis in zip(panels, axes.flat, strict=True):
+            if panel == "trained":
+                axis.plot(ranks, [row["trained_error"] for row in members], **style)
+                low, high = ([row[f"trained_error_{end}"] for row in members] for end in ("low", "high"))
+                axis.fill_between(ranks, low, high, color=colour, alpha=0.15, linewidth=0)
+                axis.set_ylabel(f"trained error, {directions} directions")
+            elif panel == "bound":
+                axis.plot(ranks, [row["mse_lower_bound_with_skip"] for row in members], **style)
+                axis.set_ylabel("lower bound, one bare layer with a skip connection")
+            else:
+                axis.plot(ranks, [row["step_seconds"] for row in members], **style)
+                axis.set_ylabel("training step of one sequence, seconds")
     reference = rows[0]
     ranks = sorted({row["rank"] for row in rows})
     for axis in axes.flat:
         axis.axvline(reference["rank"], color="grey", linewidth=0.8, linestyle=":")
         axis.set(xscale="log", xlabel="rank r of a head", ylim=(0, None))
-        axis.set_xticks(ranks, [str(rank) for rank in ranks], fontsize=8)
+        axis.set_xticks(ranks, [str(rank) for rank in ranks], fontsize=8, rotation=45)
         axis.minorticks_off()
         axis.legend(loc="lower left", fontsize=8)
-    axes[0, 0].set_ylabel("least error of one layer")
     axes[0, 0].annotate(
         f"usual: H={reference['heads']}, r={reference['rank']}",
         (reference["rank"], axes[0, 0].get_ylim()[1]),
@@ -41,8 +49,6 @@ def draw_plan(rows: Rows, title: str) -> Figure:
         textcoords="offset points",
         size=8,
     )
-    if timed:
-        axes[0, 1].set_ylabel("training step of one sequence, seconds")
     figure.suptitle(title)
     return figure
 

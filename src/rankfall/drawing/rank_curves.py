@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from rankfall.drawing.canvas import COLOURS, MARKERS, canvas
@@ -11,6 +12,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Record = Mapping[str, Any]
+
+MOST_FRACTIONS = 8
+FEWEST_TICKS = 2
 
 STYLES: dict[str, tuple[str, dict[str, Any]]] = {
     "ours": ("ours, repeated sample (training loss)", {"linestyle": "-", "markersize": 5}),
@@ -47,7 +51,9 @@ def rank_curves(
             own.sort(key=lambda record: record["rank"] / width(record))
             _draw(ax, own, width, COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)], label)
         ax.set(title=name, xlabel="rank / width", xscale="log", yscale="log")
-        _ticks(ax, min(record["rank"] / width(record) for record in records))
+    ratios = sorted({Fraction(record["rank"], width(record)) for record in records})
+    for ax in axes[0]:
+        _ticks(ax, ratios)
     axes[0, 0].set_ylabel("squared error")
     named = axes[0, 0].get_legend_handles_labels()[0]
     # Below the panels: inside, it would lie on points at one scale or another.
@@ -77,14 +83,20 @@ def _key(records: Sequence[Record]) -> list[Any]:
     ]
 
 
-def _ticks(ax: Any, lowest: float) -> None:
-    """Fractions down to the lowest rank there is; errors often span less than a decade, hence 2 and 5 as well."""
-    from matplotlib.ticker import LogLocator, NullLocator
+def _ticks(ax: Any, ratios: Sequence[Fraction]) -> None:
+    """Ranks over width as fractions, those that were run; errors at 1, 2 and 5, or evenly where few of them lie.
 
-    step = 2 if lowest >= 1 / 8 else 4
-    powers = [step**k for k in range(7) if step**k * lowest <= 1]
-    ax.set_xticks([1 / power for power in powers], ["1", *(f"1/{power}" for power in powers[1:])])
-    ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    Errors often span much less than a decade, where no power of ten, nor 2 or 5, need lie in sight.
+    """
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
+
+    stride = -(-len(ratios) // MOST_FRACTIONS)
+    shown = ratios[::-1][::stride]
+    ax.set_xticks([float(ratio) for ratio in shown], [str(ratio) for ratio in shown])
+    low, high = ax.get_ylim()
+    nice = LogLocator(subs=(1, 2, 5))
+    seen = [tick for tick in nice.tick_values(low, high) if low <= tick <= high]
+    ax.yaxis.set_major_locator(nice if len(seen) >= FEWEST_TICKS else MaxNLocator(5))
     ax.yaxis.set_major_formatter("{x:g}")
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_minor_locator(NullLocator())

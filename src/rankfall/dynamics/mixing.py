@@ -73,6 +73,19 @@ class Mixer:
             return banded_attend(query, key, value, self.masks[0], self._band, 1.0, allowed=self._allowed)
         return softmax_weights(scores(query, key, 1.0), self._allowed) @ value
 
+    def weights(
+        self, query: Float[Tensor, "b h n r"], key: Float[Tensor, "b h n r"]
+    ) -> Float[Tensor, "b h n n"] | None:
+        """The weights of `attend`; None where it follows a band and never forms them."""
+        return None if self._band is not None else softmax_weights(scores(query, key, 1.0), self._allowed)
+
+    def log_weights(self, query: Float[Tensor, "b h n r"], key: Float[Tensor, "b h n r"]) -> Float[Tensor, "b h n n"]:
+        """Logarithms of the weights: -inf where the mask forbids, finite where a weight would be rounded to zero."""
+        score = scores(query, key, 1.0)
+        if self._allowed is not None:
+            score = score.masked_fill(~self._allowed, -torch.inf)
+        return torch.log_softmax(score, dim=-1)
+
     @cached_property
     def _average(self) -> Tensor:
         """Uniform attention as a matrix: sparse where few pairs are allowed, never n^2 in memory under a band."""

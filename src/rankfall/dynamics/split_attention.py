@@ -7,6 +7,10 @@ Scores matter only up to what is the same along a row, so the common part of the
 (sizes e^K and biases included in the code). Rows of A sum to one, so A X = 1 m^T + e^l A R, with no cancellation for
 any mask under which tokens see different sets. Under the complete mask all rows of A agree up to e^2l, and A R up to
 that is common: `complete_attention` splits A = a + e^2l delta exactly and carries delta R at the scale e^3l.
+
+Sharp attention can make all rows agree at once, when every token attends to the same key t. Then A R = 1 R_t^T +
+tails, and the tails, weights of e^-700 and less on R_j - R_t, are all that is left: they get a logarithmic scale of
+their own.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ import math
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from rankfall.dynamics.mixing import Mixer, SampleGroup
@@ -24,8 +28,14 @@ from rankfall.dynamics.step import PURE_ATTENTION, Rule
 from rankfall.dynamics.weights import PreparedHeads, take_heads
 from rankfall.mechanism.heads import Heads, combine
 
-# Up to here row-specific scores go through expm1 without overflow; beyond, rows differ and a plain softmax is exact.
-ROWS_ALIKE = 300.0
+# Up to here row-specific scores go through expm1 without overflow (they are up to four times as large when rows and
+# keys are told apart from one of them); beyond, rows differ unless all attend to one key.
+ROWS_ALIKE = 150.0
+# Where every row gives one key more than this, what the rows have in common would hide their differences.
+SHARED_KEY = 0.5
+# A sum smaller than this share of its terms has fewer than four digits left.
+LOST_SHARE = 1e-12
+EPSILON = torch.finfo(torch.float64).eps
 # expm1 needs e^2(K+l) as a number.
 LEAST_SQUARE = 1e-290
 # exp(x) is 1 to the last digit for scores below this; what is smaller than this share is lost in a sum.
@@ -36,6 +46,10 @@ LEAST_UNSCALED = 1e-60
 
 Layer = tuple[PreparedHeads, Mixer]
 """Weights and mask of one layer."""
+
+
+class DigitsLostError(ArithmeticError):
+    """A layer whose result float64 cannot tell."""
 
 
 def split_attention(state: Split, prepared: PreparedHeads, mixer: Mixer) -> Split:
@@ -51,11 +65,34 @@ def split_attention(state: Split, prepared: PreparedHeads, mixer: Mixer) -> Spli
 
 
 def _rows_apart(state: Split, prepared: PreparedHeads, projected: Tensor, mixer: Mixer) -> Split:
-    """A R by a plain softmax: exact as soon as rows of A differ."""
+    """A R by a plain softmax: exact as soon as rows of A differ; about the shared key where they attend to one."""
     query, key, value = prepared.parts(projected)
     small = _each(state.log_size + state.log_ratio)
-    query = torch.addcmul(_common_query(state, prepared), small, query)
-    return _rebuilt(state, prepared, _combined(mixer.attend(query, small * key, value), prepared))
+    query, key = torch.addcmul(_common_query(state, prepared), small, query), small * key
+    weights = mixer.weights(query, key)
+    if weights is None:  # along a narrow band no key is seen by all
+        return _rebuilt(state, prepared, _combined(mixer.attend(query, key, value), prepared))
+    if bool((weights.amin(dim=-2).amax(dim=-1) > SHARED_KEY).any()):
+        return _about_the_shared_key(state, prepared, mixer.log_weights(query, key), value)
+    mixed = weights @ value
+    # The residual of a token that is itself the reference is zero, and no rounding is in it.
+    rounded = (weights @ (state.reference < 1).double()[:, None, :, None]).amax(dim=(-3, -2, -1))
+    _require_digits(mixed - mixed[..., :1, :], rounded * value.abs().amax(dim=(-3, -2, -1)))
+    return _rebuilt(state, prepared, _combined(mixed, prepared))
+
+
+def _about_the_shared_key(state: Split, prepared: PreparedHeads, log_weights: Tensor, value: Tensor) -> Split:
+    """A R = 1 R_t^T + sum over j of a_ij (R_j - R_t), the weights scaled by the largest of all tails."""
+    shared = log_weights.amin(dim=-2).argmax(dim=-1)[..., None]
+    log_tails = log_weights.scatter(-1, shared[..., None, :].expand(*log_weights.shape[:-1], 1), -torch.inf)
+    log_scale = _finite(log_tails.amax(dim=(-3, -2, -1)))
+    own = _rows_at(value, shared)
+    weights = (log_tails - log_scale[:, None, None, None]).exp()
+    tails = weights @ (value - own)
+    _require_digits(tails, weights.sum(dim=-1).amax(dim=(-2, -1)) * value.abs().amax(dim=(-3, -2, -1)))
+    common = mapped_common(state, prepared) + state.log_ratio.exp()[:, None] * _combined(own, prepared)[:, 0]
+    residual = _combined(tails, prepared)
+    return normal_form(common, residual, state.log_size, state.log_ratio + log_scale, state.reference)
 
 
 def complete_attention(state: Split, prepared: PreparedHeads, mixer: Mixer) -> Split:
@@ -91,24 +128,29 @@ def _each_by_its_form(state: Split, prepared: PreparedHeads, projected: Tensor, 
 
 
 def _nearly_alike(state: Split, prepared: PreparedHeads, projected: Tensor) -> Split:
-    """delta R = sum_j a_j expm1(x_ij) (v_j - mean) / sum_j a_j e^x_ij, with x_ij = e^2(K+l) <q_i, k_j - mean key>.
+    """Row i less the first: sum_j a_j expm1(x_ij) (v_j - mean) / sum_j a_j e^x_ij.
 
-    About their mean under a, scores have mean zero, so that the denominator is at least 1 (Jensen).
+    x_ij = e^2(K+l) <q_i - q_0, k_j - k_t> is what sets its scores apart, t the key with most weight in the first row.
+    The denominator is at least a_t, the largest weight.
     """
-    query, _, _ = prepared.parts(projected)
-    weights, mean, key, value = _about_the_mean(state, prepared, projected)
+    query, tails, log_tail, mean, key, value = _about_the_first_row(state, prepared, projected)
     shrunk = _each(2.0 * (state.log_size + state.log_ratio))
     excess = ((shrunk * query) @ key.mT).expm1_()
-    weights = weights.mT
-    row_specific = (excess @ (weights * value)).div_((excess @ weights).add_(1.0).mul_(shrunk))
-    return _cubic(state, prepared, mean, row_specific)
+    tails = tails.mT
+    total = (excess @ tails).mul_(log_tail.exp()[:, None, None, None]).add_(1.0)
+    numerator = excess @ (tails * value)
+    # Rounding is in the values and, for keys that agree, in scores that should be smaller still.
+    strength = shrunk * row_specific_strength(prepared, projected)[:, None, None, None]
+    apart = value.abs().amax(dim=-1, keepdim=True) + EPSILON
+    rounded = excess.abs() @ tails + strength * ((excess + 1.0) @ (tails * apart))
+    _require_digits(numerator, rounded.amax(dim=(-3, -2, -1)) * projected.abs().amax(dim=(-3, -2, -1)))
+    return _cubic(state, prepared, mean, numerator.div_(total.mul_(shrunk)), log_tail)
 
 
 def _linear(state: Split, prepared: PreparedHeads, projected: Tensor) -> Split:
     """expm1(x) = x: delta R = (R W_q) Cov_a(R W_k, R V), at the cost of n r v rather than n^2."""
-    query, _, _ = prepared.parts(projected)
-    weights, mean, key, value = _about_the_mean(state, prepared, projected)
-    return _cubic(state, prepared, mean, query @ ((key * weights.mT).mT @ value))
+    query, tails, log_tail, mean, key, value = _about_the_first_row(state, prepared, projected)
+    return _cubic(state, prepared, mean, query @ ((key * tails.mT).mT @ value), log_tail)
 
 
 def _flat_complete(state: Split, prepared: PreparedHeads) -> Split:
@@ -118,23 +160,52 @@ def _flat_complete(state: Split, prepared: PreparedHeads) -> Split:
     return normal_form(mapped_common(state, prepared), residual, state.log_size, log_ratio, state.reference)
 
 
-def _about_the_mean(
+def _about_the_first_row(
     state: Split, prepared: PreparedHeads, projected: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """a = softmax(e^l c) (b, h, 1, n), the mean value under it, and keys and values about their means."""
-    rank, (_, key, _) = prepared.heads.rank, prepared.parts(projected)
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The first row's attention a, with most weight on key t, and everything told apart from it.
+
+    Queries less the first; weights on all keys but t, (b, h, 1, n), divided by e^L; L (b,); the mean value under a;
+    keys less that of t; values less their mean.
+    """
+    query, key, value = prepared.parts(projected)
     small = _each(state.log_size + state.log_ratio)
-    weights = torch.softmax((small * _common_query(state, prepared)) @ key.mT, dim=-1)
-    told = projected[..., rank:]
-    mean = weights @ told
-    centred = told - mean
-    return weights, mean[..., rank:], centred[..., :rank], centred[..., rank:]
+    first = torch.addcmul(_common_query(state, prepared), small, query[..., :1, :])
+    log_weights = torch.log_softmax((small * first) @ key.mT, dim=-1)
+    top = log_weights.argmax(dim=-1)
+    log_tails = log_weights.scatter(-1, top[..., None], -torch.inf)
+    log_tail = _finite(log_tails.amax(dim=(-3, -2, -1)))
+    tails = (log_tails - log_tail[:, None, None, None]).exp()
+    own = _rows_at(value, top)
+    value = value - own
+    offset = log_tail.exp()[:, None, None, None] * (tails @ value)
+    return query - query[..., :1, :], tails, log_tail, own + offset, key - _rows_at(key, top), value - offset
 
 
-def _cubic(state: Split, prepared: PreparedHeads, mean: Tensor, row_specific: Tensor) -> Split:
-    """Row-common part into the common part, row-specific part at relative scale e^(2K + 3l)."""
+def _require_digits(found: Tensor, terms: Tensor) -> None:
+    """Refuse sums (b, ...) that cancelled down to the rounding of their terms, of which (b,) are the largest.
+
+    Tokens that agree to sixteen digits while others differ, and then all join at once: their differences, which
+    would decide, are of a scale that one residual cannot carry beside the others.
+    """
+    if bool((found.abs().amax(dim=(-3, -2, -1)) < LOST_SHARE * terms).any()):
+        raise DigitsLostError
+
+
+def _rows_at(rows: Tensor, place: Tensor) -> Tensor:
+    """The row at that place in every head: (b, h, n, f) and (b, h, 1) to (b, h, 1, f)."""
+    return rows.gather(-2, place[..., None].expand(*place.shape, rows.shape[-1]))
+
+
+def _finite(logarithm: Tensor) -> Tensor:
+    """Zero instead of -inf, where there is nothing to scale by."""
+    return logarithm.where(logarithm > -torch.inf, 0.0)
+
+
+def _cubic(state: Split, prepared: PreparedHeads, mean: Tensor, row_specific: Tensor, log_tail: Tensor) -> Split:
+    """Row-common part into the common part, row-specific part at relative scale e^(2K + 3l + L)."""
     common = mapped_common(state, prepared) + state.log_ratio.exp()[:, None] * _combined(mean, prepared)[:, 0]
-    log_ratio = 2.0 * state.log_size + 3.0 * state.log_ratio
+    log_ratio = 2.0 * state.log_size + 3.0 * state.log_ratio + log_tail
     return normal_form(common, _combined(row_specific, prepared), state.log_size, log_ratio, state.reference)
 
 
@@ -192,11 +263,16 @@ def _at_least_unit_size(state: Split) -> Split:
 
 def scores_negligible(log_size: Tensor, log_ratio: Tensor, prepared: Sequence[PreparedHeads]) -> Bool[Tensor, ...]:
     """Whether under none of these weights a score differs from its row's constant by what float64 could see."""
+    return log_score_gap(log_size, log_ratio, prepared) < NEGLIGIBLE_LOG
+
+
+def log_score_gap(log_size: Tensor, log_ratio: Tensor, prepared: Sequence[PreparedHeads]) -> Float[Tensor, ...]:
+    """No score under these weights differs from its row's constant by more than e to this."""
     by_tokens = 2.0 * log_size + log_ratio + (math.log(2) + max(one.log_strength for one in prepared))
     by_bias = max(one.log_bias_strength for one in prepared)
     if by_bias == -math.inf:
-        return by_tokens < NEGLIGIBLE_LOG
-    return torch.maximum(by_tokens, log_size + log_ratio + by_bias) < math.log(NEGLIGIBLE / 2)
+        return by_tokens
+    return torch.maximum(by_tokens, log_size + log_ratio + by_bias) + math.log(2)
 
 
 def cubic_mixing(residual: Tensor, prepared: PreparedHeads) -> Tensor:

@@ -15,7 +15,14 @@ from rankfall.catalogue import MEASURES
 from rankfall.dynamics.mixing import MaskPlan, Masks
 from rankfall.dynamics.ordinary import OrdinaryFloor, OrdinaryRoute
 from rankfall.dynamics.split import Split, joined, split
-from rankfall.dynamics.split_attention import NEGLIGIBLE_LOG, Layer, flat_stretch, scores_negligible, split_step
+from rankfall.dynamics.split_attention import (
+    NEGLIGIBLE_LOG,
+    DigitsLostError,
+    Layer,
+    flat_stretch,
+    scores_negligible,
+    split_step,
+)
 from rankfall.dynamics.step import PURE_ATTENTION, Rule
 from rankfall.dynamics.weights import Weights
 from rankfall.errors import RequestError, require, require_count
@@ -137,7 +144,17 @@ class Stepper:
     def advance(self, layer: int, state: Split, single: bool = False) -> Split:
         """The states after layer + 1, layer + 2, ...: one, or as many as a stretch holds; (layers * b) samples."""
         states = None if single else self._stretch(layer, state)
-        return split_step(state, self.weights.at(layer), self.plan.at(layer), self.rule) if states is None else states
+        if states is not None:
+            return states
+        try:
+            return split_step(state, self.weights.at(layer), self.plan.at(layer), self.rule)
+        except DigitsLostError:
+            raise RequestError(
+                required="tokens whose differences float64 can follow",
+                got=f"attention so sharp that in layer {layer + 1} all tokens join others that already agreed to"
+                " their last digit",
+                remedy=f"raise the temperature, or stop after {layer} layers",
+            ) from None
 
     def _stretch(self, layer: int, state: Split) -> Split | None:
         length = min(STRETCH_LAYERS, self.layers - layer, STRETCH_NUMBERS // state.residual.numel())

@@ -102,16 +102,21 @@ def examine_equilibrium(built: Equilibrium) -> Examined:
     return replace(seen, certified_radius=built.radius, digits=built.digits)
 
 
+# After noise in every layer, so many without: what only the noise held up is gone then.
+QUIET_LAYERS = 500
+
+
 @final
 @dataclass(frozen=True)
 class Recovery:
-    """Distances are the farthest token's, relative to a token's length. `layers` is how many were run."""
+    """One disturbed run. Distances are the farthest token's, relative to a token's length."""
 
     disturbed_by: float
     distance: float
     rank: int
     residual: float
     layers: int
+    every_layer: bool
 
     @property
     def returned(self) -> bool:
@@ -119,32 +124,48 @@ class Recovery:
         return self.distance <= 0.01 * self.disturbed_by
 
 
-def recovery(
+def recoveries(
     layer: NormalisedLayer,
     tokens: Float[Tensor, "n d"],
     size: float,
     *,
     layers: int = 2000,
+    draws: int = 1,
+    every_layer: bool = False,
     generator: torch.Generator | None = None,
-) -> Recovery:
+    progress: Progress = silent,
+) -> list[Recovery]:
     """Move every token by `size` (relative to its length) in a random direction, then run that many layers.
 
-    Rank at the end counts singular values above 1e-6 of the largest: what is still shrinking does not count.
+    With `every_layer` the tokens are moved before each of them, and QUIET_LAYERS follow without: the noise itself has
+    full rank. Rank at the end counts singular values above 1e-6 of the largest: what still shrinks does not count.
     """
     require_count("the number of layers", layers)
+    require_count("the number of draws", draws)
     require(
         0 < size < 1,
         required="a disturbance between 0 and 1, relative to a token's length",
         got=size,
         remedy="for example 1e-3",
     )
+    found = []
+    for draw in range(draws):
+        now = _moved(layer, tokens, size, generator)
+        start = _farthest(layer, now, tokens)
+        for step in range(layers):
+            now = layer.step(_moved(layer, now, size, generator) if every_layer and step > 0 else now)
+        for _ in range(QUIET_LAYERS if every_layer else 0):
+            now = layer.step(now)
+        end, rank = _farthest(layer, now, tokens), numerical_rank(now, 1e-6)
+        found.append(Recovery(start, end, rank, layer.residual(now), layers, every_layer))
+        progress(f"running {layers} layers", (draw + 1) / draws)
+    return found
+
+
+def _moved(layer: NormalisedLayer, tokens: Tensor, size: float, generator: torch.Generator | None) -> Tensor:
     noise = torch.randn(tokens.shape, generator=generator, dtype=torch.float64)
     noise = noise / torch.linalg.vector_norm(noise, dim=-1, keepdim=True)
-    now = layer.project(tokens + size * layer.length * noise)
-    start = _farthest(layer, now, tokens)
-    for _ in range(layers):
-        now = layer.step(now)
-    return Recovery(start, _farthest(layer, now, tokens), numerical_rank(now, 1e-6), layer.residual(now), layers)
+    return layer.project(tokens + size * layer.length * noise)
 
 
 def _farthest(layer: NormalisedLayer, now: Tensor, then: Tensor) -> float:

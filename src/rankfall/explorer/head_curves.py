@@ -16,7 +16,8 @@ from rankfall.theory.random_features.learning_curve import predicted_error
 
 HEAD_COUNTS = tuple(2**power for power in range(21))
 HEADS_NOTE = (
-    "The target is the nearer of two orthonormal points. The floor is proved: no weights go below it. Random heads "
+    "The target is the nearer of two orthonormal points. The floor is proved: no weights of one bare layer, "
+    "read linearly, go below it. Random heads "
     "are fitted as well as can be; their error is predicted, and theirs is rank 1 whatever r is."
 )
 DESIGNS = {"independent": "random rank-1 heads", "signed": "random rank-1 heads, k = ±q"}
@@ -78,8 +79,8 @@ def _by_rank(dim: int) -> tuple[tuple[int, int, float], ...]:
 def plan_rows(dim: int, layers: int, context: int) -> tuple[dict[str, Any], ...]:
     """The rows of `rankfall plan --no-time`."""
     sharing = Sharing()
-    reference = reference_shape(dim, layers, context, usual_heads(dim, sharing), 4 * dim, sharing)
-    return tuple(plan(candidates(reference, sharing), [floor_column]))
+    reference = reference_shape(dim, layers, context, usual_heads(dim, sharing), 7 * dim // 2, sharing, gated=True)
+    return tuple(plan(candidates(reference, sharing), [floor_column(reference)]))
 
 
 def plan_table(rows: tuple[dict[str, Any], ...]) -> dict[str, Any]:
@@ -112,8 +113,8 @@ def summary(state: HeadState, curves: HeadCurves) -> list[tuple[str, str]]:
     size = state.heads * state.rank / state.dim
     random = ", ".join(f"{curves.predicted_here[design]:.4f} ({design})" for design in DESIGNS)
     return [
-        ("least error of any such heads", f"{curves.floor:.4g}"),
-        ("error without a useful head", f"{curves.baseline:.4g}"),
+        ("lower bound for any such heads", f"{curves.floor:.4g}"),
+        ("the bound at H = 0", f"{curves.baseline:.4g}"),
         (f"{state.heads} random rank-1 heads", random),
         ("H r / d", f"{size:.3g}" + (", the usual choice" if size == 1 else "")),
     ]

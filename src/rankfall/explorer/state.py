@@ -150,7 +150,7 @@ class StoredState:
             "mu",
         ),
     )
-    seen: str = choice("unit", "seen", "tokens as", ("unit", "raw", "centred"))
+    seen: str = choice("unit", "seen", "tokens as", ("unit", "raw", "centred", "centred_unit"))
     error: str = choice("mse_best", "error", "error of runs", ("mse_best", "mse_final", "mse_fresh"))
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 Scale = Literal["smoke", "quick", "paper"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
+PAPER: Scale = "paper"
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,8 @@ class FigureOutcome:
     """What running a reproduction gave.
 
     `points` are records that each have at least `published`, `ours` and `agrees` (None where nothing was published).
-    `claims` decide agreement where the published figure is qualitative. `tables` are written as CSV by name; rows
+    `claims` are what a qualitative figure shows: they can hold or fail, but only published points can agree.
+    `tables` are written as CSV by name; rows
     given as records become a table.
     """
 
@@ -55,7 +57,9 @@ class FigureOutcome:
             "title": figure.title,
             "statements": list(figure.statements),
             "scale": scale,
-            "agrees": self.agrees,
+            "agrees": self.agrees if scale == PAPER else None,
+            "holds": self.holds,
+            "standing": self.standing(scale),
             "points": [dict(point) for point in self.points],
             "claims": [asdict(claim) for claim in self.claims],
             "notes": list(self.notes),
@@ -65,10 +69,32 @@ class FigureOutcome:
 
     @property
     def agrees(self) -> bool | None:
-        """All points and claims that decide anything agree; None when nothing decides."""
-        verdicts = [point["agrees"] for point in self.points if point.get("agrees") is not None]
-        verdicts += [claim.holds for claim in self.claims]
+        """Every published point is met, as far as ours can be compared with any; None where none can."""
+        decided = self._decided()
+        return all(decided) if decided else None
+
+    @property
+    def holds(self) -> bool | None:
+        """Every claim holds and every point that can be compared is met; None when nothing decides."""
+        verdicts = [*self._decided(), *(claim.holds for claim in self.claims)]
         return all(verdicts) if verdicts else None
+
+    def standing(self, scale: Scale) -> str:
+        """What the run shows, in words. Only a run at the paper's own scale can agree with the paper."""
+        decided = self._decided()
+        if self.holds is None:
+            return "nothing to decide: ours alone"
+        if scale != PAPER:
+            return f"its shape {'holds' if self.holds else 'does NOT hold'} at this scale"
+        if not decided:
+            return f"no number published; its claims {'hold' if self.holds else 'do NOT all hold'}"
+        if not all(decided):
+            return f"does NOT agree: {sum(decided)} of {len(decided)} published points met"
+        rest = "" if self.holds else ", but not every claim holds"
+        return f"agrees with the paper in {len(decided)} of {len(decided)} published points{rest}"
+
+    def _decided(self) -> list[bool]:
+        return [point["agrees"] for point in self.points if point.get("agrees") is not None]
 
 
 class FigureRun(Protocol):

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import rankfall
 from rankfall.figures.base import Scale
 from rankfall.progress import Progress
-from rankfall.store.files import from_csv
 from rankfall.store.identity import identity
+from rankfall.store.results import committed_summaries
 from rankfall.store.store import Store
 from rankfall.training.cell import Cell
 from rankfall.training.stack import Stack, stack_key
@@ -66,20 +64,6 @@ def stored_summaries(cells: Sequence[Cell]) -> dict[str, Mapping[str, Any]]:
     store = Store(path, create=False)
     wanted = {identity(cell) for cell in cells}
     return {run.id: run.summary() for run in store.runs() if run.id in wanted}
-
-
-def committed_summaries() -> dict[str, Mapping[str, Any]]:
-    """Summaries that ship with the project, each with what produced it under `environment`."""
-    package = Path(rankfall.__file__).parent
-    known: dict[str, Mapping[str, Any]] = {}
-    for folder in (package / "results", package.parents[1] / "results"):
-        for page in sorted(folder.rglob("*.csv")):
-            notes = page.with_suffix(".json")
-            if notes.exists():
-                environments = json.loads(notes.read_text())["environments"]
-                for row in from_csv(page.read_text()):
-                    known[row["id"]] = {**row, "environment": environments[row["environment"]]}
-    return known
 
 
 def missing_note(missing: Sequence[Cell], wanted: int, by: tuple[str, ...], grids: Sequence[str]) -> list[str]:

@@ -9,7 +9,7 @@ first write it down in NumPy, by the SVD. Tests compare the two and check all el
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, final, overload
 
@@ -37,6 +37,8 @@ SIZE_TOO: frozenset[Invariance] = frozenset({"permutation", "rotation"})
 
 # Samples are measured in groups of so many numbers: memory stays flat, and is reused instead of allocated anew.
 NUMBERS_AT_ONCE = 1 << 21
+# Squared singular values below this share of the largest are taken for it where their logarithm is asked for.
+SMALLEST_SHARE = 1e-12
 
 
 @final
@@ -80,8 +82,29 @@ def measure(tokens: Tensor, names: Iterable[str] | None = None) -> dict[str, Ten
 @overload
 def measure(tokens: Array, names: Iterable[str] | None = None) -> dict[str, Any]: ...
 def measure(tokens: Any, names: Iterable[str] | None = None) -> dict[str, Any]:
-    """The named measures (default: all) of (..., n, d) tokens, each in float64 and of the batch axes' shape."""
-    return _measured(tokens, list(MEASURES) if names is None else [MEASURES[name] for name in names])
+    """The named measures of (..., n, d) tokens, each in float64 and of the batch axes' shape.
+
+    By default all of them, and `most`, the most that each of the ranks can be: min(n, d).
+    """
+    if names is not None:
+        return _measured(tokens, [MEASURES[name] for name in names])
+    found = _measured(tokens, list(MEASURES))
+    most = float(min(np.shape(tokens)[-2:]))
+    return found | {"most": found["rank"] * 0 + most}
+
+
+@overload
+def rankme(vectors: Tensor | Sequence[Tensor]) -> Tensor: ...
+@overload
+def rankme(vectors: Array | Sequence[Array]) -> Any: ...
+def rankme(vectors: Any) -> Any:
+    """RankMe of a dataset (Garrido et al. 2023): the effective rank of all its vectors (N, d) together.
+
+    Give one matrix, or a list of them, one for each text, which are stacked.
+    """
+    if isinstance(vectors, (list, tuple)) and all(np.ndim(one) == 2 for one in vectors):
+        vectors = torch.cat(list(vectors)) if isinstance(vectors[0], Tensor) else np.concatenate(vectors)
+    return EFFECTIVE_RANK(vectors)
 
 
 def _measured(given: Any, chosen: list[Measure]) -> dict[str, Any]:
@@ -206,6 +229,53 @@ FIRST_DIRECTION_SHARE = Measure(
     reference=lambda x: _over(np.linalg.norm(x, 2) ** 2, np.linalg.norm(x) ** 2),
     range=share_range,
     invariances=SHAPE_ONLY,
+)
+
+
+def spectral_slope(values: Float[Tensor, "... s"]) -> Float[Tensor, ...]:
+    """Negative slope of the line through (log k, log s_k^2), k = 1 ... max(2, s // 2), by least squares.
+
+    The later half is left out: there so few tokens bend the spectrum down, whatever they are drawn from. A square
+    below SMALLEST_SHARE of the first counts as that share: the slope of collapsed tokens is steep, not infinite.
+    """
+    points = min(values.shape[-1], max(2, values.shape[-1] // 2))
+    if points < 2:
+        return torch.zeros_like(values[..., 0])
+    first = values[..., :1]
+    shares = (values[..., :points] / first.where(first > 0, 1.0)).square().clamp_min(SMALLEST_SHARE)
+    place = torch.arange(1, points + 1, dtype=values.dtype, device=values.device).log()
+    place = place - place.mean()
+    return -(shares.log() * place).sum(dim=-1) / place.square().sum() * (first[..., 0] > 0)
+
+
+def _plain_slope(x: Array) -> float:
+    squares = np.linalg.svd(x, compute_uv=False) ** 2
+    points = min(len(squares), max(2, len(squares) // 2))
+    if points < 2 or not squares[0]:
+        return 0.0
+    logs = np.log(np.maximum(squares[:points] / squares[0], SMALLEST_SHARE))
+    return float(-np.polyfit(np.log(np.arange(1, points + 1)), logs, 1)[0])
+
+
+def slope_range(n: int, d: int) -> tuple[float, float]:
+    """From 0 for equal singular values to that of a spectrum that falls at once, where the line gains most by it."""
+    points = min(n, d, max(2, min(n, d) // 2))
+    if points < 2:
+        return 0.0, 0.0
+    place = np.log(np.arange(1, points + 1))
+    late = place > place.mean()
+    return 0.0, float(-np.polyfit(place, late * np.log(SMALLEST_SHARE), 1)[0])
+
+
+ALPHA = Measure(
+    name="alpha",
+    definition="negative slope of log squared singular value against log index, over the first half of them: 0 when "
+    "all directions are equally strong; of the centred view it is alpha-ReQ (Agrawal et al. 2022)",
+    function=lambda profile: spectral_slope(profile.singular_values),
+    reference=_plain_slope,
+    range=slope_range,
+    invariances=SHAPE_ONLY,
+    simulated=False,
 )
 
 STABLE_RANK = Measure(

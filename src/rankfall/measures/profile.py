@@ -1,4 +1,4 @@
-"""What the measures share about token matrices, each fact computed at most once, and the three views of them."""
+"""What the measures share about token matrices, each fact computed at most once, and the four views of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TRUSTED_SHARE = 1e-9
 # The pairwise cosines of this many tokens are held at once.
 COSINE_ROWS = 256
 
-VIEWS = ("raw", "unit", "centred")
+VIEWS = ("raw", "unit", "centred", "centred_unit")
 
 
 @final
@@ -57,6 +57,11 @@ class Profile:
     def width(self) -> int:
         """Coordinates, d."""
         return self.tokens.shape[-1]
+
+    @property
+    def most(self) -> int:
+        """The most that a rank of these tokens can be: min(n, d), one less for centred tokens with n <= d."""
+        return min(self.count, self.width) - self.structural_zeros
 
     @cached_property
     def lengths(self) -> Float[Tensor, "... n"]:
@@ -137,11 +142,12 @@ class Profile:
 
 
 def views(tokens: Float[Tensor, "... n d"]) -> dict[str, Profile]:
-    """Profiles of three views of the same tokens.
+    """Profiles of four views of the same tokens.
 
-    raw      as they are
-    unit     each token divided by its length (a zero token stays zero)
-    centred  without their mean token
+    raw           as they are
+    unit          each token divided by its length (a zero token stays zero)
+    centred       without their mean token
+    centred_unit  each divided by its length, then without the mean of these
     """
     raw = Profile(tokens)
     unit = Profile(raw.tokens * raw.inverse_lengths[..., None], size=torch.ones_like(raw.size), epsilon=raw.epsilon)
@@ -153,7 +159,11 @@ def views(tokens: Float[Tensor, "... n d"]) -> dict[str, Profile]:
         unit.gram = raw.gram * raw.inverse_lengths[..., None] * raw.inverse_lengths[..., None, :]
     unit.absolute_cosine_sum = raw.absolute_cosine_sum
     centred.spread = raw.spread
-    return {"raw": raw, "unit": unit, "centred": centred}
+    # Tokens of one direction have lengths of one but for rounding, and that distinguishes nothing.
+    rounding = 4 * torch.finfo(torch.float64).eps * raw.count**0.5
+    apart = unit.centred.where((unit.spread > rounding)[..., None, None], 0.0)
+    centred_unit = Profile(apart, size=unit.size, epsilon=raw.epsilon, structural_zeros=int(few))
+    return {"raw": raw, "unit": unit, "centred": centred, "centred_unit": centred_unit}
 
 
 def profile_of_equals(tokens: Float[Tensor, "... n d"]) -> Profile:

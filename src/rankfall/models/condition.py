@@ -1,7 +1,7 @@
 """Conditions that make an audit fail, such as `effective_rank < 4`, for use in continuous integration.
 
 Grammar:   [VIEW.]MEASURE [at WHERE] OPERATOR NUMBER [at WHERE]
-VIEW       raw, unit or centred (default: unit)
+VIEW       raw, unit, centred or centred_unit (default: unit)
 MEASURE    any measure of the foundation
 WHERE      any (default: some layer), last, or a layer's number
 OPERATOR   <  <=  >  >=
@@ -23,7 +23,7 @@ from rankfall.models.depth.rows import DepthRow
 OPERATORS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 PLACE = r"(?:\s+at\s+(?P<{0}>any|last|\d{{1,5}}))?"
 PATTERN = re.compile(
-    r"\s*(?:(?P<view>[a-z]+)\.)?(?P<measure>[a-z_]+)"
+    r"\s*(?:(?P<view>[a-z_]+)\.)?(?P<measure>[a-z_]+)"
     + PLACE.format("before")
     + r"\s*(?P<operator><=|>=|<|>)\s*(?P<number>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d{1,3})?)"
     + PLACE.format("after")

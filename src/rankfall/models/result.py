@@ -124,7 +124,7 @@ class AuditFindings:
             ],
             "controls": [line for one in self.controls for row in one.rows for line in _lines(row, one.name)],
             "masks": [{**mask.record(), "first_roots": str(mask.record().get("first_roots"))} for mask in self.masks],
-            "heads": [_flat(head.record()) for head in self.heads],
+            "heads": [head.line() for head in self.heads],
             "ablation": [row.record() for row in self.ablation],
         }
         return {name: pd.DataFrame(rows) for name, rows in made.items() if rows}
@@ -143,7 +143,3 @@ def _lines(row: DepthRow, run: str) -> list[dict[str, Any]]:
                     line |= {f"{rank}_low": low, f"{rank}_high": high}
             lines.append(line)
     return lines
-
-
-def _flat(head: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: str(value) if isinstance(value, (dict, list, tuple)) else value for key, value in head.items()}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from rankfall.errors import require, require_count
-from rankfall.planning.costs import StackShape
+from rankfall.planning.costs import MOST_UNITS, MOST_WIDTH, StackShape
 
 SMALLEST_RANK = 8
 USUAL_RANKS = (64, 128)
@@ -49,8 +51,8 @@ class Sharing:
         return heads // self.group if self.kv_heads is None else self.kv_heads
 
 
-def default_ranks(dim: int) -> tuple[int, ...]:
-    """d, d/2, d/4, ... down to 8, and the usual head sizes: whole numbers only."""
+def default_ranks(dim: int, usual: int) -> tuple[int, ...]:
+    """d, d/2, d/4, ... down to 8, the usual head sizes, and half and twice the usual rank: whole numbers only."""
     halves = []
     rank = dim
     while rank >= min(SMALLEST_RANK, dim):
@@ -58,17 +60,29 @@ def default_ranks(dim: int) -> tuple[int, ...]:
         if rank % 2:
             break
         rank //= 2
-    return tuple(sorted({*halves, *(rank for rank in USUAL_RANKS if dim % rank == 0)}))
+    near = {usual * 2, usual // 2} if usual % 2 == 0 else {usual * 2}
+    near |= {rank for rank in USUAL_RANKS if dim % rank == 0}
+    return tuple(sorted({*halves, usual, *(rank for rank in near if rank <= dim)}))
 
 
-def reference_shape(dim: int, layers: int, context: int, heads: int, hidden: int, sharing: Sharing) -> StackShape:
-    """The usual choice r = d/H, from which the budgets come."""
-    require_count("heads", heads)
+def reference_shape(
+    dim: int,
+    layers: int,
+    context: int,
+    heads: int,
+    hidden: int,
+    sharing: Sharing,
+    *,
+    rank: int | None = None,
+    **others: Any,
+) -> StackShape:
+    """The usual choice, r = d/H unless a rank is given, from which the budgets come; `others` are further fields."""
+    require_count("heads", heads, most=MOST_UNITS)
     require(
-        dim % heads == 0,
+        rank is not None or dim % heads == 0,
         required="reference heads that divide the width, as H = d/r asks",
         got=f"{heads} heads for a width of {dim}",
-        remedy="choose a divisor of the width",
+        remedy="choose a divisor of the width, or give the head size",
     )
     require(
         heads % sharing.step == 0,
@@ -76,14 +90,15 @@ def reference_shape(dim: int, layers: int, context: int, heads: int, hidden: int
         got=heads,
         remedy="change the number of heads or the sharing",
     )
-    rank = dim // heads
-    return StackShape(dim, layers, context, heads, rank, sharing.groups_of(heads), rank, hidden)
+    size = dim // heads if rank is None else rank
+    base = StackShape(dim, layers, context, heads, size, sharing.groups_of(heads), size, hidden)
+    return replace(base, **others)
 
 
 def usual_heads(dim: int, sharing: Sharing) -> int:
     """Heads of the usual choice: the head size nearest 64 for which everything divides."""
-    require_count("dim", dim, least=2)
-    fitting = [heads for heads in range(1, dim + 1) if dim % heads == 0 and heads % sharing.step == 0]
+    require_count("dim", dim, least=2, most=MOST_WIDTH)
+    fitting = [heads for heads in divisors(dim) if heads % sharing.step == 0]
     require(
         len(fitting) > 0,
         required=f"a width that has a divisor which is a multiple of {sharing.step} heads",
@@ -93,12 +108,19 @@ def usual_heads(dim: int, sharing: Sharing) -> int:
     return min(fitting, key=lambda heads: (abs(dim // heads - 64), heads))
 
 
+def divisors(number: int) -> list[int]:
+    """All divisors, in order."""
+    small = [one for one in range(1, math.isqrt(number) + 1) if number % one == 0]
+    return sorted({*small, *(number // one for one in small)})
+
+
 def candidates(
     reference: StackShape, sharing: Sharing, ranks: Sequence[int] | None = None, value_rank: int | None = None
 ) -> tuple[Candidate, ...]:
     """The reference, then for every rank the head counts nearest to its attention parameters and to its FLOPs.
 
-    A rank of which no whole number of heads comes within TOLERANCE of a budget is left out of that family.
+    Ranks up to the part of the key that all heads share are left out, and so is, from a family, a
+    rank of which no whole number of heads comes within TOLERANCE of a budget is left out of that family.
     `value_rank` None lets the value rank follow the rank, as models do; a number holds it fixed.
     """
     budgets: dict[str, Callable[[StackShape], int]] = {
@@ -106,7 +128,8 @@ def candidates(
         "flops": lambda shape: shape.training_flops,
     }
     found: dict[StackShape, tuple[str, ...]] = {reference: ("reference", *budgets)}
-    for rank in ranks or default_ranks(reference.dim):
+    shared = reference.latent.rope if reference.latent is not None else 0
+    for rank in (one for one in ranks or default_ranks(reference.dim, reference.rank) if one > shared):
         base = replace(reference, rank=rank, value_rank=value_rank or rank)
         for name, cost in budgets.items():
             shape = _nearest(base, sharing, cost, cost(reference))
@@ -125,5 +148,5 @@ def _nearest(base: StackShape, sharing: Sharing, cost: Callable[[StackShape], in
 
     # The cost is an increasing, affine function of the number of heads.
     first, slope = cost(with_heads(1)), cost(with_heads(2)) - cost(with_heads(1))
-    shape = with_heads(max(1, round(1 + (budget - first) / slope)))
+    shape = with_heads(max(1, 1 + round((budget - first) / slope)))
     return shape if abs(cost(shape) / budget - 1) <= TOLERANCE else None

@@ -9,18 +9,42 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import relu, scaled_dot_product_attention
+from torch.nn.functional import relu, scaled_dot_product_attention, silu
 
 from rankfall.errors import require, require_count
 from rankfall.progress import Progress, silent
 
 MOST_STEPS = 20
 OVERTIME = 3
+MOST_WIDTH, MOST_LAYERS, MOST_CONTEXT, MOST_UNITS = 2**18, 10_000, 2**30, 2**24
+"""Larger than anything built; beyond them a request is a slip of the keyboard."""
+
+
+@dataclass(frozen=True)
+class Latent:
+    """Keys and values of all heads are read from one vector per token, which is all that a cache holds.
+
+    `size` numbers give each head's keys and values; `rope` more are a part of the key that all heads share, beside
+    it; queries come from a vector of `queries` numbers, 0 for none in between.
+    """
+
+    size: int
+    rope: int = 0
+    queries: int = 0
+
+    def __post_init__(self) -> None:
+        require_count("the latent's size", self.size, most=MOST_UNITS)
+        require_count("the latent's rope part", self.rope, least=0, most=MOST_UNITS)
+        require_count("the latent of queries", self.queries, least=0, most=MOST_UNITS)
 
 
 @dataclass(frozen=True)
 class StackShape:
-    """A stack of equal layers: d, H, r, key/value heads g, value rank v, a feed-forward block of `hidden` units."""
+    """A stack of equal layers: d, H, r, key/value heads g, value rank v, a feed-forward block of `hidden` units.
+
+    `gated`: the block has three maps (SwiGLU, GeGLU) instead of two. `windowed` of the layers see, and cache, the
+    last `window` tokens only.
+    """
 
     dim: int
     layers: int
@@ -30,34 +54,76 @@ class StackShape:
     kv_heads: int
     value_rank: int
     hidden: int = 0
+    gated: bool = False
+    window: int = 0
+    windowed: int = 0
+    latent: Latent | None = None
 
     def __post_init__(self) -> None:
-        for name in ("dim", "layers", "context", "heads", "kv_heads", "value_rank"):
-            require_count(name, getattr(self, name))
+        require_count("dim", self.dim, most=MOST_WIDTH)
+        require_count("layers", self.layers, most=MOST_LAYERS)
+        require_count("context", self.context, most=MOST_CONTEXT)
+        for name in ("heads", "kv_heads", "value_rank"):
+            require_count(name, getattr(self, name), most=MOST_UNITS)
         require_count("rank", self.rank, most=self.dim, remedy="a head's rank cannot exceed the width of its tokens")
-        require_count("hidden", self.hidden, least=0)
+        require_count("hidden", self.hidden, least=0, most=MOST_UNITS)
+        require_count("window", self.window, least=0, most=MOST_CONTEXT)
+        require_count("windowed layers", self.windowed, least=0, most=self.layers)
+        require(
+            (self.window > 0) == (self.windowed > 0),
+            required="a window and the number of layers that have it",
+            got=f"a window of {self.window} in {self.windowed} layers",
+            remedy="give both or neither",
+        )
         require(
             self.heads % self.kv_heads == 0,
             required="heads to be a multiple of the key/value heads",
             got=f"{self.heads} heads, {self.kv_heads} key/value heads",
             remedy="every key/value head serves the same number of query heads",
         )
+        require(
+            self.latent is None or (self.kv_heads == self.heads and self.latent.rope < self.rank),
+            required="with a latent, a key for every head and a rank above the latent's rope part",
+            got=f"{self.kv_heads} key/value heads for {self.heads} heads of rank {self.rank}",
+            remedy="leave key/value heads and groups out, and raise the rank",
+        )
+
+    @property
+    def maps(self) -> dict[str, tuple[int, int]]:
+        """The weight matrices of one layer by name, inputs by outputs."""
+        d, h, g, r, v = self.dim, self.heads, self.kv_heads, self.rank, self.value_rank
+        made = {"q": (d, h * r), "k": (d, g * r), "v": (d, g * v), "o": (h * v, d)}
+        if self.latent is not None:
+            c, p, q = self.latent.size, self.latent.rope, self.latent.queries
+            made |= {"latent": (d, c + p), "k": (c, h * (r - p)), "v": (c, h * v)}
+            if q:
+                made |= {"q_latent": (d, q), "q": (q, h * r)}
+        if self.hidden:
+            made |= {"up": (d, self.hidden), "down": (self.hidden, d)}
+        if self.hidden and self.gated:
+            made["gate"] = (d, self.hidden)
+        return made
 
     @property
     def attention_parameters(self) -> int:
-        """d (H r + g r + g v + H v) per layer: queries, keys, values, output."""
-        per_layer = self.dim * (self.heads + self.kv_heads) * (self.rank + self.value_rank)
-        return self.layers * per_layer
+        """d (H r + g r + g v + H v) per layer: queries, keys, values, output; with a latent, the maps through it."""
+        feed_forward = ("up", "down", "gate")
+        return self.layers * sum(i * o for name, (i, o) in self.maps.items() if name not in feed_forward)
 
     @property
     def parameters(self) -> int:
         """Attention and feed-forward weights of all layers; without embeddings."""
-        return self.attention_parameters + self.layers * 2 * self.dim * self.hidden
+        return self.layers * sum(inputs * outputs for inputs, outputs in self.maps.values())
+
+    @property
+    def keys_seen(self) -> int:
+        """Keys that one token sees and that a cache of `context` tokens holds, summed over layers."""
+        return (self.layers - self.windowed) * self.context + self.windowed * min(self.context, self.window)
 
     @property
     def forward_flops(self) -> int:
         """FLOPs of one token in a forward pass that sees `context` keys: 2 per weight, 2 n H (r + v) per layer."""
-        mixing = self.layers * 2 * self.context * self.heads * (self.rank + self.value_rank)
+        mixing = 2 * self.keys_seen * self.heads * (self.rank + self.value_rank)
         return 2 * self.parameters + mixing
 
     @property
@@ -71,9 +137,11 @@ class StackShape:
         return self.forward_flops
 
     def kv_cache_bytes(self, bytes_per_number: int = 2) -> int:
-        """Keys and values of one sequence of `context` tokens: L n g (r + v) numbers."""
-        numbers = self.layers * self.context * self.kv_heads * (self.rank + self.value_rank)
-        return numbers * bytes_per_number
+        """Keys and values of one sequence of `context` tokens: g (r + v) numbers for each key seen, or the latent."""
+        each = self.kv_heads * (self.rank + self.value_rank)
+        if self.latent is not None:
+            each = self.latent.size + self.latent.rope
+        return self.keys_seen * each * bytes_per_number
 
 
 @dataclass(frozen=True)
@@ -135,38 +203,52 @@ class Stopwatch:
             torch.cuda.synchronize()
 
 
+def step_bytes(shape: StackShape) -> int:
+    """About what `layer_step` keeps in float32: weights with gradients, and activations of one sequence."""
+    weights = sum(inputs * outputs for inputs, outputs in shape.maps.values())
+    activations = shape.context * sum(outputs for _, outputs in shape.maps.values())
+    return 4 * (2 * weights + 3 * activations)
+
+
 def layer_step(shape: StackShape, device: str = "cpu", dtype: torch.dtype = torch.float32) -> Callable[[], Tensor]:
     """A function that runs one pre-norm layer of this shape forward and backward on one sequence; it gives the loss.
 
     Attention is the library's fused kernel, causal, with shared key/value heads repeated where it needs them; the
-    weights are random, for time does not depend on them.
+    weights are random, for time does not depend on them. A window is not used: every layer sees all tokens.
     """
     generator = torch.Generator().manual_seed(0)
-    d, h, g, r, v = shape.dim, shape.heads, shape.kv_heads, shape.rank, shape.value_rank
-    sizes = {"q": (d, h * r), "k": (d, g * r), "v": (d, g * v), "o": (h * v, d)}
-    if shape.hidden:
-        sizes |= {"up": (d, shape.hidden), "down": (shape.hidden, d)}
+    d, h, g = shape.dim, shape.heads, shape.kv_heads
     weights = {
         name: (torch.randn(size, generator=generator) * size[0] ** -0.5).to(device, dtype).requires_grad_()
-        for name, size in sizes.items()
+        for name, size in shape.maps.items()
     }
     tokens = torch.randn(1, shape.context, d, generator=generator).to(device, dtype).requires_grad_()
 
     def split(projected: Tensor, heads: int) -> Tensor:
         return projected.unflatten(-1, (heads, -1)).transpose(-2, -3)
 
+    def keys_and_values(normed: Tensor) -> tuple[Tensor, Tensor]:
+        if shape.latent is None:
+            return split(normed @ weights["k"], g), split(normed @ weights["v"], g)
+        latent, rope = (normed @ weights["latent"]).split([shape.latent.size, shape.latent.rope], dim=-1)
+        own = split(latent @ weights["k"], h)
+        return torch.cat([own, split(rope, 1).expand(-1, h, -1, -1)], dim=-1), split(latent @ weights["v"], h)
+
     def step() -> Tensor:
         for tensor in (*weights.values(), tokens):
             tensor.grad = None
         normed = torch.nn.functional.layer_norm(tokens, (d,))
-        query, key, value = (split(normed @ weights[n], c) for n, c in (("q", h), ("k", g), ("v", g)))
+        asked = normed @ weights["q_latent"] if "q_latent" in weights else normed
+        query, (key, value) = split(asked @ weights["q"], h), keys_and_values(normed)
         if g != h:
             key, value = key.repeat_interleave(h // g, dim=1), value.repeat_interleave(h // g, dim=1)
         mixed = scaled_dot_product_attention(query, key, value, is_causal=True)
         stream = tokens + mixed.transpose(-2, -3).flatten(-2) @ weights["o"]
         if shape.hidden:
             normed = torch.nn.functional.layer_norm(stream, (d,))
-            stream = stream + relu(normed @ weights["up"]) @ weights["down"]
+            hidden = normed @ weights["up"]
+            active = silu(normed @ weights["gate"]) * hidden if shape.gated else relu(hidden)
+            stream = stream + active @ weights["down"]
         loss = stream.square().mean()
         loss.backward()
         return loss

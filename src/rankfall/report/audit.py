@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from rankfall.drawing.audit import draw_ablation, draw_comparison, draw_head_ranks, draw_token_depth, draw_views
 from rankfall.models.result import AuditFindings
 from rankfall.provenance import provenance
-from rankfall.report.definitions import DEFINITIONS
 from rankfall.report.document import Answer, Document, Grid, Level, Picture, Section
+from rankfall.report.verb_definitions import definitions_for
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,7 +39,8 @@ def audit_document(result: AuditFindings, command: str) -> Document:
     """The report of one audit."""
     verdict = result.verdict
     tables = {
-        name: Grid(name, TITLES[name], table, definitions=DEFINITIONS) for name, table in result.tables().items()
+        name: Grid(name, TITLES[name], table, definitions=definitions_for("audit"))
+        for name, table in result.tables().items()
     }
     first = Answer("Does it keep its token rank?", verdict.headline, LEVELS[verdict.status], _thresholds(result))
     answers = [first] + [
@@ -85,10 +86,10 @@ def _tokens(result: AuditFindings, tables: dict[str, Grid]) -> Section:
         ),
         Picture(
             "views",
-            "Three views of the same tokens",
+            "Four views of the same tokens",
             "Raw numbers are about size as much as about direction: one long token (a sink) makes them look"
             " collapsed. Tokens of length one show the directions alone.",
-            draw_views(rows, f"Effective and energy rank in three views, {name}"),
+            draw_views(rows, f"Effective and energy rank in four views, {name}"),
         ),
     ]
     grids = [tables[key] for key in ("depth", "sinks", "controls", "per_text") if key in tables]
@@ -149,13 +150,20 @@ def comparison_document(first: AuditFindings, second: AuditFindings, command: st
                         "Tokens scaled to length one; 0 is the embeddings, 1 the last layer.",
                         draw_comparison(depth_table(pairs)),
                     ),
-                    Grid("depth", "Layer by layer", depth_table(pairs), definitions=DEFINITIONS),
+                    Grid("depth", "Layer by layer", depth_table(pairs), definitions=definitions_for("audit")),
                 ],
             ),
             Section(
                 "Head rank",
                 (),
-                [Grid("heads", "Median over the heads of each layer", heads_table(pairs), definitions=DEFINITIONS)],
+                [
+                    Grid(
+                        "heads",
+                        "Median over the heads of each layer",
+                        heads_table(pairs),
+                        definitions=definitions_for("audit"),
+                    )
+                ],
             ),
         ],
         command=command,

@@ -14,6 +14,7 @@ COLUMNS: dict[str, str] = {
     "kv_head": "number of the keys and values that the head reads; fewer than heads where they are shared",
     "log10_mu": "decimal logarithm of mu, exact far below machine precision",
     "log10_relative_mu": "decimal logarithm of relative mu, exact far below machine precision",
+    "most": "the most that each rank can be: tokens or width, whichever is less, one less when the mean is taken off",
     "residual_effective_rank": "effective rank of what is left when the mean token is taken off",
     "residual_energy_rank": "energy rank of what is left when the mean token is taken off",
     "effective_rank_low": "lower end of the 95 % bootstrap interval over passages",

@@ -1,4 +1,4 @@
-"""The gallery: each figure and table of the papers, ours beside published, agrees or not."""
+"""The gallery: each figure and table of the papers, ours beside published, and what the run shows."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from rankfall.provenance import provenance
 from rankfall.report.definitions import definitions_of
 from rankfall.report.document import Answer, Document, Grid, Level, Picture, Section
 
-VERDICTS: dict[bool | None, tuple[str, Level]] = {
-    True: ("agrees", "good"),
-    False: ("does not agree in every point", "warn"),
-    None: ("ours alone: nothing comparable was published", "unknown"),
-}
+LEVELS: dict[bool | None, Level] = {True: "good", False: "warn", None: "unknown"}
+BELOW = "Nothing here was run at the scale of a paper that published numbers, so nothing can agree with them."
 
 
 def gallery(runs: Sequence[tuple[Reproduction, FigureOutcome, dict[str, Any]]], command: str) -> Document:
     """One section per figure: its picture, its claims with the evidence, its points and its tables."""
-    agreeing = sum(outcome.agrees is True for _, outcome, _ in runs)
+    holding = sum(outcome.holds is True for _, outcome, _ in runs)
+    agreeing = sum(record["agrees"] is True for _, _, record in runs)
+    compared = sum(record["agrees"] is not None for _, _, record in runs)
     return Document(
         title="Figures and tables, ours beside published",
-        summary=f"{len(runs)} figures and tables; {agreeing} agree with the papers in every point and claim.",
+        summary=f"{len(runs)} figures and tables; in {holding} all that can be decided holds. "
+        + (f"{agreeing} of {compared} agree with the papers in every published point." if compared else BELOW),
         answers=[_answer(figure, outcome, record) for figure, outcome, record in runs],
         sections=[_section(figure, outcome, record) for figure, outcome, record in runs],
         command=command,
@@ -36,14 +36,13 @@ def block_name(identity: str, *parts: str) -> str:
 
 
 def _answer(figure: Reproduction, outcome: FigureOutcome, record: dict[str, Any]) -> Answer:
-    verdict, level = VERDICTS[outcome.agrees]
     failed = [f"fails: {claim.statement} ({claim.evidence})" for claim in outcome.claims if not claim.holds]
     decided = [point["agrees"] for point in outcome.points if point.get("agrees") is not None]
     reasons = [f"{sum(decided)} of {len(decided)} published points met"] if decided else []
     if outcome.claims:
         reasons.append(f"{sum(claim.holds for claim in outcome.claims)} of {len(outcome.claims)} claims hold")
     reasons.append(f"{record['seconds']:.1f} s at scale {record['scale']}")
-    return Answer(f"{figure.id}: {figure.title}", verdict, level, [*reasons, *failed])
+    return Answer(f"{figure.id}: {figure.title}", record["standing"], LEVELS[outcome.holds], [*reasons, *failed])
 
 
 def _section(figure: Reproduction, outcome: FigureOutcome, record: dict[str, Any]) -> Section:

@@ -8,12 +8,16 @@ import textwrap
 GLOSSARY: dict[str, str] = {
     "ablation": "running a model's own blocks again without some of their parts (norm, residual, "
     "feed-forward), to see which part keeps the tokens apart",
+    "alpha": "how fast the spectrum falls: the negative slope of log squared singular value against log index over "
+    "the first half of them; of centred tokens this is alpha-ReQ (Agrawal et al. 2022)",
     "band of a mask": "the diagonals that hold every allowed pair of a mask; attention that follows it costs tokens "
     "times band width instead of tokens squared",
     "cell": "one training run of a sweep, described by plain values (task, width, rank, heads, seed, ...) "
     "that are also its identity",
     "centred view": "tokens minus their mean token: what distinguishes them; its rank is at most one less "
     "than the number of tokens",
+    "centred unit view": "every token divided by its length, then minus the mean of these: what distinguishes the "
+    "directions of tokens, which a long token cannot hide",
     "claim": "a statement about a figure that can fail, with the number that decided",
     "collapse": "all tokens becoming equal (mu goes to zero) or, with a norm, all pointing in one direction",
     "construction": "explicit weights that realise a theorem, with the error that they must have",
@@ -27,7 +31,8 @@ GLOSSARY: dict[str, str] = {
     "first direction": "the direction that holds the largest share of the tokens' energy; its share is the squared "
     "largest singular value over the sum of all squares, 1 when all tokens lie on one line",
     "equilibrium": "tokens that a layer leaves exactly as they are",
-    "error floor": "the least mean squared error that no layer of a given shape can go below, whatever its weights",
+    "error floor": "a lower bound on the mean squared error of one bare attention layer of a given shape, "
+    "whatever its weights",
     "fresh data": "new batches in every training step, instead of the same sample over and over",
     "grid": "a TOML file whose lists are crossed into the cells of a sweep",
     "head rank": "the rank r of a head's query/key form K Q^T; at most the width of its queries and keys",
@@ -43,6 +48,7 @@ GLOSSARY: dict[str, str] = {
     "query/key form": "the bilinear form K Q^T with which a head scores pairs of tokens",
     "radius": "the number of steps in which the best placed root reaches every token",
     "relative mu": "mu over the size of all tokens together: the share that distinguishes them, between 0 and 1",
+    "RankMe": "the effective rank of all vectors of a dataset together (Garrido et al. 2023)",
     "replay": "running one recorded attention module again in float64, verified against the recorded pass first",
     "root": "a token from which every token is reached along the mask's graph; with a root pure attention collapses",
     "sink": "a token far longer than the others, which dominates raw measures; here told by its length",

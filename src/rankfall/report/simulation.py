@@ -8,8 +8,8 @@ from dataclasses import asdict
 from rankfall.drawing.collapse import curve_of, draw_collapse
 from rankfall.dynamics.experiment import MaskResult
 from rankfall.provenance import provenance
-from rankfall.report.definitions import DEFINITIONS
 from rankfall.report.document import Answer, Document, Grid, Level, Picture, Section
+from rankfall.report.verb_definitions import definitions_for
 
 LAWS = {
     "exponential": "tokens collapse exponentially: differences fall by the factor {rate:.4g} a layer",
@@ -50,12 +50,16 @@ def simulation_document(reports: Sequence[MaskResult], title: str, command: str)
                         "rates",
                         "Rates, factor per layer",
                         pd.DataFrame([_rates(one) for one in reports]),
-                        definitions=DEFINITIONS,
+                        definitions=definitions_for("simulate"),
                     ),
                 ],
             ),
-            Section("Hypotheses of the theorems", (), [Grid("hypotheses", "One by one", hypotheses)]),
-            Section("Layers", (), [Grid("layers", "Every layer", layers, definitions=DEFINITIONS)]),
+            Section(
+                "Hypotheses of the theorems",
+                (),
+                [Grid("hypotheses", "One by one", hypotheses, definitions=definitions_for("simulate"))],
+            ),
+            Section("Layers", (), [Grid("layers", "Every layer", layers, definitions=definitions_for("simulate"))]),
         ],
         command=command,
         provenance=provenance(),

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import rankfall
 from rankfall.errors import RequestError, require
 from rankfall.store.files import from_csv, storage_errors, to_csv, write_bytes
 from rankfall.store.identity import SCHEMA, identity
@@ -102,6 +103,20 @@ def _import_page(store: Store, page: Path) -> list[str]:
             store.write(config, summary=summary, environment=environment, source="imported")
             added.append(row["id"])
     return added
+
+
+def committed_summaries() -> dict[str, Mapping[str, Any]]:
+    """Summaries that ship with the project, each with what produced it under `environment`."""
+    package = Path(rankfall.__file__).parent
+    known: dict[str, Mapping[str, Any]] = {}
+    for folder in (package / "results", package.parents[1] / "results"):
+        for page in sorted(folder.rglob("*.csv")):
+            notes = page.with_suffix(".json")
+            if notes.exists():
+                environments = json.loads(notes.read_text())["environments"]
+                for row in from_csv(page.read_text()):
+                    known[row["id"]] = {**row, "environment": environments[row["environment"]]}
+    return known
 
 
 def _name(environment: dict[str, Any]) -> str:

@@ -76,7 +76,7 @@ def _mean_sign(dim: int, b: Floats) -> float:
 
 
 def biased_floor(dim: int, rank: int, heads: int) -> float:
-    """Least error of any H standard heads of rank r on the oscillating target: (3.1) with E_l for eta_l^2, all l.
+    """Lower bound for any H standard heads of rank r on the oscillating target: (3.1) with E_l for eta_l^2, all l.
 
     Same hypotheses as the bound on the nearest neighbour (any values, biases on the points); no norm enters.
     """
@@ -95,7 +95,7 @@ def biased_heads_needed(dim: int, rank: int, error: float) -> int:
     """No layer of rank-r heads reaches `error` on the oscillating target with fewer; 2d^2+1 full-rank heads do."""
     require(
         0 < error <= 0.5,
-        required="an error in (0, 0.5], the upper end being the error without any useful head",
+        required="an error in (0, 0.5], the upper end being the bound at H = 0",
         got=error,
         remedy="above it no head is needed, and nothing reaches zero",
     )

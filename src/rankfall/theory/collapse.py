@@ -123,8 +123,8 @@ class CollapseTheorem:
 
     @property
     def reason(self) -> str | None:
-        """The hypotheses that fail, in words; None when the theorem applies."""
-        failed = [f"{one.hypothesis}: {one.evidence}" for one in self.hypotheses if not one.holds]
+        """What is required and does not hold, beside what was found; None when the theorem applies."""
+        failed = [f"required: {one.hypothesis} (found: {one.evidence})" for one in self.hypotheses if not one.holds]
         return "; ".join(failed) or None
 
 

@@ -1,4 +1,4 @@
-"""A-thm2 made computable: the least error that any H heads of rank r can reach, and the heads that an error needs."""
+"""A-thm2 made computable: a lower bound on the error of any H heads of rank r, and the heads that an error needs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DEFAULT_TOP = 2501
 
 @dataclass(frozen=True)
 class HeadClass:
-    """All attention layers that a bound speaks about, whatever their weights.
+    """All bare attention layers that a bound speaks about, whatever their weights: the output is read linearly.
 
     `dim` d, `rank` r of queries and keys, `points` N orthonormal points on S^(d-1); `skip`: the layer also adds a
     linear map of the query y. `generalised`: heads phi_h(K_h^T X, y), any map of all of y and of the r-dimensional
@@ -80,17 +80,23 @@ class HeadClass:
     @property
     def hypotheses(self) -> list[str]:
         """What must hold for the number to be a bound; each is about the problem, none about trained weights."""
+        return self.hypotheses_at(f"at most {self.rank}")
+
+    def hypotheses_at(self, rank: str) -> list[str]:
+        """The same, the rank in words: where a table runs over ranks there is not one of them."""
         points = f"N = {self.points} orthonormal points, uniformly rotated"
         heads = (
-            f"H generalised heads: any map of (K_h^T X, y) to the simplex, K_h of rank at most {self.rank}"
+            f"H generalised heads: any map of (K_h^T X, y) to the simplex, K_h of rank {rank}"
             if self.generalised
-            else f"H heads: softmax or hardmax of X^T K_h Q_h^T y, rank at most {self.rank}, any biases and any "
+            else f"H heads: softmax or hardmax of X^T K_h Q_h^T y, rank {rank}, any biases and any "
             "positional code on the points"
         )
         values = "V_h = v_h I" if self.generalised and self.values == "scalar" else "any value and output matrices"
         skip = "one linear map of y may be added to the output" if self.skip else "no skip connection from the query"
         return [
-            "one layer; the target is the point nearest to the query y",
+            "one bare attention layer; the target is the point nearest to the query y",
+            "its output is read linearly: no norm after attention and no feed-forward block",
+            "the query is not among the keys: it attends to the points alone",
             f"{points}; y uniform on the sphere of R^{self.dim}, independent of them",
             heads,
             values,
@@ -107,7 +113,7 @@ class Floor:
     heads: int
     mse: float
     baseline: float
-    """The bound at zero heads: the error of a layer whose heads do nothing useful."""
+    """The bound at H = 0. It is not an error that a layer without heads has: that is larger."""
 
     @property
     def vacuous(self) -> bool:
@@ -115,7 +121,7 @@ class Floor:
 
 
 def mse_floor(heads_class: HeadClass, heads: int, top: int = DEFAULT_TOP) -> Floor:
-    """The least error of any `heads` heads of the class, and of none; degrees above `top` in one safe term."""
+    """The bound for `heads` heads of the class and the bound at H = 0; degrees above `top` in one safe term."""
     require_count("the number of heads H", heads)
     baseline = floor_value(heads_class, 0, top)
     return Floor(heads_class, heads, max(0.0, floor_value(heads_class, heads, top)), baseline)
@@ -262,7 +268,7 @@ def smallest_count(floor_at: Callable[[int], float], error: float) -> int:
 def heads_needed(heads_class: HeadClass, error: float, top: int | None = None) -> int:
     """No layer of the class reaches `error` with fewer heads than this: the least H with LB(d,r,H) <= error.
 
-    Necessary, not sufficient. `error` must lie in (0, baseline], the baseline being what doing nothing reaches.
+    Necessary, not sufficient. `error` must lie in (0, baseline], the baseline being the bound at H = 0.
     Degrees above `top` (by default enough of them that the count no longer changes) enter as one term, which can only
     lower the count.
     """
@@ -276,9 +282,9 @@ def degree_for(heads_class: HeadClass, error: float) -> int:
     baseline = floor_value(heads_class, 0)
     require(
         0 < error <= baseline,
-        required=f"an error in (0, {baseline:.6g}], the upper end being the error without any useful head",
+        required=f"an error in (0, {baseline:.6g}], the upper end being the bound at H = 0",
         got=error,
-        remedy="above it no head is needed, and nothing reaches zero",
+        remedy="above it the bound asks for no head, and nothing reaches zero",
     )
     top = DEFAULT_TOP
     while heads_class.points == 2 and plateau(heads_class.dim, top) > error / 4:

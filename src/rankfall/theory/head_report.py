@@ -15,7 +15,7 @@ TABLE_ERRORS = (0.1, 0.05, 0.01)
 
 
 def nearest_report(heads_class: HeadClass, heads: int | None, error: float | None) -> dict[str, Any]:
-    """The lower bound on the nearest-neighbour target: error floor for `heads`, head count for `error`, or both."""
+    """The lower bound on the nearest-neighbour target: the bound for `heads`, the count for `error`, or both."""
     record: dict[str, Any] = {
         "target": "nearest",
         "dim": heads_class.dim,
@@ -51,7 +51,8 @@ def biased_report(
         "statement": "A-thm4 (biased nearest neighbours); the number is our dimension count, without any norm of V",
         "method": "harmonic dimension count, query side, every degree of the oscillating target",
         "hypotheses": [
-            f"the target alternates between two points at {2 * dim**2} breakpoints of <x1-x2, y>",
+            f"one bare attention layer; its target alternates between two points at {2 * dim**2} breakpoints of "
+            "<x1-x2, y>",
             *base.hypotheses[1:],
         ],
         "full_rank_heads": 2 * dim**2 + 1,

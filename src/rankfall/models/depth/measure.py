@@ -127,6 +127,7 @@ def _values(matrices: Sequence[Tensor]) -> list[Values]:
     for places in alike.values():
         columns = {
             view: {one.name: one.of(profile).tolist() for one in MEASURES}
+            | {"most": [float(profile.most)] * len(places)}
             for view, profile in views(as_tokens(torch.stack([matrices[at] for at in places]))).items()
         }
         for row, at in enumerate(places):

@@ -16,7 +16,7 @@ from rankfall.models.depth.capture import Part, Place
 from rankfall.models.depth.sinks import Sink
 
 Values = Mapping[str, Mapping[str, float]]
-"""By view (raw, unit, centred), then by measure."""
+"""By view (raw, unit, centred, centred_unit), then by measure; `most` is the most that each rank can be."""
 
 Intervals = Mapping[str, Mapping[str, tuple[float, float]]]
 

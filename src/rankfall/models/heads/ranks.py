@@ -72,6 +72,11 @@ class HeadRecord:
         table = {one.name: getattr(self, one.name) for one in fields(self)}
         return {**table, "self_check": dict(self.self_check), "notes": list(self.notes)}
 
+    def line(self) -> dict[str, Any]:
+        """The head as a line of a table: of the self-checks the largest error, notes as one text."""
+        worst = max(self.self_check.values(), default=None)
+        return {**self.record(), "self_check": worst, "notes": "; ".join(self.notes)}
+
 
 @final
 @dataclass(frozen=True)

@@ -1,0 +1,226 @@
+"""One recommendation from a table of candidates: by which criterion, for which reason, and what would change it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, TypeAlias, final
+
+from rankfall.planning.evidence import Estimate
+
+Row: TypeAlias = Mapping[str, Any]
+ErrorAt: TypeAlias = Callable[[Row, int], Estimate | None]
+"""What the evidence says about a row in matches of so many directions."""
+
+EQUAL_ERRORS = 0.05
+"""Trained errors that differ by less count as equal: at full rank cells of m = 1 and m = 64 differ by 0.01."""
+EQUAL_BOUNDS = 0.01
+"""Relative difference below which the bound does not separate two rows."""
+MOST_CACHE = 1.1
+"""The cache that a recommended row may have, over that of the usual choice."""
+
+
+@final
+@dataclass(frozen=True)
+class Recommendation:
+    """The row to take, in numbers and in words."""
+
+    heads: int
+    rank: int
+    usual: bool
+    """Whether it is the usual choice."""
+    directions: int
+    error: float | None
+    usual_error: float | None
+    words: str
+    criterion: str
+    reason: str
+    changes: tuple[str, ...]
+    """What would change it."""
+    caveats: tuple[str, ...]
+    """Where the evidence was asked beyond what was tried."""
+    by_directions: tuple[dict[str, Any], ...]
+    """The row that the same criterion takes for other numbers of directions."""
+
+    def names(self, row: Row) -> bool:
+        """Whether this is the recommended row."""
+        return (row["heads"], row["rank"]) == (self.heads, self.rank)
+
+    def record(self) -> dict[str, Any]:
+        """As plain values."""
+        return asdict(self)
+
+
+def criterion(directions: int, most_cache: float) -> str:
+    """How rows are ranked, in words."""
+    return (
+        f"the lowest trained error in matches of {directions} directions among rows of equal cost with at most "
+        f"{most_cache:g} times the usual cache; errors within {EQUAL_ERRORS:g} of the lowest count as equal, and of "
+        "those the row with most heads is taken, since each head can look for something else"
+    )
+
+
+def recommend(
+    rows: Sequence[Row], directions: int, error_at: ErrorAt, most_cache: float = MOST_CACHE
+) -> Recommendation:
+    """Choose among the rows, of which the first is the usual choice."""
+    usual = rows[0]
+    estimate = error_at(usual, directions)
+    if estimate is None:
+        return Recommendation(
+            heads=usual["heads"],
+            rank=usual["rank"],
+            usual=True,
+            directions=directions,
+            error=None,
+            usual_error=None,
+            words=f"{named(usual)}, the usual choice",
+            criterion=criterion(directions, most_cache),
+            reason="no trained results are at hand, and the bound alone is no reason to leave the usual choice",
+            changes=(),
+            caveats=(),
+            by_directions=(),
+        )
+    chosen = choose(rows, directions, error_at, most_cache)
+    found = _known(error_at(chosen, directions))
+    table = tuple(_line(rows, k, error_at, most_cache) for k in sorted({directions, *(row["rank"] for row in rows)}))
+    words = f"{named(chosen)}, the usual choice" if chosen is usual else f"{named(chosen)} instead of {named(usual)}"
+    return Recommendation(
+        heads=chosen["heads"],
+        rank=chosen["rank"],
+        usual=chosen is usual,
+        directions=directions,
+        error=found.value,
+        usual_error=estimate.value,
+        words=words,
+        criterion=criterion(directions, most_cache),
+        reason=_reason(rows, chosen, directions, error_at, most_cache),
+        changes=tuple(_changes(rows, chosen, directions, table, error_at, most_cache)),
+        caveats=found.outside,
+        by_directions=table,
+    )
+
+
+def choose(rows: Sequence[Row], directions: int, error_at: ErrorAt, most_cache: float) -> Row:
+    """The row that the criterion takes; the usual choice where it ties, then the cheaper one."""
+    usual = rows[0]
+    allowed = [row for row in rows if row["kv_cache_bytes"] <= most_cache * usual["kv_cache_bytes"]]
+    errors = [_known(error_at(row, directions)).value for row in allowed]
+    equal = [row for row, error in zip(allowed, errors, strict=True) if error <= min(errors) + EQUAL_ERRORS]
+    return max(equal, key=lambda row: (row["heads"], row is usual, -row["flops"]))
+
+
+def named(row: Row) -> str:
+    """Heads and rank in words."""
+    return f"{row['heads']} {'head' if row['heads'] == 1 else 'heads'} of rank {row['rank']}"
+
+
+def separation(rows: Sequence[Row]) -> str:
+    """Which rows the bound tells from the usual choice, in words; with the skip connection that models have."""
+    field = "mse_lower_bound_with_skip"
+    alike = [row for row in rows if not row["bound_separates"]]
+    floors = [row[field] for row in alike]
+    ranks = sorted({row["rank"] for row in alike})
+    apart = sorted({row["rank"] for row in rows} - {*ranks})
+    told = f" It separates rank {_listed(apart)}." if apart else ""
+    if len(ranks) == 1:
+        return f"The bound separates every other rank from the usual {ranks[0]}."
+    return (
+        f"The bound does not separate these rows: rank {_listed(ranks)} have bounds of {min(floors):.4f} to "
+        f"{max(floors):.4f}, less than {EQUAL_BOUNDS:.0%} from that of the usual choice.{told}"
+    )
+
+
+def separated(bound: float, usual: float) -> bool:
+    """Whether two bounds differ by as much as counts."""
+    return bound != usual and abs(bound - usual) >= EQUAL_BOUNDS * max(usual, bound)
+
+
+def _known(estimate: Estimate | None) -> Estimate:
+    assert estimate is not None, "a source that knows one row knows all"
+    return estimate
+
+
+def _line(rows: Sequence[Row], directions: int, error_at: ErrorAt, most_cache: float) -> dict[str, Any]:
+    row = choose(rows, directions, error_at, most_cache)
+    found, usual = _known(error_at(row, directions)), _known(error_at(rows[0], directions))
+    return {
+        "directions": directions,
+        "heads": row["heads"],
+        "rank": row["rank"],
+        "error": found.value,
+        "error_low": found.low,
+        "error_high": found.high,
+        "usual_error": usual.value,
+    }
+
+
+def _reason(rows: Sequence[Row], chosen: Row, directions: int, error_at: ErrorAt, most_cache: float) -> str:
+    """The row beside its neighbours in rank."""
+
+    def error(row: Row) -> float:
+        return _known(error_at(row, directions)).value
+
+    usual = rows[0]
+    parts = []
+    if chosen is not usual:
+        parts.append(
+            f"in matches of {directions} directions its trained error is {error(chosen):.2g}, that of the usual "
+            f"choice {error(usual):.2g}"
+        )
+    lower = [row for row in rows if row["rank"] < chosen["rank"] and error(row) > error(chosen) + EQUAL_ERRORS]
+    if lower:
+        near = max(lower, key=lambda row: (row["rank"], row["heads"]))
+        parts.append(
+            f"a lower rank cannot compare {directions} directions, and more heads do not make up for it: trained "
+            f"error {error(near):.2g} with {named(near)}, {error(chosen):.2g} here"
+        )
+    allowed = [row for row in rows if row["kv_cache_bytes"] <= most_cache * usual["kv_cache_bytes"]]
+    higher = [row for row in allowed if row["rank"] > chosen["rank"] and row["heads"] < chosen["heads"]]
+    if higher:
+        near = min(higher, key=lambda row: (row["rank"], -row["heads"]))
+        parts.append(f"a higher rank gains nothing at {directions} directions and leaves {named(near)}")
+    return "; ".join(parts) or "no other row costs the same"
+
+
+def _changes(
+    rows: Sequence[Row],
+    chosen: Row,
+    directions: int,
+    table: Sequence[Mapping[str, Any]],
+    error_at: ErrorAt,
+    most_cache: float,
+) -> list[str]:
+    """More or fewer directions, more room for the cache, evidence of another kind."""
+    found = []
+    above = [one for one in table if one["directions"] > directions and one["rank"] > chosen["rank"]]
+    if above:
+        here = _known(error_at(chosen, above[0]["directions"])).value
+        found.append(
+            f"matches of {above[0]['directions']} directions or more: {named(above[0])} "
+            f"(trained error {above[0]['error']:.2g} instead of {here:.2g} at {above[0]['directions']})"
+        )
+    below = [one for one in table if one["directions"] < directions and one["heads"] > chosen["heads"]]
+    if below:
+        cache = {(row["heads"], row["rank"]): row["kv_cache_bytes"] for row in rows}
+        share = cache[below[-1]["heads"], below[-1]["rank"]] / chosen["kv_cache_bytes"]
+        saved = f", with {share:.2g} of the cache" if share < 1 / MOST_CACHE else ""
+        found.append(f"matches of no more than {below[-1]['directions']} directions: {named(below[-1])}{saved}")
+    roomy = [
+        one["directions"]
+        for one in table
+        if choose(rows, one["directions"], error_at, math.inf)["rank"] != one["rank"]
+    ]
+    if roomy:
+        wide = choose(rows, roomy[0], error_at, math.inf)
+        factor = wide["kv_cache_bytes"] / rows[0]["kv_cache_bytes"]
+        found.append(
+            f"room for {factor:.2g} times the usual cache: {named(wide)} in matches of {roomy[0]} directions"
+        )
+    found.append("evidence from language models, of which none is shipped yet")
+    return found
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    return str(ranks[0]) if len(ranks) == 1 else f"{', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
