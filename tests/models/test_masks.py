@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from tests.models.small import small_model
@@ -138,7 +140,8 @@ def test_a_mask_without_its_diagonal_has_a_name() -> None:
 
 
 def test_sparse_selection_stays_on_while_recording_and_is_named() -> None:
-    model = next(small_models("mistral_large4", num_key_value_heads=4))
+    # Latent attention has a key for every head: the first recipe groups them, and does not run.
+    _, model = itertools.islice(small_models("mistral_large4"), 2)
     inputs = {"input_ids": torch.randint(4, 60, (1, 12))}
     model.set_attn_implementation("eager")
     with torch.no_grad():

@@ -38,7 +38,7 @@ def stream_of(*values: Any) -> Tensor | None:
 
 
 def as_tokens(stream: Tensor, ids: Tensor | None = None) -> Tensor:
-    """A stream as tokens (b, n, d). `ids` (b, n) tell several streams a token, which become one long vector each, from
+    """A stream as tokens (b, n, d). `ids` (b, n) tell several streams a token, which become one long vector, from
     images that run through blocks as grids (b, h, w, d), which become rows; (n, d) is one text."""
     if stream.ndim == 2:
         return stream[None]

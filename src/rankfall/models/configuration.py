@@ -22,7 +22,7 @@ WIDTH = (
     "hidden_sizes",
     "embedding_dim",
 )
-# The width that attention is given, where that is not the model's own: a bottleneck, two streams side by side, latents.
+# The width that attention is given, where that is not the model's own: a bottleneck, two streams at once, latents.
 ATTENTION_WIDTH = ("true_hidden_size", "attention_hidden_size", "d_latents")
 ALSO_WIDTHS = (
     "embedding_size",

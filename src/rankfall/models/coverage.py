@@ -75,7 +75,7 @@ PARTS = ("depth", "masks", "heads", "ablation", "controls")
 @dataclass(frozen=True)
 class Checked:
     """`outcome` is about recording. `exact`: outputs bit-equal to eager attention and every attention module that ran
-    was seen in full. The parts of an audit of the same model each have a grade; `reasons` say, by part, why one is not
+    was seen in full. The parts of an audit of the same model each have a grade; `reasons` say, by part, why not
     exact."""
 
     model_type: str

@@ -1,11 +1,11 @@
 """The way into a model's attention: which modules compute it, and functions of ours around their calls.
 
 Modules are told by what their code does, not by what their weights are called. Those that ask the library's attention
-interface are reached there: they are told to use eager attention, and what the interface answers is wrapped. No name of
-ours is registered: models ask for "eager" by name where they select keys sparsely, and under any other name select
-none. Each module's own eager function, the interface's default, is handed to our function, so that soft caps, sinks and
-position biases stay exactly as the model has them. Of modules that bypass the interface, the softmax or torch's fused
-attention is seen.
+interface are reached there: they are told to use eager attention, and what the interface answers is wrapped. No name
+of ours is registered: models ask for "eager" by name where they select keys sparsely, and under any other name select
+none. Each module's own eager function, the interface's default, is handed to our function, so that soft caps, sinks
+and position biases stay exactly as the model has them. Of modules that bypass the interface, the softmax or torch's
+fused attention is seen.
 """
 
 from __future__ import annotations
