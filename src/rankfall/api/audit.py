@@ -53,7 +53,7 @@ class AuditResult(Result, AuditFindings):
 
         verdict = self.verdict
         return [
-            f"{self.model.name}, {self.model.layers} layers, width {self.model.width}",
+            f"{self.model.name}, {self.model.layers} layers of {self.stack}, width {self.model.width}",
             verdict.headline,
             *(f"{QUESTIONS[finding.question]} {finding.status}" for finding in verdict.findings),
             *(f"{reason.topic}: {reason.text}" for reason in verdict.reasons if reason.topic == "what to change"),

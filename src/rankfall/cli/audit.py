@@ -258,7 +258,11 @@ def _show(record: dict[str, Any]) -> None:
     from rankfall.api.audit import loss_line
 
     name = record["model"]["name"]
-    table(f"{name}: tokens of length one, layer by layer; {_read(record['text'])}", _brief(record["depth"]), COLUMNS)
+    where = f" in {record['stack']}" if record["other_stacks"] else ""
+    title = f"{name}: tokens of length one, layer by layer{where}; {_read(record['text'])}"
+    table(title, _brief(record["depth"]), COLUMNS)
+    for other in record["other_stacks"]:
+        table(f"{name}: the same in {other['name']}", _brief(other["depth"]), COLUMNS)
     if any(row["part"] != "before_final_norm" for row in record["inside"]):
         inner = [{**row, "part": row["part"].replace("_", " ")} for row in record["inside"]]
         table("inside the blocks", _brief(inner), INSIDE_COLUMNS)

@@ -193,8 +193,9 @@ def choose_blocks(model: nn.Module, wanted: int | Sequence[str | int]) -> dict[s
 
 def _stacks(model: nn.Module) -> list[BlockStack]:
     stacks = list(_outermost(model, ""))
-    # One block tells for all: looking through the whole model would take longer than running some of it.
-    holding = [stack for stack in stacks if attention_modules(stack.blocks[0])]
+    # Looking through the whole model would take longer than running some of it. Of hybrids the first layer may be
+    # recurrent; the last one is not, or the one before it.
+    holding = [stack for stack in stacks if any(map(attention_modules, (stack.blocks[0], *stack.blocks[-2:])))]
     if not holding:
         holding = [stack for stack in stacks if any(p.ndim == 2 for p in stack.blocks[0].parameters())]
         # A list of bare linear maps is rather a set of output layers than a stack of blocks.

@@ -96,7 +96,7 @@ def run_controls(
         if "random_weights" not in failed:
             made.append(_random_weights(network, given, own, wanted, draw))
         for name, meaning, change in (
-            _token_changes(network, given.batch, own) if given.batch is not None else _number_changes(own)
+            token_changes(network, given.batch, own) if given.batch is not None else _number_changes(own)
         ):
             if name in failed:
                 continue
@@ -119,10 +119,10 @@ def _spread(layers: int, count: int) -> set[int]:
     return {round(place * layers / (count - 1)) for place in range(count)}
 
 
-def _token_changes(network: nn.Module, batch: Batch, seed: int) -> Iterator[tuple[str, str, Change]]:
-    held = torch.isin(
-        batch.ids, torch.tensor(sorted(placeholders(getattr(network, "config", None))), dtype=torch.long)
-    )
+def token_changes(network: nn.Module, batch: Batch, seed: int) -> Iterator[tuple[str, str, Change]]:
+    """Name, meaning and way of each control of a text."""
+    fixed = torch.tensor(sorted(placeholders(getattr(network, "config", None))), dtype=torch.long)
+    held = torch.isin(batch.ids, fixed)
     # Where an image or a sound goes into a text stays where it is.
     batch = replace(batch, special=batch.special | held)
     yield "shuffled_tokens", "the same tokens in random order", lambda given: given.with_ids(shuffled(batch, seed))
@@ -136,10 +136,7 @@ def _token_changes(network: nn.Module, batch: Batch, seed: int) -> Iterator[tupl
                 remedy="leave this control out",
             )
         made = with_random_tokens(batch, vocabulary, seed)
-        wrong = torch.isin(
-            made.ids, torch.tensor(sorted(placeholders(getattr(network, "config", None))), dtype=torch.long)
-        )
-        return given.with_ids(replace(made, ids=torch.where(wrong, batch.ids, made.ids)))
+        return given.with_ids(replace(made, ids=torch.where(torch.isin(made.ids, fixed), batch.ids, made.ids)))
 
     yield "random_tokens", "tokens drawn uniformly from the vocabulary", drawn
 

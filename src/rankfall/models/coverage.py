@@ -113,7 +113,8 @@ def check_architecture(model_type: str) -> Checked:
         return Checked(model_type, "not built", note=_one_line(str(error.got)))
     except Exception as error:  # a default configuration that cannot even be made
         return Checked(model_type, "not built", note=_one_line(f"{type(error).__name__}: {error}"))
-    return Checked(model_type, "not run", note=_one_line(trouble))
+    unknown = "its forward pass takes none of the inputs that are tried: ids, pixels, sound features"
+    return Checked(model_type, "not run", note=_one_line(trouble or unknown))
 
 
 def _audited(model: Any, inputs: dict[str, Tensor]) -> dict[str, Any]:
@@ -121,7 +122,7 @@ def _audited(model: Any, inputs: dict[str, Tensor]) -> dict[str, Any]:
         grades = graded(audit(model, inputs=inputs))
     except Exception as error:  # an audit that ends with an error must show in the table
         return {"reasons": _one_line(f"no audit: {reason_of(error)}")}
-    reasons = "; ".join(f"{part}: {why[:160]}" for part, (_, why) in grades.items() if why)
+    reasons = "; ".join(f"{part}: {why[:320]}" for part, (_, why) in grades.items() if why)
     return {**{part: grade for part, (grade, _) in grades.items()}, "reasons": " ".join(reasons.split())}
 
 

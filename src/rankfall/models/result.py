@@ -88,7 +88,7 @@ class AuditFindings:
 
     @property
     def boundaries(self) -> list[DepthRow]:
-        """The rows that `hidden_states` has too."""
+        """The rows at the ends of blocks, the embeddings first."""
         return [row for row in self.depth if row.part == "boundary"]
 
     def control_boundaries(self) -> dict[str, list[DepthRow]]:

@@ -35,7 +35,7 @@ AT_MOST = (*DEPTHS, *aliases.EXPERTS, *aliases.KEYS_AT_MOST)
 DEPTH, MOST_LAYERS = 2, 12
 # Below the number of tokens, so that windows, chunks and selections of keys leave something out.
 KEYS_SEEN = 4
-PATCHES = 4
+PATCHES, SMALLEST_IMAGE = 4, 64
 FRAMES = 50
 
 VOCABULARY = 120
@@ -96,7 +96,7 @@ def _small_arguments(config: Any, recipe: Mapping[str, int] | None) -> dict[str,
             arguments[name] = wanted[name]
         elif name in aliases.LAYER_INDICES:
             arguments[name] = [one for one in value or [1] if one < depth] or [depth - 1]
-        elif isinstance(value, list) and len(value) == layers and layers > depth:
+        elif isinstance(value, list) and len(value) == layers and layers > depth and "depths" not in plain:
             arguments[name] = value[:depth]
         elif name.endswith("_token_id") and isinstance(value, int) and value >= VOCABULARY:
             arguments[name] = 3
@@ -105,7 +105,7 @@ def _small_arguments(config: Any, recipe: Mapping[str, int] | None) -> dict[str,
     if plain.get("mask_token_id", 0) is None and plain.get("pad_token_id", 0) is None:
         # Positions are counted from the padding.
         arguments |= {"mask_token_id": 2, "pad_token_id": 1}
-    if plain.get("mamba_n_heads") and recipe is not None:
+    if plain.get("mamba_n_heads") and "mamba_d_ssm" not in plain and recipe is not None:
         inner = recipe["width"] * plain.get("mamba_expand", 2)
         arguments |= {"mamba_n_heads": 4, "mamba_d_head": inner // 4, "mamba_d_state": 16}
     if aliases.is_stages(plain.get("num_heads")) and recipe is not None and isinstance(plain.get("embed_dim"), int):
@@ -152,7 +152,8 @@ def _depth(config: Any, plain: Mapping[str, Any]) -> int:
 
 def _image_size(plain: Mapping[str, Any]) -> int:
     patch = next((plain[name] for name in aliases.PATCH_SIZE if isinstance(plain.get(name), int)), 16)
-    return PATCHES * max(patch, 8)
+    # Patches as small as those are of models that halve their images several times.
+    return PATCHES * patch if patch >= 8 else SMALLEST_IMAGE
 
 
 def _build(config: Any, *, check_size: bool) -> Any:

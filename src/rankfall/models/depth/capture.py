@@ -26,9 +26,10 @@ Part = Literal["boundary", "before_final_norm", "attention_output", "after_atten
 @final
 @dataclass(frozen=True)
 class Place:
-    """Where tokens were taken. `layer` counts as in `hidden_states`: 0 is the embeddings, l the output of block l.
+    """Where tokens were taken. Layer 0 is the embeddings, layer l the output of block l.
 
-    boundary           what `hidden_states` holds; at the last layer that is after the final norm, where there is one
+    boundary           what `hidden_states` of a language model holds; at the last layer that is after the final norm,
+                       where there is one (`hidden_states` of models of images ends before it)
     before_final_norm  what the last block gave, where a final norm follows
     attention_output   what the block's attention gave, before it was added to the stream
     after_attention    the stream between attention and feed-forward
