@@ -76,7 +76,7 @@ def read_by_library(model: Any, inputs: Any, tokenizer: Any | None = None) -> Re
             remedy="give inputs={name: tensor, ...} as the forward pass takes them",
         )
         given = _all_placed(inputs, model)
-        return Reading([given], [None] * int(size or 0), [[] for _ in range(int(size or 0))], sample=given)
+        return Reading([given], [None] * int(size or 0), [[] for _ in range(int(size or 0))])
     rows = list(_two_axes(inputs)) if isinstance(inputs, Tensor) else rows_of(model, inputs)
     return _library_batch(model, from_ids([row.tolist() for row in rows], tokenizer), {})
 
