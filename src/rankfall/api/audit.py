@@ -33,7 +33,8 @@ class AuditResult(Result, AuditFindings):
     verb: ClassVar[str] = "audit"
 
     def tables(self) -> dict[str, pd.DataFrame]:
-        """`depth`: every measure at every layer; `heads`, `ablation`, `controls`, `masks`, `sinks`, `per_text`."""
+        """`depth`: every measure at every layer; `heads`, `ablation`, `controls`, `masks`, `sinks`, `per_text`, `pooled`
+        (all texts together)."""
         return AuditFindings.tables(self)
 
     def failures(self, condition: str) -> list[dict[str, Any]]:
@@ -51,6 +52,7 @@ class AuditResult(Result, AuditFindings):
             f"{self.model.name}, {self.model.layers} layers, width {self.model.width}",
             verdict.headline,
             *(f"{reason.topic}: {reason.text}" for reason in verdict.reasons[1:]),
+            *(one.told() for one in self.pooled),
             loss_line(self.text.loss, self.text.loss_reason),
             *(f"note: {note}" for note in self.model.notes),
             *(f"missing, {part}: {why}" for part, why in self.missing.items()),

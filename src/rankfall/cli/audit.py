@@ -234,6 +234,7 @@ def _weights_only(model: str, json: bool) -> None:
 
 def _show(record: dict[str, Any]) -> None:
     from rankfall.api.audit import loss_line
+    from rankfall.models.depth.pooled import Pooled
 
     name = record["model"]["name"]
     table(f"{name}: tokens of length one, layer by layer; {_read(record['text'])}", _brief(record["depth"]), COLUMNS)
@@ -245,6 +246,8 @@ def _show(record: dict[str, Any]) -> None:
     paper.print(verdict["headline"], style=f"bold {colour}", markup=False, highlight=False)
     for reason in verdict["reasons"][1:]:
         paper.print(f"  {reason['topic']}: {reason['text']}", markup=False, highlight=False)
+    for one in record["pooled"]:
+        paper.print(f"  {Pooled(**one).told()}", markup=False, highlight=False)
     text = record["text"]
     paper.print(f"  {loss_line(text['loss'], text['loss_reason'])}", markup=False, highlight=False)
     for note in record["model"]["notes"]:

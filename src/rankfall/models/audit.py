@@ -15,6 +15,7 @@ from rankfall.models import configuration as aliases
 from rankfall.models.ablation import QUICK, Ablation, ablate
 from rankfall.models.controls import DRAWS, Control, run_controls
 from rankfall.models.depth.measure import measure_depth
+from rankfall.models.depth.pooled import Pool
 from rankfall.models.depth.rows import DepthRow
 from rankfall.models.heads.ranks import HeadRecord, head_ranks
 from rankfall.models.interface import runs_as_is
@@ -83,7 +84,8 @@ def audit(
         batch, given, real, names = _inputs(loaded, texts, inputs, tokens, passages)
         progress("measuring tokens at every block", 0.1)
         wanted = None if layers is None else {0, *layers}
-        asked = {"layers": wanted, "inside": inside, "stack": stack, "seed": seed}
+        pool = Pool(real)
+        asked = {"layers": wanted, "inside": inside, "stack": stack, "seed": seed, "also": pool.take}
         with last_hidden(network) as hidden, running(loaded.name):
             depth, seen, coverage = _depth(network, given, real, names, asked, missing)
         loss = text_loss(loaded, batch, hidden)
@@ -128,6 +130,7 @@ def audit(
         missing=missing,
         provenance=provenance(command),
         measured_rate=layer_rate(boundaries),
+        pooled=pool.rows(seed),
     )
 
 

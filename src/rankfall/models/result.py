@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, final
 from rankfall.measures.profile import VIEWS
 from rankfall.models.ablation import AblationRow, ReplayCheck
 from rankfall.models.controls import Control
+from rankfall.models.depth.pooled import Pooled
 from rankfall.models.depth.rows import DepthRow
 from rankfall.models.heads.ranks import HeadRecord
 from rankfall.models.masks import ObservedMask
@@ -61,6 +62,7 @@ class AuditFindings:
     missing: Mapping[str, str] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
     measured_rate: float | None = None
+    pooled: tuple[Pooled, ...] = ()
     ablation_check: ReplayCheck | None = None
 
     @property
@@ -83,6 +85,7 @@ class AuditFindings:
             "text": asdict(self.text),
             "depth": [row.record() for row in self.boundaries],
             "inside": [row.record() for row in self.depth if row.part != "boundary"],
+            "pooled": [one.record() for one in self.pooled],
             "heads": [head.record() for head in self.heads],
             "mask": [mask.record() for mask in self.masks],
             "measured_rate": self.measured_rate,
@@ -107,6 +110,7 @@ class AuditFindings:
                 for one in row.per_text
                 for view in VIEWS
             ],
+            "pooled": [one.record() for one in self.pooled],
             "sinks": [
                 {"layer": row.layer, "part": row.part, **asdict(sink)} for row in self.depth for sink in row.sinks
             ],
@@ -126,7 +130,7 @@ class AuditFindings:
 def _lines(row: DepthRow, run: str) -> list[dict[str, Any]]:
     lines = []
     for sinks, values in (("with", row.values), ("without", row.without_sinks)):
-        for view in VIEWS if values is not None else ():
+        for view in values or ():
             assert values is not None
             line: dict[str, Any] = {"run": run, "layer": row.layer, "part": row.part, "view": view, "sinks": sinks}
             line |= values[view]

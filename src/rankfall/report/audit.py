@@ -21,6 +21,7 @@ QUESTIONS = {
 TITLES = {
     "depth": "All measures at every layer",
     "per_text": "Every text on its own",
+    "pooled": "All texts together",
     "sinks": "Sinks",
     "controls": "Controls",
     "masks": "Masks that the model used",
@@ -88,8 +89,8 @@ def _tokens(result: AuditFindings, tables: dict[str, Grid]) -> Section:
             draw_views(rows, f"Effective and energy rank in four views, {name}"),
         ),
     ]
-    grids = [tables[key] for key in ("depth", "sinks", "controls", "per_text") if key in tables]
-    return Section("Token rank by depth", (), [*pictures, *grids])
+    grids = [tables[key] for key in ("depth", "pooled", "sinks", "controls", "per_text") if key in tables]
+    return Section("Token rank by depth", [one.told() for one in result.pooled], [*pictures, *grids])
 
 
 def _parts(result: AuditFindings, tables: dict[str, Grid]) -> Section:

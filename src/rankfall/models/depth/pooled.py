@@ -51,11 +51,11 @@ class Pooled:
     def told(self) -> str:
         """In one sentence."""
         where = "before the final norm" if self.part == "before_final_norm" else f"after layer {self.layer}"
-        what = "tokens of all texts" if self.vectors == "tokens" else "mean tokens of texts"
-        drawn = "" if self.rows == self.drawn_from else f" drawn from {self.drawn_from}"
+        what = "tokens of all texts together" if self.vectors == "tokens" else "mean tokens of texts"
+        drawn = "" if self.rows == self.drawn_from else f" (drawn from {self.drawn_from})"
         return (
-            f"{self.rows} {what}{drawn}, {where}: RankMe {self.rankme:.1f} of at most {self.most},"
-            f" energy rank {self.energy_rank:.1f}, alpha {self.alpha:.2f}"
+            f"{self.rows} {what}{drawn}, {where}: RankMe {self.rankme:.1f} of at most {self.most}, energy rank"
+            f" {self.energy_rank:.1f}, alpha {self.alpha:.2f}"
         )
 
 
