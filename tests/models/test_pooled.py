@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from tests.models.small import small_model
 from torch import Tensor
 
 from rankfall.measures.measures import ALPHA, EFFECTIVE_RANK, ENERGY_RANK
@@ -15,7 +16,6 @@ from rankfall.models.depth.capture import Place
 from rankfall.models.depth.pooled import FEWEST_TEXTS, Pool
 from rankfall.models.result import AuditFindings
 from rankfall.report.audit import audit_document
-from tests.models.small import small_model
 
 
 def tokens_of(texts: int, n: int = 6, d: int = 5, seed: int = 0) -> Tensor:
