@@ -25,6 +25,7 @@ from rankfall.models.depth.capture import Place, capture
 from rankfall.models.interface import Eager, Route, routed
 from rankfall.models.placement import alone
 from rankfall.models.replay import KeepFloat64, Replay, Site, float64_copy, tensors_changed, traced
+from rankfall.norms import UnitNorm
 from rankfall.progress import Progress, silent
 
 Scaling = Literal["raw", "matched"]
@@ -84,6 +85,8 @@ class AblationRow:
     min_singular_value: float | None
     text: int
     layer: int
+    unit_relative_mu: float | None = None
+    unit_energy_rank: float | None = None
 
     def record(self) -> dict[str, Any]:
         """The row as `--json` prints it."""
@@ -100,6 +103,8 @@ PLAIN = ("mu", "relative_mu", "mean_abs_cosine")
 # Decompositions grow with the cube of the smaller side: beyond this size they are made at a few layers.
 EVERY_LAYER_BELOW = 1024
 LARGE_LAYERS = 5
+# What decides whether a variant collapses, as for the model itself: of tokens scaled to length one.
+UNIT_MEASURES = ("relative_mu", "energy_rank")
 
 
 @final
@@ -542,7 +547,9 @@ def _rows(
     alive = [place for place, whole in enumerate(finite) if whole]
     at_once = max(1, NUMBERS_AT_ONCE // every[0].numel())
     for some in (alive[first : first + at_once] for first in range(0, len(alive), at_once)):
-        values = measure(torch.stack([every[place] for place in some]), measures)
+        tokens = torch.stack([every[place] for place in some])
+        unit = measure(UnitNorm()(tokens.double()), [name for name in UNIT_MEASURES if name in measures])
+        values = {**measure(tokens, measures), **{f"unit_{name}": column for name, column in unit.items()}}
         for name, column in values.items():
             for place, value in zip(some, column.tolist(), strict=True):
                 found[place][name] = value

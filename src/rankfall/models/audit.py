@@ -1,8 +1,9 @@
-"""Audit a model: where it loses rank, what holds it up, and whether its heads are the bottleneck."""
+"""Audit a model: are tokens aligned, are distinctions lost, do a few tokens dominate; what holds it up; its heads."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,11 @@ from rankfall.models.controls import DRAWS, Control, run_controls
 from rankfall.models.depth.measure import measure_depth
 from rankfall.models.depth.pooled import Pool
 from rankfall.models.depth.rows import DepthRow
+from rankfall.models.explanations import bound_reason, heads_reason, layer_rate, parts_reason
+from rankfall.models.heads.random import random_head_ranks
 from rankfall.models.heads.ranks import HeadRecord, head_ranks
 from rankfall.models.interface import runs_as_is
+from rankfall.models.layers import as_in_tokens
 from rankfall.models.load.folder import LoadedModel
 from rankfall.models.load.guards import LIMITS
 from rankfall.models.load.named import DEFAULT_NAME
@@ -28,12 +32,13 @@ from rankfall.models.masks import MaskObserver, ObservedMask, observe_masks
 from rankfall.models.recorder import Coverage, recorded
 from rankfall.models.result import AuditFindings, ModelFacts, TextFacts
 from rankfall.models.texts import Batch, encode, from_ids, shipped_text
-from rankfall.models.verdict import heads_reason, judge, layer_rate, parts_reason
+from rankfall.models.verdict import judge
 from rankfall.progress import Progress, part, silent
 from rankfall.provenance import provenance
 
 DEFAULT_TOKENS = 128
-SHIPPED_PASSAGES = 4
+# Fewer than two cannot be judged; one text gives them all, several give about as many together.
+PASSAGES_IN_ALL = 4
 
 
 def audit(
@@ -90,13 +95,19 @@ def audit(
             depth, seen, coverage = _depth(network, given, real, names, asked, missing)
         loss = text_loss(loaded, batch, hidden)
         hidden.tokens = None
+        seen = list(as_in_tokens(seen, depth))
         if layers is not None:
             _require_layers(layers, depth[-1].layer)
         found_heads: tuple[HeadRecord, ...] = ()
+        by_chance: tuple[HeadRecord, ...] = ()
         if heads:
             progress("probing the heads", 0.4)
+            alone = None if batch is not None else given
             with _noted(missing, "heads"):
-                found_heads = head_ranks(network, offset=offset, inputs=None if batch is not None else given)
+                found_heads = as_in_tokens(head_ranks(network, offset=offset, inputs=alone), depth)
+            if controls and found_heads:
+                with _noted(missing, "control of the heads"):
+                    by_chance = as_in_tokens(random_head_ranks(network, seed, offset=offset, inputs=alone), depth)
         compared: tuple[Control, ...] = ()
         if controls:
             progress("running the controls", 0.55)
@@ -107,7 +118,11 @@ def audit(
             parts = _ablation(network, given, missing, progress)
         progress("judging", 0.98)
     boundaries = [row for row in depth if row.part == "boundary"]
-    more = [heads_reason(found_heads), parts_reason([row.record() for row in parts.rows])]
+    more = [
+        heads_reason(found_heads, by_chance),
+        bound_reason(found_heads),
+        parts_reason([row.record() for row in parts.rows]),
+    ]
     return AuditFindings(
         model=_facts(loaded, boundaries[-1].layer, () if loss.warning is None else (loss.warning,)),
         text=TextFacts(
@@ -125,11 +140,17 @@ def audit(
         ablation=parts.rows,
         ablation_check=parts.check,
         verdict=judge(
-            loaded.name, depth, masks=seen, controls=compared, more=[one for one in more if one is not None]
+            loaded.name,
+            depth,
+            masks=seen,
+            controls=compared,
+            more=[one for one in more if one is not None],
+            seed=seed,
         ),
         missing=missing,
         provenance=provenance(command),
         measured_rate=layer_rate(boundaries),
+        random_heads=by_chance,
         pooled=pool.rows(seed),
     )
 
@@ -199,7 +220,7 @@ def _inputs(
         remedy="save it into the model's folder, or use --weights-only; in Python pass tokenizer= or inputs=",
     )
     if passages is None:
-        passages = SHIPPED_PASSAGES if texts is None else 1
+        passages = PASSAGES_IN_ALL if texts is None else math.ceil(PASSAGES_IN_ALL / max(1, len(texts)))
     batch = encode(loaded.tokenizer, [shipped_text()] if texts is None else texts, tokens=tokens, passages=passages)
     _require_positions(loaded.network, batch)
     _require_known_tokens(loaded.network, batch)

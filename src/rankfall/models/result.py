@@ -11,6 +11,7 @@ from rankfall.models.ablation import AblationRow, ReplayCheck
 from rankfall.models.controls import Control
 from rankfall.models.depth.pooled import Pooled
 from rankfall.models.depth.rows import DepthRow
+from rankfall.models.heads.random import by_layer
 from rankfall.models.heads.ranks import HeadRecord
 from rankfall.models.masks import ObservedMask
 from rankfall.models.recorder import Coverage
@@ -62,6 +63,7 @@ class AuditFindings:
     missing: Mapping[str, str] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
     measured_rate: float | None = None
+    random_heads: tuple[HeadRecord, ...] = ()
     pooled: tuple[Pooled, ...] = ()
     ablation_check: ReplayCheck | None = None
 
@@ -87,6 +89,7 @@ class AuditFindings:
             "inside": [row.record() for row in self.depth if row.part != "boundary"],
             "pooled": [one.record() for one in self.pooled],
             "heads": [head.record() for head in self.heads],
+            "random_heads": by_layer(self.random_heads),
             "mask": [mask.record() for mask in self.masks],
             "measured_rate": self.measured_rate,
             "controls": [control.record() for control in self.controls],
@@ -121,6 +124,22 @@ class AuditFindings:
                 for line in _lines(row, one.name)
             ],
             "masks": [{**mask.record(), "first_roots": str(mask.record().get("first_roots"))} for mask in self.masks],
+            "questions": [
+                {
+                    "question": finding.question,
+                    "place": one.place,
+                    "layer": one.layer,
+                    "module": one.module,
+                    "status": one.status,
+                    "number": name,
+                    "median": number.median,
+                    "low": number.low,
+                    "high": number.high,
+                }
+                for finding in self.verdict.findings
+                for one in finding.places
+                for name, number in one.numbers.items()
+            ],
             "heads": [head.line() for head in self.heads],
             "ablation": [row.record() for row in self.ablation],
         }

@@ -8,17 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, final
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from rankfall.catalogue import MEASURES
-from rankfall.measures.measures import NUMBERS_AT_ONCE, as_tokens
+from rankfall.measures.measures import EFFECTIVE_RANK, NUMBERS_AT_ONCE, as_tokens
 from rankfall.measures.profile import VIEWS, views
 from rankfall.models.depth.capture import OnTokens, Place, capture
 from rankfall.models.depth.rows import DepthRow, Measured, Values, gather
 from rankfall.models.depth.sinks import find_sinks
+
+# A rank grows with the number of tokens. Texts of different length are compared by so many of their tokens, drawn at
+# random so many times; the same tokens at every place.
+RAREFIED = (16, 32, 64)
+DRAWS = 4
 
 Real = Sequence[Tensor | None]
 """For each text which positions are real tokens, (n,) boolean; None where all are."""
@@ -98,12 +105,16 @@ class DepthMeasurement:
         if sum(one.tokens.numel() for one in self._waiting) >= NUMBERS_AT_ONCE:
             self._measure()
 
-    def rows(self, seed: int = 0) -> list[DepthRow]:
-        """One row for each place; `seed` draws the intervals over texts."""
+    def measured(self) -> list[Measured]:
+        """Every text at every place."""
         self._waiting += self._newest
         self._newest = []
         self._measure()
-        return gather(self._found, seed)
+        return list(self._found)
+
+    def rows(self, seed: int = 0) -> list[DepthRow]:
+        """One row for each place; `seed` draws the intervals over texts."""
+        return gather(self.measured(), seed)
 
     def _measure(self) -> None:
         waiting, self._waiting = self._waiting, []
@@ -118,7 +129,52 @@ def _measured(
     rest = [_without(taken[at].tokens, [sink.position for sink in sinks[at]]) for at in repeated]
     values = _values([*(one.tokens for one in taken), *rest], chosen)
     without = dict(zip(repeated, values[len(taken) :], strict=True))
-    return [Measured(one.place, one.text, values[at], without.get(at), sinks[at]) for at, one in enumerate(taken)]
+    fewer = _rarefied(taken)
+    return [
+        Measured(
+            one.place,
+            one.text,
+            values[at],
+            without.get(at),
+            sinks[at],
+            tokens=one.tokens.shape[0],
+            width=one.tokens.shape[1],
+            rarefied=fewer.get(at, {}),
+        )
+        for at, one in enumerate(taken)
+    ]
+
+
+def _rarefied(taken: Sequence[_Taken]) -> dict[int, dict[int, float]]:
+    """By position in `taken`, of the token stream alone: what stands inside blocks is not judged."""
+    alike: dict[Any, list[int]] = {}
+    for at, one in enumerate(taken):
+        if one.place.part in ("boundary", "before_final_norm"):
+            alike.setdefault((one.tokens.shape, one.tokens.dtype, one.tokens.device), []).append(at)
+    found: dict[int, dict[int, float]] = {at: {} for places in alike.values() for at in places}
+    for places in alike.values():
+        tokens = as_tokens(torch.stack([taken[at].tokens for at in places]))
+        for count in RAREFIED:
+            if count <= tokens.shape[1]:
+                for at, value in zip(places, rarefied_rank(tokens, count).tolist(), strict=True):
+                    found[at][count] = value
+    return found
+
+
+def rarefied_rank(tokens: Float[Tensor, "k n d"], count: int) -> Float[Tensor, " k"]:
+    """Centred effective rank of `count` of the tokens, each scaled to length one: geometric mean over draws."""
+    drawn = _drawn(tokens.shape[1], count).to(tokens.device)
+    ranks = EFFECTIVE_RANK.of(views(tokens[:, drawn])["centred_unit"])
+    return ranks.clamp_min(torch.finfo(ranks.dtype).tiny).log().mean(dim=-1).exp()
+
+
+@cache
+def _drawn(tokens: int, count: int) -> Tensor:
+    """Which tokens to take, (draws, count): the same at every layer, in every control and in every audit."""
+    if tokens == count:
+        return torch.arange(tokens)[None]
+    generator = torch.Generator().manual_seed(count)
+    return torch.stack([torch.randperm(tokens, generator=generator)[:count].sort().values for _ in range(DRAWS)])
 
 
 def _without(tokens: Tensor, positions: Sequence[int]) -> Tensor:

@@ -1,4 +1,4 @@
-"""RankMe and the slope of the spectrum over all texts of an audit together, of what the last block and the model give.
+"""RankMe and the slope of the spectrum over all texts of an audit together, at the end of the model.
 
 Ranks of one passage are bounded by its tokens; those of a dataset are what the literature compares models by (RankMe,
 Garrido et al. 2023; alpha-ReQ, Agrawal et al. 2022). Vectors are taken as they are, neither scaled nor centred, but
@@ -61,7 +61,7 @@ class Pooled:
 
 @final
 class Pool:
-    """Takes tokens as a model hands them over and keeps those of the newest boundary, and of the final norm's input."""
+    """Takes tokens as a model hands them over; keeps those of the newest boundary and of the final norm's input."""
 
     def __init__(self, real: Sequence[Tensor | None]) -> None:
         self._real = real
