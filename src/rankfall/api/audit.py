@@ -33,8 +33,8 @@ class AuditResult(Result, AuditFindings):
     verb: ClassVar[str] = "audit"
 
     def tables(self) -> dict[str, pd.DataFrame]:
-        """`depth`: every measure at every layer; `pooled`: all texts together; `heads`, `ablation`, `controls`, `masks`,
-        `sinks`, `per_text`."""
+        """`depth`: every measure at every layer; `pooled`: all texts together; `heads`, `ablation`, `controls`,
+        `masks`, `sinks`, `per_text`."""
         return AuditFindings.tables(self)
 
     def failures(self, condition: str) -> list[dict[str, Any]]:
