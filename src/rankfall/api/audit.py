@@ -33,7 +33,8 @@ class AuditResult(Result, AuditFindings):
     verb: ClassVar[str] = "audit"
 
     def tables(self) -> dict[str, pd.DataFrame]:
-        """`depth`: every measure at every layer; `heads`, `ablation`, `controls`, `masks`, `sinks`, `per_text`."""
+        """`depth`: every measure at every layer; `pooled`: all texts together; `heads`, `ablation`, `controls`,
+        `masks`, `sinks`, `per_text`."""
         return AuditFindings.tables(self)
 
     def failures(self, condition: str) -> list[dict[str, Any]]:
@@ -57,6 +58,7 @@ class AuditResult(Result, AuditFindings):
             verdict.headline,
             *(f"{QUESTIONS[finding.question]} {finding.status}" for finding in verdict.findings),
             *(f"{reason.topic}: {reason.text}" for reason in verdict.reasons if reason.topic == "what to change"),
+            *(one.told() for one in self.pooled),
             loss_line(self.text.loss, self.text.loss_reason),
             *(f"note: {note}" for note in self.model.notes),
             *(f"missing, {part}: {why}" for part, why in self.missing.items()),

@@ -256,6 +256,7 @@ def _show(record: dict[str, Any]) -> None:
     from rich.text import Text
 
     from rankfall.api.audit import loss_line
+    from rankfall.models.depth.pooled import Pooled
 
     name = record["model"]["name"]
     where = f" in {record['stack']}" if record["other_stacks"] else ""
@@ -276,6 +277,8 @@ def _show(record: dict[str, Any]) -> None:
             paper.print(Padding(Text(sentence), (0, 0, 0, 4)))
     for reason in verdict["reasons"]:
         paper.print(Padding(Text(f"{reason['topic']}: {reason['text']}"), (0, 0, 0, 2)))
+    for one in record["pooled"]:
+        paper.print(Padding(Text(Pooled(**one).told()), (0, 0, 0, 2)))
     text = record["text"]
     paper.print(f"  {loss_line(text['loss'], text['loss_reason'])}", markup=False, highlight=False)
     for note in record["model"]["notes"]:

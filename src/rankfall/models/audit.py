@@ -17,6 +17,7 @@ from rankfall.models.blocks import BlockStack, body_of, choose_stack, find_stack
 from rankfall.models.calling import unwrapped
 from rankfall.models.controls import DRAWS, Control, Given, run_controls
 from rankfall.models.depth.measure import measure_depth
+from rankfall.models.depth.pooled import Pool
 from rankfall.models.depth.rows import DepthRow
 from rankfall.models.explanations import bound_reason, heads_reason, layer_rate, parts_reason, stack_reason
 from rankfall.models.given import Reading, of_library, read_by_library, read_by_module
@@ -93,7 +94,8 @@ def audit(
         progress("measuring tokens at every block", 0.1)
         first = given.calls[0]
         wanted = None if layers is None else {0, *layers}
-        asked = {"layers": wanted, "inside": inside, "seed": seed}
+        pool = Pool(given.real)
+        asked = {"layers": wanted, "inside": inside, "seed": seed, "also": pool}
         with last_hidden(network) as hidden, running(loaded.name):
             chosen, others = _stacks(network, first, stack)
             depth, seen, coverage = _depth(network, given, {**asked, "stack": chosen}, missing)
@@ -168,6 +170,7 @@ def audit(
         provenance=provenance(command),
         measured_rate=layer_rate(boundaries),
         random_heads=by_chance,
+        pooled=pool.rows(seed),
     )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, final
 from rankfall.measures.profile import VIEWS
 from rankfall.models.ablation import AblationRow, ReplayCheck
 from rankfall.models.controls import Control
+from rankfall.models.depth.pooled import Pooled
 from rankfall.models.depth.rows import DepthRow
 from rankfall.models.heads.random import by_layer
 from rankfall.models.heads.ranks import HeadRecord
@@ -82,6 +83,7 @@ class AuditFindings:
     provenance: Mapping[str, Any] = field(default_factory=dict)
     measured_rate: float | None = None
     random_heads: tuple[HeadRecord, ...] = ()
+    pooled: tuple[Pooled, ...] = ()
     ablation_check: ReplayCheck | None = None
     stack: str = ""
     other_stacks: tuple[StackDepth, ...] = ()
@@ -108,6 +110,7 @@ class AuditFindings:
             "depth": [row.record() for row in self.boundaries],
             "other_stacks": [one.record() for one in self.other_stacks],
             "inside": [row.record() for row in self.depth if row.part != "boundary"],
+            "pooled": [one.record() for one in self.pooled],
             "heads": [head.record() for head in self.heads],
             "random_heads": by_layer(self.random_heads),
             "mask": [mask.record() for mask in self.masks],
@@ -134,6 +137,7 @@ class AuditFindings:
                 for one in row.per_text
                 for view in VIEWS
             ],
+            "pooled": [one.record() for one in self.pooled],
             "sinks": [
                 {"layer": row.layer, "part": row.part, **asdict(sink)} for row in self.depth for sink in row.sinks
             ],
@@ -169,7 +173,7 @@ class AuditFindings:
 def _lines(row: DepthRow, run: str) -> list[dict[str, Any]]:
     lines = []
     for sinks, values in (("with", row.values), ("without", row.without_sinks)):
-        for view in VIEWS if values is not None else ():
+        for view in values or ():
             assert values is not None
             line: dict[str, Any] = {"run": run, "layer": row.layer, "part": row.part, "view": view, "sinks": sinks}
             line |= values[view]

@@ -17,10 +17,11 @@ from torch import Tensor, nn
 
 from rankfall.catalogue import MEASURES
 from rankfall.measures.measures import EFFECTIVE_RANK, NUMBERS_AT_ONCE, as_tokens
-from rankfall.measures.profile import Profile, views
+from rankfall.measures.profile import VIEWS, views
 from rankfall.models.blocks import BlockStack
 from rankfall.models.calling import Inputs, as_calls
 from rankfall.models.depth.capture import Place, capture
+from rankfall.models.depth.pooled import Pool
 from rankfall.models.depth.rows import DepthRow, Measured, Values, gather
 from rankfall.models.depth.sinks import find_sinks
 
@@ -42,18 +43,29 @@ def measure_depth(
     layers: Collection[int] | None = None,
     inside: bool = False,
     stack: str | BlockStack | None = None,
+    chosen: Collection[str] = VIEWS,
     without_sinks: bool = True,
     seed: int = 0,
+    also: Pool | None = None,
 ) -> list[DepthRow]:
-    """Rows of all measures of all views at every boundary, padding left out.
+    """Rows of all measures of the chosen views at every boundary, padding left out.
 
     Several calls read one text after the other. `layers` limits what is measured (default: all) to these and the
-    last; `without_sinks` repeats all measures without the sinks, where there are some.
+    last; `without_sinks` repeats all measures without the sinks, where there are some; `also` is handed the same
+    tokens.
     """
-    taken = DepthMeasurement(real, names, layers, without_sinks)
+    taken = DepthMeasurement(real, names, layers, without_sinks, chosen)
+
+    def take(place: Place, tokens: Tensor) -> None:
+        taken.take(place, tokens)
+        if also is not None:
+            also.take(place, tokens)
+
     for call in as_calls(inputs):
-        capture(model, call, taken.take, inside=inside, stack=stack)
+        capture(model, call, take, inside=inside, stack=stack)
         taken.next_texts()
+        if also is not None:
+            also.next_texts()
     return taken.rows(seed)
 
 
@@ -77,8 +89,10 @@ class DepthMeasurement:
         names: Sequence[list[str]],
         layers: Collection[int] | None = None,
         without_sinks: bool = True,
+        chosen: Collection[str] = VIEWS,
     ) -> None:
         self._real, self._names, self._layers, self._without_sinks = real, names, layers, without_sinks
+        self._chosen = chosen
         self._waiting: list[_Taken] = []
         self._newest: list[_Taken] = []
         self._found: list[Measured] = []
@@ -124,14 +138,16 @@ class DepthMeasurement:
 
     def _measure(self) -> None:
         waiting, self._waiting = self._waiting, []
-        self._found += _measured(waiting, self._names, self._without_sinks)
+        self._found += _measured(waiting, self._names, self._without_sinks, self._chosen)
 
 
-def _measured(taken: Sequence[_Taken], names: Sequence[list[str]], without_sinks: bool) -> list[Measured]:
+def _measured(
+    taken: Sequence[_Taken], names: Sequence[list[str]], without_sinks: bool, chosen: Collection[str]
+) -> list[Measured]:
     sinks = [tuple(find_sinks(one.tokens, one.text, _names(one, names))) for one in taken]
     repeated = [at for at, some in enumerate(sinks) if some and without_sinks]
     rest = [_without(taken[at].tokens, [sink.position for sink in sinks[at]]) for at in repeated]
-    values = _values([*(one.tokens for one in taken), *rest])
+    values = _values([*(one.tokens for one in taken), *rest], chosen)
     without = dict(zip(repeated, values[len(taken) :], strict=True))
     fewer = _rarefied(taken)
     return [
@@ -168,9 +184,7 @@ def _rarefied(taken: Sequence[_Taken]) -> dict[int, dict[int, float]]:
 def rarefied_rank(tokens: Float[Tensor, "k n d"], count: int) -> Float[Tensor, " k"]:
     """Centred effective rank of `count` of the tokens, each scaled to length one: geometric mean over draws."""
     drawn = _drawn(tokens.shape[1], count).to(tokens.device)
-    unit = views(tokens[:, drawn])["unit"]
-    few = unit.count <= unit.width
-    ranks = EFFECTIVE_RANK.of(Profile(unit.centred, size=unit.size, epsilon=unit.epsilon, structural_zeros=int(few)))
+    ranks = EFFECTIVE_RANK.of(views(tokens[:, drawn])["centred_unit"])
     return ranks.clamp_min(torch.finfo(ranks.dtype).tiny).log().mean(dim=-1).exp()
 
 
@@ -195,7 +209,7 @@ def _without(tokens: Tensor, positions: Sequence[int]) -> Tensor:
     return tokens[kept.to(tokens.device)]
 
 
-def _values(matrices: Sequence[Tensor]) -> list[Values]:
+def _values(matrices: Sequence[Tensor], chosen: Collection[str]) -> list[Values]:
     """Of each matrix (n, d); those of one kind are measured together."""
     alike: dict[Any, list[int]] = {}
     for at, one in enumerate(matrices):
@@ -206,6 +220,7 @@ def _values(matrices: Sequence[Tensor]) -> list[Values]:
             view: {one.name: one.of(profile).tolist() for one in MEASURES}
             | {"most": [float(profile.most)] * len(places)}
             for view, profile in views(as_tokens(torch.stack([matrices[at] for at in places]))).items()
+            if view in chosen
         }
         for row, at in enumerate(places):
             found[at] = {view: {name: some[row] for name, some in table.items()} for view, table in columns.items()}
