@@ -15,7 +15,9 @@ from torch import Tensor, nn
 from rankfall.measures.measures import measure
 from rankfall.models.blocks import choose_blocks
 from rankfall.models.monitor.callbacks import lightning_callback
-from rankfall.models.monitor.monitor import Alarms, RankMonitor, RankWarning, as_log
+from rankfall.models.monitor.alarms import Alarms, RankWarning
+from rankfall.models.monitor.logs import as_log
+from rankfall.models.monitor.monitor import RankMonitor
 
 QUIET = Alarms(relative_mu=0.0, energy_rank=0.0, norm_ratio=1e9)
 
@@ -272,7 +274,7 @@ def test_a_failing_logger_measure_or_step_ends_no_training(monkeypatch: pytest.M
         pytest.warns(RankWarning, match="counting steps failed"),
     ):
         assert train(model, 3) == plain
-    monkeypatch.setattr("rankfall.models.monitor.monitor.measure", failing)
+    monkeypatch.setattr("rankfall.models.monitor.sample.measure", failing)
     model = Network()
     with RankMonitor(model, [], every=1, alarms=QUIET), pytest.warns(RankWarning, match="measuring failed"):
         assert train(model, 3) == plain
