@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from rankfall.measures.measures import measure
 from rankfall.models.blocks import choose_blocks
-from rankfall.models.monitor.callbacks import lightning_callback
 from rankfall.models.monitor.alarms import Alarms, RankWarning
+from rankfall.models.monitor.callbacks import lightning_callback
 from rankfall.models.monitor.logs import as_log
 from rankfall.models.monitor.monitor import RankMonitor
 

@@ -131,7 +131,13 @@ def run_eagerly(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, An
         remedy="compile its blocks one by one, `for block in blocks: block.compile()`",
     )
     buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
-    with torch.compiler.set_stance("force_eager"), torch.no_grad(), _same_random(module), _uncached(), _until_enough():
+    with (
+        torch.compiler.set_stance("force_eager"),
+        torch.no_grad(),
+        _same_random(module),
+        _uncached(),
+        _until_enough(),
+    ):
         torch.func.functional_call(module, buffers, args, dict(kwargs))
 
 

@@ -85,7 +85,9 @@ def _of_word(word: str, prefix: str) -> Log:
 def _installed(package: str) -> None:
     if importlib.util.find_spec(package) is None:
         raise RequestError(
-            required=f"the package {package}", got="not installed", remedy="install it, or log to a .csv or .jsonl file"
+            required=f"the package {package}",
+            got="not installed",
+            remedy="install it, or log to a .csv or .jsonl file",
         )
 
 

@@ -160,7 +160,10 @@ class RankMonitor:
         """What is inside a compiled graph is seen in a pass of its own."""
         if not self._due or self._probing or in_backward() or not names & self._missing:
             return
-        with self.harmless("running without torch.compile", ", ".join(sorted(names))), contextlib.ExitStack() as hooks:
+        with (
+            self.harmless("running without torch.compile", ", ".join(sorted(names))),
+            contextlib.ExitStack() as hooks,
+        ):
             self._probing = names
             hooks.callback(setattr, self, "_probing", set())
             self._hook(names, hooks)
@@ -195,22 +198,25 @@ class RankMonitor:
         records: Records = {}
         with self.harmless("measuring", ", ".join(samples)):
             records = measured(samples)
-        with self.harmless("meeting the other processes", f"rank {self._rank()}"):
-            if self._reduce and is_distributed():
-                self._exchange = self._exchange or Exchange(self._prefix)
-                self.latest = self._scalars(records)
-                if not self._exchange.give(step, records):
-                    raise RequestError(
-                        required="a RankMonitor on rank 0, which logs for all",
-                        got=f"one on rank {self._exchange.rank}",
-                        remedy="make it on every rank, or with reduce=False",
-                    )
-                return
-        self._publish(step, records)
+        if self._reduce and is_distributed():
+            self._share(step, records)
+        else:
+            self._publish(step, records)
+
+    def _share(self, step: int, records: Records) -> None:
+        self.latest = self._scalars(records)
+        with self.harmless("meeting the other processes", "this process"):
+            self._exchange = self._exchange or Exchange.of_this_run(self._prefix)
+            if not self._exchange.give(step, records):
+                raise RequestError(
+                    required="a RankMonitor on rank 0, which logs for all",
+                    got=f"one on rank {self._exchange.rank}",
+                    remedy="make it on every rank, or with reduce=False",
+                )
 
     def _collect(self, *, now: bool, wait: bool = False) -> None:
         if self._exchange is not None:
-            with self.harmless("meeting the other processes", f"rank {self._exchange.rank}"):
+            with self.harmless("meeting the other processes", "this process"):
                 taken = self._exchange.take(now=now, wait=wait)
                 if taken is not None:
                     self._publish(*taken)
@@ -250,6 +256,3 @@ class RankMonitor:
             return True
 
         return said
-
-    def _rank(self) -> int:
-        return torch.distributed.get_rank() if is_distributed() else 0

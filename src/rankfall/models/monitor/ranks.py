@@ -50,16 +50,22 @@ def _joined(values: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 @final
 class Exchange:
-    """The records of one monitor on all processes; monitors meet by their prefix and the order they are made in."""
+    """The records of one monitor on all `world` processes, of which this is number `rank`."""
 
-    def __init__(self, prefix: str) -> None:
-        self.rank = dist.get_rank()
-        name = f"rankfall/{prefix}/{_numbers[prefix]}"
-        _numbers[prefix] += 1
-        self._store: Any = dist.PrefixStore(name, dist.distributed_c10d._get_default_store())
-        self._expected = list(range(dist.get_world_size()))
+    def __init__(self, store: dist.Store, rank: int, world: int) -> None:
+        self.rank = rank
+        self._store: Any = store
+        self._expected = list(range(world))
         self._given: deque[str] = deque()
         self._open: int | None = None
+
+    @classmethod
+    def of_this_run(cls, prefix: str) -> Exchange:
+        """Monitors of different processes meet by their prefix and the order in which they were made."""
+        name = f"rankfall/{prefix}/{_numbers[prefix]}"
+        _numbers[prefix] += 1
+        store = dist.PrefixStore(name, dist.distributed_c10d._get_default_store())
+        return cls(store, dist.get_rank(), dist.get_world_size())
 
     def give(self, step: int, records: Records) -> bool:
         """Leave this process's records, empty ones too; False if nobody took those of long ago."""
