@@ -187,12 +187,10 @@ def test_a_model_whose_compiled_copy_is_trained_says_so(late: bool) -> None:
 
 def test_a_model_compiled_in_place_afterwards_says_so() -> None:
     model = Stack()
-    with (
-        RankMonitor(model, [], alarms=QUIET),
-        pytest.warns(RankWarning, match="make it after `model.compile") as caught,
-    ):
+    with RankMonitor(model, [], alarms=QUIET):
         model.compile(**OPTIONS)
-        train(model, model.parameters(), 2)
+        with pytest.warns(RankWarning, match="make it after `model.compile") as caught:
+            train(model, model.parameters(), 2)
     assert len(caught) == 1
 
 

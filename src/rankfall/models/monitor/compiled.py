@@ -1,8 +1,8 @@
 """Callbacks around modules that stay outside of what torch.compile compiles.
 
 A hook that is traced breaks the graph, or ends the run under `fullgraph=True`; one that is added after the first call
-is not seen at all. A compiled module is therefore watched at its border, and what is inside a compiled graph is seen in
-a pass of its own that is not compiled.
+is not seen at all. A compiled module is therefore watched at its border, and what is inside a compiled graph is seen
+in a pass of its own that is not compiled.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def run_eagerly(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, An
         torch.no_grad(),
         _same_random(module),
         _uncached(),
-        _until_enough(),
+        contextlib.suppress(Enough),
     ):
         torch.func.functional_call(module, buffers, args, dict(kwargs))
 
@@ -156,11 +156,3 @@ def _uncached() -> Iterator[None]:
         yield
     finally:
         torch.set_autocast_cache_enabled(enabled)
-
-
-@contextlib.contextmanager
-def _until_enough() -> Iterator[None]:
-    try:
-        yield
-    except Enough:
-        pass

@@ -52,9 +52,9 @@ def _joined(values: Sequence[Mapping[str, float]]) -> dict[str, float]:
 class Exchange:
     """The records of one monitor on all `world` processes, of which this is number `rank`."""
 
-    def __init__(self, store: dist.Store, rank: int, world: int) -> None:
+    def __init__(self, store: Any, rank: int, world: int) -> None:
         self.rank = rank
-        self._store: Any = store
+        self._store = store
         self._expected = list(range(world))
         self._given: deque[str] = deque()
         self._open: int | None = None
@@ -64,8 +64,8 @@ class Exchange:
         """Monitors of different processes meet by their prefix and the order in which they were made."""
         name = f"rankfall/{prefix}/{_numbers[prefix]}"
         _numbers[prefix] += 1
-        store = dist.PrefixStore(name, dist.distributed_c10d._get_default_store())
-        return cls(store, dist.get_rank(), dist.get_world_size())
+        found = dist.distributed_c10d._get_default_store()
+        return cls(dist.distributed_c10d.PrefixStore(name, found), dist.get_rank(), dist.get_world_size())
 
     def give(self, step: int, records: Records) -> bool:
         """Leave this process's records, empty ones too; False if nobody took those of long ago."""

@@ -58,14 +58,14 @@ def sampled(tokens: Tensor | None, most: int, real: Tensor | None = None) -> tup
 
 
 def _here(tokens: Tensor) -> Tensor:
-    """Of a tensor that is spread over processes the part that is here, if that is whole tokens: the rest would have to
-    be sent for, and processes would wait for each other."""
+    """Of a tensor that is spread over processes the part that is here, if that is whole tokens: the rest would have
+    to be sent for, and processes would wait for each other."""
     placements = getattr(tokens, "placements", None)
     if placements is None:
         return tokens
     whole = not any(one.is_partial() or one.is_shard(tokens.ndim - 1) for one in placements)
     require(whole, required="whole tokens on each process", got=placements, remedy="watch modules that give them")
-    local: Tensor = tokens.to_local()  # type: ignore[operator]
+    local: Tensor = tokens.to_local()  # type: ignore[attr-defined]
     return local
 
 

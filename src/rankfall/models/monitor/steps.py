@@ -14,8 +14,8 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 class Steps:
     """Counts steps of the optimizers that hold the model's parameters.
 
-    Passes between two of them, as with accumulated gradients, are one step. Until an optimizer of torch has stepped, a
-    pass is a step, unless gradients of the pass before still wait for their optimizer.
+    Passes between two of them, as with accumulated gradients, are one step. Until an optimizer of torch has stepped,
+    a pass is a step, unless gradients of the pass before still wait for their optimizer.
     `unseen` is called when an optimizer steps twice and no pass was seen between.
     """
 
