@@ -109,6 +109,24 @@ def test_padding_is_left_out(number: int, by_name: bool) -> None:
         assert padded[scalar] == pytest.approx(value, rel=1e-4, abs=1e-6), scalar
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_torchs_own_layers_with_the_sequence_first(compiled: bool) -> None:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 2, 16, dropout=0.0)
+    model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    batch_first = nn.TransformerEncoder(
+        nn.TransformerEncoderLayer(16, 2, 16, dropout=0.0, batch_first=True), 2, enable_nested_tensor=False
+    )
+    batch_first.load_state_dict(model.state_dict())
+    if compiled:
+        for block in model.layers:
+            block.compile(backend="eager")
+    tokens, padding = batch(0), torch.arange(40)[None] >= torch.tensor([[20], [30]])
+    expected = run_watched(batch_first, tokens, src_key_padding_mask=padding)
+    found = run_watched(model, tokens.transpose(0, 1), src_key_padding_mask=padding)
+    assert found == pytest.approx(expected, rel=1e-4, abs=1e-6)
+
+
 def run_watched(model: nn.Module, *given: Any, **named: Any) -> dict[str, float]:
     with RankMonitor(model.train(), [], alarms=QUIET) as monitor:
         model(*given, **named)

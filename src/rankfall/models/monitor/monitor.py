@@ -15,12 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from rankfall.errors import RequestError, require_count
-from rankfall.models.blocks import choose_blocks, first_tokens
+from rankfall.models.blocks import choose_blocks
 from rankfall.models.monitor.alarms import KINDS, Alarms, RankWarning
 from rankfall.models.monitor.compiled import Enough, around, bare, compiled_around, plain_name, run_eagerly
 from rankfall.models.monitor.logs import as_logs
 from rankfall.models.monitor.ranks import Exchange, Records, is_distributed
-from rankfall.models.monitor.sample import measured, real_tokens, sampled
+from rankfall.models.monitor.sample import measured, real_tokens, sampled, tokens_of
 from rankfall.models.monitor.steps import Steps, in_backward
 
 INSIDE = "it runs inside a function or a module that torch.compile compiled, where it cannot be seen"
@@ -30,7 +30,8 @@ OUTERMOST = "give RankMonitor the model that torch.compile returned, or make it 
 class RankMonitor:
     """Every `every` steps, measures `tokens` tokens of one sequence at chosen blocks and logs flat scalars.
 
-    Blocks give tokens (b, n, d), batch first. Padding is left out where the model is told of it by a mask.
+    Blocks give tokens (b, n, d), batch first, unless they are torch's own and say otherwise. Padding is left out where
+    the model is told of it by a mask.
 
         with RankMonitor(model, log=writer):
             for batch in batches: ...
@@ -176,7 +177,8 @@ class RankMonitor:
             return
         self._missing.discard(name)
         with self.harmless("sampling", name):
-            self._samples[name] = sampled(first_tokens(output), self._tokens, self._real)
+            block = bare(self._bare.get_submodule(self._paths[name]))
+            self._samples[name] = sampled(tokens_of(block, output), self._tokens, self._real)
         if self._probing and not self._probing & self._missing:
             raise Enough
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from rankfall.errors import RequestError, require
 from rankfall.measures.measures import measure
+from rankfall.models.blocks import first_tokens
 from rankfall.norms import UnitNorm
 
 MEASURES = ("relative_mu", "effective_rank", "energy_rank", "mean_abs_cosine")
@@ -35,6 +36,16 @@ def _bound(model: nn.Module, given: Sequence[Any]) -> Mapping[str, Any]:
         return inspect.signature(model.forward).bind_partial(*given).arguments
     except (TypeError, ValueError):
         return {}
+
+
+def tokens_of(block: nn.Module, output: Any) -> Tensor | None:
+    """The tokens (b, n, d) among what a block gave; torch's own layers say themselves if theirs are (n, b, d)."""
+    tokens = first_tokens(output)
+    attention = getattr(block, "self_attn", None)
+    own = isinstance(block, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer)
+    if tokens is not None and own and isinstance(attention, nn.MultiheadAttention) and not attention.batch_first:
+        return tokens.transpose(0, 1)
+    return tokens
 
 
 def sampled(tokens: Tensor | None, most: int, real: Tensor | None = None) -> tuple[Tensor, Tensor]:
