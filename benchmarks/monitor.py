@@ -2,8 +2,8 @@
 
 Processor time inside the monitor's own hooks, in steps with and without a sample, against that of a whole step: noise
 from elsewhere cannot touch it. Beside it steps with a sample and steps without a monitor, in turn, by the clock, and
-the median of their differences. On a GPU, where a sample makes the host wait, only the clock counts: as many steps as lie
-between two samples, with and without the monitor, in turn.
+the median of their differences. On a GPU, where a sample makes the host wait, only the clock counts: as many steps as
+lie between two samples, with and without the monitor, in turn.
 
     python -m benchmarks monitor
 """

@@ -54,13 +54,14 @@ def train(model: nn.Module, rank: int, steps: int, *, passes: int = 1, short: in
     return losses
 
 
-def together(model: nn.Module, rank: int, **training: Any) -> dict[str, Any]:
+def together(model: nn.Module, rank: int, watched: nn.Module | None = None, **training: Any) -> dict[str, Any]:
     """With the monitor that joins all processes, and inside it one of this process alone."""
+    watched = model if watched is None else watched
     joint: list[Any] = []
     own: list[Any] = []
     with (
-        RankMonitor(model, joint, every=2, alarms=QUIET),
-        RankMonitor(model, own, every=2, alarms=QUIET, reduce=False),
+        RankMonitor(watched, joint, every=2, alarms=QUIET),
+        RankMonitor(watched, own, every=2, alarms=QUIET, reduce=False),
     ):
         losses = train(model, rank, 5, **training)
     return {"joint": joint, "own": own, "losses": losses}
@@ -71,7 +72,12 @@ def replicated(rank: int) -> dict[str, Any]:
 
 
 def a_short_batch(rank: int) -> dict[str, Any]:
-    return together(DistributedDataParallel(stack()), rank, short=2)
+    model = stack()
+    return together(DistributedDataParallel(model), rank, watched=model, short=2)
+
+
+def replicated_and_compiled(rank: int) -> dict[str, Any]:
+    return together(torch.compile(DistributedDataParallel(stack()), backend="eager"), rank)
 
 
 def unwatched(rank: int) -> dict[str, Any]:
@@ -113,6 +119,7 @@ def shard(model: nn.Sequential) -> nn.Sequential:
 
 SCENES: dict[str, Callable[[int], dict[str, Any]]] = {
     "replicated": replicated,
+    "replicated and compiled": replicated_and_compiled,
     "a short batch": a_short_batch,
     "unwatched": unwatched,
     "on rank 0": lambda rank: on_one_rank(rank, 0),

@@ -103,7 +103,18 @@ def per_block_in_place(model: Stack) -> nn.Module:
     return model
 
 
-WAYS = [whole, whole_in_place, per_block, per_block_in_place]
+def whole_forward(model: Stack) -> nn.Module:
+    model.forward = torch.compile(model.forward, **OPTIONS)  # type: ignore[method-assign]
+    return model
+
+
+def per_block_forward(model: Stack) -> nn.Module:
+    for block in model.blocks:
+        block.forward = torch.compile(block.forward, **OPTIONS)
+    return model
+
+
+WAYS = [whole, whole_in_place, whole_forward, per_block, per_block_in_place, per_block_forward]
 
 
 def ran(way: Callable[[Stack], nn.Module] | None, late: bool, watched: bool) -> tuple[list[Any], list[float], Stack]:

@@ -129,7 +129,7 @@ def mean_of_both(seen: list[dict[str, Any]], scene: str, row: int) -> dict[str, 
     return {name: (one[name] + other[name]) / 2 for name in one if name.endswith(MEASURES)}
 
 
-@pytest.mark.parametrize("scene", ["replicated", "sharded", "sharded and compiled"])
+@pytest.mark.parametrize("scene", ["replicated", "replicated and compiled", "sharded", "sharded and compiled"])
 def test_rank_0_logs_the_means_of_both_processes_once_a_step(seen: list[dict[str, Any]], scene: str) -> None:
     joint = seen[0][scene]["joint"]
     assert [row["step"] for row in joint] == [0, 2, 4]

@@ -24,8 +24,12 @@ After = Callable[[Any], None]
 
 
 def is_compiled(module: nn.Module) -> bool:
-    """Whether torch.compile returned this module, or its `compile()` was called."""
-    return "_orig_mod" in module._modules or getattr(module, "_compiled_call_impl", None) is not None
+    """Whether torch.compile returned this module or its `forward`, or its `compile()` was called."""
+    return (
+        "_orig_mod" in module._modules
+        or getattr(module, "_compiled_call_impl", None) is not None
+        or hasattr(module.forward, "_torchdynamo_orig_callable")
+    )
 
 
 def layers_of(model: nn.Module) -> Iterator[nn.Module]:

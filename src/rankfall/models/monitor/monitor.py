@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from rankfall.errors import RequestError, require_count
 from rankfall.models.blocks import choose_blocks
@@ -30,8 +31,8 @@ OUTERMOST = "give RankMonitor the model that torch.compile returned, or make it 
 class RankMonitor:
     """Every `every` steps, measures `tokens` tokens of one sequence at chosen blocks and logs flat scalars.
 
-    Blocks give tokens (b, n, d), batch first, unless they are torch's own and say otherwise. Padding is left out where
-    the model is told of it by a mask.
+    Blocks give tokens (b, n, d), batch first, unless they are torch's own and say otherwise. Padding is left out
+    where the model is told of it by a mask.
 
         with RankMonitor(model, log=writer):
             for batch in batches: ...
@@ -72,7 +73,7 @@ class RankMonitor:
         self._tokens = tokens
         self._alarms = alarms or Alarms()
         self._prefix = prefix
-        self._steps = Steps(self._bare, self._unseen)
+        self._steps = Steps(self._bare)
         self._step_of = step
         self._reduce = reduce
         self._exchange: Exchange | None = None
@@ -95,7 +96,7 @@ class RankMonitor:
         return {name: self._bare.get_submodule(path) for name, path in self._paths.items()}
 
     def __enter__(self) -> RankMonitor:
-        self._hooks.callback(self._steps.watch())
+        self._hooks.callback(register_optimizer_step_post_hook(self._after_optimizer).remove)
         self._hooks.callback(around(self._model, self._traced, before=self._start, after=self._finish))
         return self
 
@@ -131,9 +132,11 @@ class RankMonitor:
                 step = self._step_of()
             # With accumulated gradients one step has several passes: the first of them is enough.
             due = step % self._every == 0 and step != self._last
-            self._collect(now=due)
             if due:
                 self._last, self._due = step, True
+        self._collect(now=self._due)
+        if self._due:
+            with self.harmless("placing hooks", "the model"):
                 self._real = real_tokens(self._bare, given, named)
                 self._watch_blocks(given, named)
 
@@ -245,12 +248,16 @@ class RankMonitor:
             for measure, value in record.items()
         }
 
-    def _unseen(self) -> None:
-        self._gap(
-            ("unseen",),
-            "nothing is recorded: the optimizer stepped twice and no forward pass of the model in training mode was"
-            f" seen; if torch.compile compiled it, {OUTERMOST}",
-        )
+    def _after_optimizer(self, optimizer: Any, *_: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
+        with self.harmless("counting steps", "the optimizer"):
+            if not self._steps.stepped(optimizer):
+                self._gap(
+                    ("unseen",),
+                    "nothing is recorded: the optimizer stepped twice and no forward pass of the model in training"
+                    f" mode was seen; if torch.compile compiled it, {OUTERMOST}",
+                )
 
     def _said_while_tracing(self) -> Callable[[], bool]:
         def said() -> bool:
