@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from rankfall.errors import RequestError, require
 from rankfall.measures.measures import measure
-from rankfall.models.blocks import first_tokens
+from rankfall.models.blocks import stream_of
 from rankfall.norms import UnitNorm
 
 MEASURES = ("relative_mu", "effective_rank", "energy_rank", "mean_abs_cosine")
@@ -39,11 +39,17 @@ def _bound(model: nn.Module, given: Sequence[Any]) -> Mapping[str, Any]:
 
 
 def tokens_of(block: nn.Module, output: Any) -> Tensor | None:
-    """The tokens (b, n, d) among what a block gave; torch's own layers say themselves if theirs are (n, b, d)."""
-    tokens = first_tokens(output)
+    """What of a block's output is its stream, as (b, n, d) if it is tokens; torch's own layers say themselves if theirs are (n, b, d)."""
+    tokens = stream_of(output)
     attention = getattr(block, "self_attn", None)
     own = isinstance(block, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer)
-    if tokens is not None and own and isinstance(attention, nn.MultiheadAttention) and not attention.batch_first:
+    if (
+        tokens is not None
+        and tokens.ndim == 3
+        and own
+        and isinstance(attention, nn.MultiheadAttention)
+        and not attention.batch_first
+    ):
         return tokens.transpose(0, 1)
     return tokens
 
