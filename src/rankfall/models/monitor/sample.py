@@ -39,7 +39,7 @@ def _bound(model: nn.Module, given: Sequence[Any]) -> Mapping[str, Any]:
 
 
 def tokens_of(block: nn.Module, output: Any) -> Tensor | None:
-    """What of a block's output is its stream, as (b, n, d) if it is tokens; torch's own layers say themselves if theirs are (n, b, d)."""
+    """The stream among what a block gave; torch's own layers say themselves if theirs is (n, b, d)."""
     tokens = stream_of(output)
     attention = getattr(block, "self_attn", None)
     own = isinstance(block, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer)
