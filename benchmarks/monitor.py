@@ -1,7 +1,11 @@
 """What watching token rank costs a training run at the default rate; target: under 2 %.
 
-On a processor the time spent inside the monitor's own hooks is summed, which noise from elsewhere cannot touch; on a
-GPU, where a sample makes the host wait, as many steps as lie between two samples are timed with and without it.
+Processor time inside the monitor's own hooks, in steps with and without a sample, against that of a whole step: noise
+from elsewhere cannot touch it. Beside it steps with a sample and steps without a monitor, in turn, by the clock, and
+the median of their differences. On a GPU, where a sample makes the host wait, only the clock counts: as many steps as
+lie between two samples, with and without the monitor, in turn.
+
+    python -m benchmarks monitor
 """
 
 from __future__ import annotations
@@ -10,35 +14,58 @@ import contextlib
 import inspect
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from benchmarks._harness import report
-from rankfall.models.monitor.monitor import Alarms, RankMonitor
+from rankfall.models.monitor.alarms import Alarms
+from rankfall.models.monitor.monitor import RankMonitor
 
 QUIET = Alarms(relative_mu=0.0, energy_rank=0.0, norm_ratio=float("inf"))
 DEFAULT_EVERY = int(inspect.signature(RankMonitor).parameters["every"].default)
+VOCABULARY = 50_257
+ROUNDS = 5
 
-# depth, width, tokens, batch
-SIZES_CPU = ((4, 128, 128, 8), (6, 256, 128, 8))
-SIZES_GPU = ((12, 768, 512, 16), (24, 1024, 1024, 8))
-
-
-def model_of(depth: int, width: int) -> nn.Module:
-    torch.manual_seed(0)
-    layer = nn.TransformerEncoderLayer(width, width // 32, 4 * width, dropout=0.0, batch_first=True)
-    return nn.TransformerEncoder(layer, depth, enable_nested_tensor=False).train()
+# depth, width, tokens, batch; 12 layers of width 768 with their vocabulary have 124 million parameters.
+SIZES_CPU = ((4, 128, 128, 8), (12, 768, 128, 1))
+SIZES_GPU = ((12, 768, 1024, 8),)
 
 
-def step_of(model: nn.Module, tokens: Tensor) -> Callable[[], None]:
+class LanguageModel(nn.Module):
+    """GPT-2's shape: embeddings, causal blocks with the norm in front, a head tied to the embeddings."""
+
+    def __init__(self, depth: int, width: int, tokens: int, vocabulary: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.positions = nn.Parameter(0.02 * torch.randn(tokens, width))
+        self.blocks = nn.ModuleList(block_of(width) for _ in range(depth))
+        self.register_buffer("mask", torch.ones(tokens, tokens, dtype=torch.bool).triu(1))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        hidden = self.embedding(ids) + self.positions
+        for block in self.blocks:
+            hidden = block(hidden, src_mask=self.mask)
+        logits = hidden @ self.embedding.weight.T
+        return nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+
+
+def block_of(width: int) -> nn.Module:
+    return nn.TransformerEncoderLayer(
+        width, width // 64, 4 * width, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
+    )
+
+
+def step_of(model: nn.Module, ids: Tensor) -> Callable[[], None]:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
 
     def step() -> None:
         optimizer.zero_grad()
-        model(tokens).square().mean().backward()
+        with torch.autocast(ids.device.type, torch.bfloat16, enabled=ids.is_cuda):
+            loss = model(ids)
+        loss.backward()
         optimizer.step()
 
     return step
@@ -49,75 +76,103 @@ class Timed(RankMonitor):
 
     spent = 0.0
 
-    def _start(self, model: nn.Module, *given: Any) -> None:
+    @contextlib.contextmanager
+    def _timed(self) -> Iterator[None]:
         start = time.process_time()
-        super()._start(model, *given)
+        yield
         self.spent += time.process_time() - start
 
-    def _sampler(self, name: str) -> Callable[[nn.Module, Any, Any], None]:
-        inner = super()._sampler(name)
+    def _start(self, *given: Any) -> None:
+        with self._timed():
+            super()._start(*given)
 
-        def hook(module: nn.Module, given: Any, output: Any) -> None:
-            start = time.process_time()
-            inner(module, given, output)
-            self.spent += time.process_time() - start
+    def _sample(self, name: str, output: Any) -> None:
+        if self._probing:
+            # Inside of `_start`.
+            super()._sample(name, output)
+            return
+        with self._timed():
+            super()._sample(name, output)
 
-        return hook
-
-    def _finish(self, *given: Any) -> None:
-        start = time.process_time()
-        super()._finish(*given)
-        self.spent += time.process_time() - start
+    def _finish(self, output: Any) -> None:
+        with self._timed():
+            super()._finish(output)
 
 
-def spent_in(step: Callable[[], None], model: nn.Module, every: int, steps: int) -> tuple[float, float]:
+def spent_in(step: Callable[[], None], model: nn.Module, due: bool, steps: int) -> tuple[float, float]:
     """Processor time inside the monitor and in all, per step."""
-    with Timed(model, [], every=every, step=None if every == 1 else lambda: 1, alarms=QUIET) as monitor:
+    number = iter(range(10**9))
+    with Timed(model, [], every=1 if due else 10**9, step=lambda: next(number) + 1, alarms=QUIET) as monitor:
         start = time.process_time()
         for _ in range(steps):
             step()
         return monitor.spent / steps, (time.process_time() - start) / steps
 
 
+def clocked(step: Callable[[], None], model: nn.Module, *, watched: bool, every: int, steps: int) -> float:
+    """Seconds by the clock; a GPU is waited for."""
+    with contextlib.ExitStack() as stack:
+        if watched:
+            stack.enter_context(RankMonitor(model, [], every=every, alarms=QUIET))
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(steps):
+            step()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        return time.perf_counter() - start
+
+
+def in_turn(step: Callable[[], None], model: nn.Module, *, every: int, steps: int) -> tuple[float, float]:
+    """Median time of `steps` plain steps, and the median difference to as many that are watched."""
+    pairs = []
+    for number in range(ROUNDS):
+        # Each goes first in half of the pairs.
+        order = (False, True) if number % 2 else (True, False)
+        times = {watched: clocked(step, model, watched=watched, every=every, steps=steps) for watched in order}
+        pairs.append((times[False], times[True] - times[False]))
+    plain, difference = (statistics.median(values) for values in zip(*pairs, strict=True))
+    return plain, difference
+
+
 def on_cpu(step: Callable[[], None], model: nn.Module) -> dict[str, float]:
-    idle, whole = spent_in(step, model, 10**9, 10)
-    sample, _ = spent_in(step, model, 1, 5)
-    return {"step_ms": 1e3 * whole, "idle_ms": 1e3 * idle, "sample_ms": 1e3 * sample}
+    idle, whole = spent_in(step, model, due=False, steps=3)
+    sample, _ = spent_in(step, model, due=True, steps=3)
+    plain, difference = in_turn(step, model, every=1, steps=1)
+    return {
+        "step_ms": 1e3 * whole,
+        "idle_ms": 1e3 * idle,
+        "sample_ms": 1e3 * sample,
+        "overhead_percent": 100 * (idle + sample / DEFAULT_EVERY) / whole,
+        "clock_step_ms": 1e3 * plain,
+        "clock_sample_ms": 1e3 * difference,
+        "clock_overhead_percent": 100 * difference / DEFAULT_EVERY / plain,
+    }
 
 
 def on_gpu(step: Callable[[], None], model: nn.Module) -> dict[str, float]:
-    def clocked(watched: bool) -> float:
-        with contextlib.ExitStack() as stack:
-            if watched:
-                stack.enter_context(RankMonitor(model, [], alarms=QUIET))
-            torch.cuda.synchronize()
-            start = time.perf_counter()
-            for _ in range(DEFAULT_EVERY):
-                step()
-            torch.cuda.synchronize()
-            return time.perf_counter() - start
-
-    clocked(True)
-    pairs = [(clocked(False), clocked(True)) for _ in range(5)]
-    plain, watched = (statistics.median(times) / DEFAULT_EVERY for times in zip(*pairs, strict=True))
-    return {"step_ms": 1e3 * plain, "idle_ms": 0.0, "sample_ms": 1e3 * DEFAULT_EVERY * max(watched - plain, 0.0)}
+    plain, difference = in_turn(step, model, every=DEFAULT_EVERY, steps=DEFAULT_EVERY)
+    return {"clock_step_ms": 1e3 * plain / DEFAULT_EVERY, "clock_overhead_percent": 100 * difference / plain}
 
 
-def measured(depth: int, width: int, tokens: int, batch: int, device: str) -> dict[str, object]:
-    model = model_of(depth, width).to(device)
-    step = step_of(model, torch.randn(batch, tokens, width, device=device))
+def measured(depth: int, width: int, tokens: int, batch: int, device: str, compiled: bool) -> dict[str, object]:
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    model = LanguageModel(depth, width, tokens, VOCABULARY if width >= 768 else 1000).to(device)
+    millions = sum(parameter.numel() for parameter in model.parameters()) / 1e6
+    run = torch.compile(model, backend="inductor" if device == "cuda" else "eager") if compiled else model
+    step = step_of(run, torch.randint(1000, (batch, tokens), device=device))
     step()
-    times = on_gpu(step, model) if device == "cuda" else on_cpu(step, model)
-    overhead = (times["idle_ms"] + times["sample_ms"] / DEFAULT_EVERY) / times["step_ms"]
-    shape = {"depth": depth, "width": width, "tokens": tokens, "batch": batch, "device": device}
-    return {**shape, **times, "every": DEFAULT_EVERY, "overhead_percent": 100 * overhead}
+    times = on_gpu(step, run) if device == "cuda" else on_cpu(step, run)
+    shape = {"depth": depth, "width": width, "millions": millions, "tokens": tokens, "batch": batch}
+    return {**shape, "device": device, "compiled": compiled, "every": DEFAULT_EVERY, **times}
 
 
 def main() -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    torch.set_num_threads(1)
     sizes = SIZES_GPU if device == "cuda" else SIZES_CPU
-    report("monitor", [measured(*size, device) for size in sizes])
+    report("monitor", [measured(*size, device, compiled) for size in sizes for compiled in (False, True)])
 
 
 if __name__ == "__main__":

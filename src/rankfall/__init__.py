@@ -42,10 +42,10 @@ if TYPE_CHECKING:
     from rankfall.measures.measures import measure as measure
     from rankfall.measures.measures import rankme as rankme
     from rankfall.mechanism.heads import Heads as Heads
+    from rankfall.models.monitor.alarms import RankWarning as RankWarning
     from rankfall.models.monitor.callbacks import lightning_callback as lightning_callback
     from rankfall.models.monitor.callbacks import trainer_callback as trainer_callback
     from rankfall.models.monitor.monitor import RankMonitor as RankMonitor
-    from rankfall.models.monitor.monitor import RankWarning as RankWarning
 
     effective_rank: Measure
     energy_rank: Measure
@@ -81,7 +81,8 @@ _PLACES = {
     "rankfall.measures.measures": ("measure", "rankme"),
     "rankfall.api.attention": ("attention",),
     "rankfall.mechanism.heads": ("Heads",),
-    "rankfall.models.monitor.monitor": ("RankMonitor", "RankWarning"),
+    "rankfall.models.monitor.monitor": ("RankMonitor",),
+    "rankfall.models.monitor.alarms": ("RankWarning",),
     "rankfall.models.monitor.callbacks": ("trainer_callback", "lightning_callback"),
     "rankfall.errors": ("RequestError",),
 }

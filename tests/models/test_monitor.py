@@ -14,8 +14,10 @@ from torch import Tensor, nn
 
 from rankfall.measures.measures import measure
 from rankfall.models.blocks import choose_blocks
+from rankfall.models.monitor.alarms import Alarms, RankWarning
 from rankfall.models.monitor.callbacks import lightning_callback
-from rankfall.models.monitor.monitor import Alarms, RankMonitor, RankWarning, as_log
+from rankfall.models.monitor.logs import as_log
+from rankfall.models.monitor.monitor import RankMonitor
 
 QUIET = Alarms(relative_mu=0.0, energy_rank=0.0, norm_ratio=1e9)
 
@@ -105,6 +107,24 @@ def test_padding_is_left_out(number: int, by_name: bool) -> None:
     assert padded.keys() == alone.keys()
     for scalar, value in alone.items():
         assert padded[scalar] == pytest.approx(value, rel=1e-4, abs=1e-6), scalar
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_torchs_own_layers_with_the_sequence_first(compiled: bool) -> None:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 2, 16, dropout=0.0)
+    model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    batch_first = nn.TransformerEncoder(
+        nn.TransformerEncoderLayer(16, 2, 16, dropout=0.0, batch_first=True), 2, enable_nested_tensor=False
+    )
+    batch_first.load_state_dict(model.state_dict())
+    if compiled:
+        for block in model.layers:
+            block.compile(backend="eager")
+    tokens, padding = batch(0), torch.arange(40)[None] >= torch.tensor([[20], [30]])
+    expected = run_watched(batch_first, tokens, src_key_padding_mask=padding)
+    found = run_watched(model, tokens.transpose(0, 1), src_key_padding_mask=padding)
+    assert found == pytest.approx(expected, rel=1e-4, abs=1e-6)
 
 
 def run_watched(model: nn.Module, *given: Any, **named: Any) -> dict[str, float]:
@@ -272,7 +292,7 @@ def test_a_failing_logger_measure_or_step_ends_no_training(monkeypatch: pytest.M
         pytest.warns(RankWarning, match="counting steps failed"),
     ):
         assert train(model, 3) == plain
-    monkeypatch.setattr("rankfall.models.monitor.monitor.measure", failing)
+    monkeypatch.setattr("rankfall.models.monitor.sample.measure", failing)
     model = Network()
     with RankMonitor(model, [], every=1, alarms=QUIET), pytest.warns(RankWarning, match="measuring failed"):
         assert train(model, 3) == plain

@@ -11,8 +11,8 @@ import torch
 import transformers
 from torch import Tensor, nn
 
+from rankfall.models.monitor.alarms import Alarms, RankWarning
 from rankfall.models.monitor.callbacks import lightning_callback, trainer_callback
-from rankfall.models.monitor.monitor import Alarms, RankWarning
 
 pytest.importorskip("accelerate")
 lightning = pytest.importorskip("pytorch_lightning")
@@ -104,7 +104,18 @@ def test_an_attached_callback_logs_through_the_trainer(tmp_path: Path) -> None:
     assert watched(run.state.log_history) == [1, 3]
 
 
-@pytest.mark.filterwarnings("ignore::rankfall.models.monitor.monitor.RankWarning")
+def test_an_attached_callback_watches_the_model_that_the_trainer_compiled(tmp_path: Path) -> None:
+    compiling = {"torch_compile": True, "torch_compile_backend": "eager"}
+    run = trainer(language_model(), tmp_path, [], max_steps=3, **compiling)
+    further: list[Any] = []
+    trainer_callback(every=2, alarms=QUIET, log=further).attach(run)
+    run.train()
+    assert watched(run.state.log_history) == [1, 3]
+    assert [row["step"] for row in further] == [0, 2]
+    torch._dynamo.reset()
+
+
+@pytest.mark.filterwarnings("ignore::rankfall.models.monitor.alarms.RankWarning")
 def test_a_failing_log_ends_no_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = trainer(language_model(), tmp_path, [], max_steps=3)
     trainer_callback(every=1, alarms=QUIET).attach(run)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rankfall.models.depth.sinks import find_sinks
-from rankfall.models.monitor.monitor import Alarms
+from rankfall.models.monitor.alarms import Alarms
 from rankfall.models.thresholds import THRESHOLDS
 
 

@@ -23,7 +23,10 @@ class _Monitored:
         self._pending: dict[str, float] = {}
 
     def _open(self, model: Any, step: Callable[[], int]) -> None:
-        self._monitor = RankMonitor(model, self._receive, step=step, **self._options)
+        options = dict(self._options)
+        also = options.pop("log", ())
+        logs = (self._receive, *(also if isinstance(also, tuple) else (also,)))
+        self._monitor = RankMonitor(model, logs, step=step, **options)
         self._monitor.__enter__()
 
     def _close(self) -> None:
@@ -46,8 +49,9 @@ class _Monitored:
 def trainer_callback(**options: Any) -> Any:
     """A TrainerCallback that runs a `RankMonitor` with these options; its steps are the Trainer's global steps.
 
-    `callback.attach(trainer)` adds it and logs through `trainer.log`, which reaches every reporter. Given in
-    `Trainer(callbacks=[...])` instead, the scalars go into the log history and into the next log of the Trainer.
+    `callback.attach(trainer)` adds it and logs through `trainer.log`, which reaches every reporter; models that the
+    Trainer compiles need this. Given in `Trainer(callbacks=[...])` instead, the scalars go into the log history and
+    into the next log of the Trainer. `log` names further places.
     """
     from transformers import TrainerCallback
 
@@ -60,7 +64,9 @@ def trainer_callback(**options: Any) -> Any:
             trainer.add_callback(self)
 
         def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
-            self._open(model, lambda: int(state.global_step))
+            # As the Trainer runs it: compiled, if it was asked to.
+            wrapped = model if self._trainer is None else self._trainer.model_wrapped
+            self._open(wrapped, lambda: int(state.global_step))
 
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             if self._trainer is not None:
@@ -84,7 +90,7 @@ def lightning_callback(**options: Any) -> Any:
     """A Lightning Callback that runs a `RankMonitor` with these options and logs to all of the trainer's loggers.
 
     Steps are the trainer's global steps. The module that is watched is the LightningModule itself, or the one that
-    `model` names, for example `model="network"`.
+    `model` names, for example `model="network"`. `log` names further places.
     """
     base: Any = _lightning_base()
     inner = options.pop("model", "")
