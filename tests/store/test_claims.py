@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rankfall.store.claims import Claims, process_start
+from rankfall.store.claims import Claims
+from rankfall.store.owners import process_start
 
 # newer Pythons warn of forking with threads about; these children only touch a file
 pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")

@@ -114,7 +114,7 @@ def tidy(store: Store, claims: Claims) -> None:
     for name in checkpoints.names():
         found = checkpoints.find(name)
         ids = [identity(member) for member in found.members] if found else []
-        if ids and all(store.find(id) for id in ids) and claims.take_all(ids):
+        if ids and all(store.has(id) for id in ids) and claims.take_all(ids):
             checkpoints.remove(name)
             claims.release(ids)
     checkpoints.tidy()
@@ -132,7 +132,7 @@ def _begun(store: Store, missing: Sequence[Cell]) -> list[Group]:
             group = tuple(Cell(**member) for member in found.members)
         except (TypeError, RequestError):
             continue  # written by a version that knows other settings: its cells are planned anew
-        if wanted & set(group):
+        if wanted & set(group) and stack_name(group) == name:
             groups.append(group)
             wanted -= set(group)
     return groups

@@ -14,6 +14,7 @@ import torch
 
 from rankfall.catalogue import ENGINES
 from rankfall.progress import Progress, silent
+from rankfall.store.checkpoints import Checkpoints
 from rankfall.store.identity import identity, settings
 from rankfall.store.store import Store
 from rankfall.training.cell import Cell
@@ -61,6 +62,8 @@ def sweep(
     store = store if isinstance(store, Store) else Store(store)
     chosen = ENGINES[engine](options or Options()) if isinstance(engine, str) else engine
     plan = plan_for(cells, store, chosen)
+    if plan.stacks:
+        set_aside_damaged(store, note)
     tally = Tally(plan, progress)
     complete = True
     try:
@@ -106,9 +109,17 @@ def plan_for(cells: Sequence[Cell], store: Store, engine: Engine) -> Plan:
 
 def row_of(cell: Cell, store: Store) -> dict[str, Any]:
     """A cell's row: id, status, configuration and, when it is finished, its results."""
-    found = store.find(identity(cell))
-    bare = {"id": identity(cell), "status": "missing", **settings(cell), **dict.fromkeys(RESULTS)}
-    return bare if found is None else bare | found.summary()
+    id = identity(cell)
+    bare = {"id": id, "status": "missing", **settings(cell), **dict.fromkeys(RESULTS)}
+    return bare | store.run(cell).summary() if store.has(id) else bare
+
+
+def set_aside_damaged(store: Store, note: Callable[[str], None]) -> None:
+    """Move away what stands in a sweep's way and belongs to no claim; damaged runs are for those who claim them."""
+    store.repair(note)
+    checkpoints = Checkpoints(store.checkpoints_folder)
+    for name, damage in checkpoints.damaged().items():
+        note(f"{damage}; moved to {checkpoints.set_aside(name)}, and its cells start anew")
 
 
 def aggregate(trained: Iterable[Trained], by: tuple[str, ...] = GROUPED) -> list[dict[str, Any]]:
