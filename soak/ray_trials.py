@@ -1,4 +1,4 @@
-"""The Ray engine: workers killed while they train, and drivers killed while they wait; one local Ray for all of it."""
+"""The Ray engine: workers killed while they train, drivers killed while they wait; one local Ray for all of it."""
 
 from __future__ import annotations
 

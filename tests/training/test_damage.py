@@ -1,0 +1,157 @@
+"""Every kind of file in a store, damaged in every way: one line that names it, and the same numbers in the end."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.training.conftest import QUICK, contents, tiny
+
+from rankfall.store.claims import Claims
+from rankfall.store.identity import identity
+from rankfall.store.store import Store
+from rankfall.training.engines.local import LocalEngine
+from rankfall.training.stack import Stack
+from rankfall.training.sweep import sweep
+
+CELLS = [tiny(steps=100), tiny(layers=2, steps=200)]
+SINGLE = dataclasses.replace(QUICK, max_stack=1)
+DEEPLY_NESTED = b"[" * 100_000
+
+
+def as_folder(path: Path) -> None:
+    path.unlink()
+    (path / "inside").mkdir(parents=True)
+
+
+def unreadable(path: Path) -> None:
+    # a link to itself can be read by nobody, the superuser among them
+    path.unlink()
+    path.symlink_to(path.name)
+
+
+WAYS: dict[str, Callable[[Path], Any]] = {
+    "truncated": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
+    "empty": lambda path: path.write_bytes(b""),
+    "random bytes": lambda path: path.write_bytes(bytes(range(255, 0, -1))),
+    "a list": lambda path: path.write_text("[1, 2]"),
+    "an object": lambda path: path.write_text('{"members": [1], "files": 2, "host": 3, "id": 4}'),
+    "a number": lambda path: path.write_text("7"),
+    "nested": lambda path: path.write_bytes(DEEPLY_NESTED),
+    "encoding": lambda path: path.write_bytes("ü\u2028/..".encode("utf-16")),
+    "folder": as_folder,
+    "unreadable": unreadable,
+}
+KINDS = {
+    "manifest": f"{identity(CELLS[0])}/manifest.json",
+    "config": f"{identity(CELLS[0])}/config.json",
+    "environment": f"{identity(CELLS[0])}/environment.json",
+    "summary": f"{identity(CELLS[0])}/summary.parquet",
+    "history": f"{identity(CELLS[0])}/history.parquet",
+    "weights": f"{identity(CELLS[0])}/weights.safetensors",
+    "index": ".checkpoints/*/checkpoint.json",
+    "state": ".checkpoints/*/state-*",
+    "rows": ".checkpoints/*/history-*",
+    "claim": f".claims/{identity(CELLS[1])}",
+    "owner": ".claims/owners/far-1",
+}
+
+
+class CrashError(Exception):
+    pass
+
+
+class Crashing(Stack):
+    def advance(self) -> list[dict[str, Any]]:
+        if self.cells[0].layers == 2 and self.chunks_done == 1:
+            raise CrashError
+        return super().advance()
+
+
+@pytest.fixture(scope="module")
+def half(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """A store with a finished cell, an unfinished one that a process of another machine has claimed, and the numbers."""
+    folder = tmp_path_factory.mktemp("half")
+    with pytest.raises(CrashError):
+        sweep(CELLS, folder / "store", engine=LocalEngine(SINGLE, Crashing))
+    claims = Store(folder / "store").claims_folder
+    (claims / "owners" / "far-1").write_text(json.dumps({"host": "far", "pid": 1, "started": "1"}))
+    (claims / identity(CELLS[1])).write_text("far-1")
+    sweep(CELLS, folder / "whole", options=SINGLE)
+    return folder / "store", contents(Store(folder / "whole"))
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_damaged_file_is_named_and_costs_its_cell_at_most(
+    half: tuple[Path, dict[str, Any]], tmp_path: Path, kind: str, way: str
+) -> None:
+    path = tmp_path / "store"
+    shutil.copytree(half[0], path)
+    # as after an hour of silence, except where the silence is not to be known
+    for sign in path.glob(".claims/owners/*"):
+        os.utime(sign, (1e9, 1e9))
+    (file,) = path.glob(KINDS[kind])
+    WAYS[way](file)
+    store, notes = Store(path), []
+    in_run = file.parent == path / identity(CELLS[0])
+    assert [str(file) in str(error) for error in store.damaged().values()] == ([True] if in_run else [])
+    outcome = sweep(CELLS, store, options=SINGLE, note=notes.append)
+    assert (outcome.complete, outcome.trained) == (True, 1 + in_run)
+    named = [note for note in notes if str(file) in note]
+    assert len(named) == 1, notes
+    assert "\n" not in named[0]
+    assert len(list((path / ".damaged").iterdir())) == 1
+    assert contents(store) == half[1]
+    assert store.damaged() == {}
+    assert [item for item in store.claims_folder.rglob("*") if item.is_file()] == []
+
+
+@pytest.mark.parametrize("name", [".claims", ".claims/owners", ".checkpoints", ".partial"])
+def test_a_file_in_place_of_a_folder(half: tuple[Path, dict[str, Any]], tmp_path: Path, name: str) -> None:
+    path = tmp_path / "store"
+    shutil.copytree(half[0], path)
+    os.utime(path / ".claims" / "owners" / "far-1", (1e9, 1e9))
+    shutil.rmtree(path / name)
+    (path / name).write_text("in the way")
+    notes: list[str] = []
+    assert sweep(CELLS, path, options=SINGLE, note=notes.append).complete
+    assert notes[0].startswith(f"{path / name} is no folder; moved to {path / '.damaged'}")
+    assert contents(Store(path)) == half[1]
+
+
+def test_who_is_waited_for_is_said_and_can_be_taken_over(half: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    shutil.copytree(half[0], path)
+    (path / ".claims" / "owners" / "far-1").touch()
+    told: list[str] = []
+    with Claims(path / ".claims", note=told.append) as claims:
+        assert not claims.take(identity(CELLS[1]))
+        for _ in range(2):
+            claims.tell_holders(map(identity, CELLS))
+    (line,) = told
+    assert line.startswith("waiting for 1 cell claimed by process 1 on far since 2")
+    assert "last sign of life 0 s ago; after 60 s of silence they are taken over; " in line
+    assert line.endswith("run it with --take-over")
+    notes: list[str] = []
+    taking = dataclasses.replace(SINGLE, take_over=True)
+    assert sweep(CELLS, path, options=taking, note=notes.append).trained == 1
+    assert notes == ["process 1 on far gave no sign of life for 0 s; the cells that it had claimed are taken over"]
+    assert contents(Store(path)) == half[1]
+
+
+def test_a_living_process_of_this_machine_is_never_taken_over(tmp_path: Path) -> None:
+    told: list[str] = []
+    with Claims(tmp_path) as theirs, Claims(tmp_path, take_over=True, note=told.append) as ours:
+        assert theirs.take("a")
+        assert not ours.take("a")
+        ours.tell_holders(["a"])
+    assert len(told) == 1
+    assert "take-over" not in told[0]
+    assert f"process {os.getpid()} on this machine since " in told[0]
