@@ -20,8 +20,8 @@ from rankfall.store.store import Store
 from rankfall.training.sweep import sweep
 from soak.lives import CELLS, SINGLE, compare, scratch_folder, unbroken, warm_up
 
-KILLS_PER_STACK = 8
-"""Ray starts the task of a killed worker ten times again."""
+KILLS_PER_STACK = 3
+"""Fewer than the ten times that Ray starts the task of a killed worker again."""
 
 
 def soak_ray(kills: int, minutes: float, first_seed: int) -> dict[str, Any]:

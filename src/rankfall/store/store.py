@@ -156,18 +156,19 @@ class Store:
             self.partial_folder.mkdir(exist_ok=True)
             partial.mkdir()
         try:
-            _write_json(partial / CONFIG, plain)
-            _write_json(partial / ENVIRONMENT, environment)
-            names = [CONFIG, ENVIRONMENT, SUMMARY]
-            write_records(partial / SUMMARY, [{"id": id, **summary}])
-            if history is not None:
-                write_records(partial / HISTORY, [{"id": id, **row} for row in history])
-                names.append(HISTORY)
-            if weights is not None:
-                write_tensors(partial / WEIGHTS, weights)
-                names.append(WEIGHTS)
-            manifest = seal(partial, id, source, names)
-            return self._place(partial, manifest)
+            with storage_errors(partial):
+                _write_json(partial / CONFIG, plain)
+                _write_json(partial / ENVIRONMENT, environment)
+                names = [CONFIG, ENVIRONMENT, SUMMARY]
+                write_records(partial / SUMMARY, [{"id": id, **summary}])
+                if history is not None:
+                    write_records(partial / HISTORY, [{"id": id, **row} for row in history])
+                    names.append(HISTORY)
+                if weights is not None:
+                    write_tensors(partial / WEIGHTS, weights)
+                    names.append(WEIGHTS)
+                manifest = seal(partial, id, source, names)
+                return self._place(partial, manifest)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
 
@@ -209,20 +210,19 @@ class Store:
                     return Run(target, there)
             except DamagedRunError:
                 self.set_aside(manifest.id)
-            with storage_errors(target):
-                if target.exists():
-                    # with fewer files than ours: out of the way first, since a rename needs an empty place
-                    old = self.partial_folder / f"{manifest.id}.{secrets.token_hex(4)}.old"
-                    with contextlib.suppress(FileNotFoundError):
-                        os.rename(target, old)
-                    shutil.rmtree(old, ignore_errors=True)
-                try:
-                    os.rename(partial, target)
-                except OSError:
-                    if not (target / MANIFEST).exists():
-                        raise
-                    continue  # another process placed the same run in this instant
-                flush(self.path)
+            if target.exists():
+                # with fewer files than ours: out of the way first, since a rename needs an empty place
+                old = self.partial_folder / f"{manifest.id}.{secrets.token_hex(4)}.old"
+                with contextlib.suppress(FileNotFoundError):
+                    os.rename(target, old)
+                shutil.rmtree(old, ignore_errors=True)
+            try:
+                os.rename(partial, target)
+            except OSError:
+                if not (target / MANIFEST).exists():
+                    raise
+                continue  # another process placed the same run in this instant
+            flush(self.path)
             return Run(target, manifest)
         raise AssertionError("unreachable: a placed run stays placed")
 

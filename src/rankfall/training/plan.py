@@ -120,6 +120,12 @@ def tidy(store: Store, claims: Claims) -> None:
     checkpoints.tidy()
 
 
+def has_leftovers(store: Store) -> bool:
+    """Whether there are claims, signs of life or checkpoints, of the living or of the dead."""
+    places = (store.claims_folder / "owners", store.claims_folder, store.checkpoints_folder)
+    return any(path.name != "owners" for place in places for path in place.glob("[!.]*"))
+
+
 def _begun(store: Store, missing: Sequence[Cell]) -> list[Group]:
     wanted = set(missing)
     groups: list[Group] = []

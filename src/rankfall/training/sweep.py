@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import statistics
@@ -15,6 +16,8 @@ import torch
 from rankfall.catalogue import ENGINES
 from rankfall.progress import Progress, silent
 from rankfall.store.checkpoints import Checkpoints
+from rankfall.store.claims import Claims
+from rankfall.store.files import StorageError
 from rankfall.store.identity import identity, settings
 from rankfall.store.store import Store
 from rankfall.training.cell import Cell
@@ -22,7 +25,7 @@ from rankfall.training.engines.base import Engine
 from rankfall.training.estimate import Tally
 from rankfall.training.kernels.launch import misfit
 from rankfall.training.options import Options
-from rankfall.training.plan import Plan, make_plan
+from rankfall.training.plan import Plan, has_leftovers, make_plan, tidy
 from rankfall.training.work import Watch, stop_on_signals
 
 Trained = tuple[Cell, Mapping[str, Any]]
@@ -72,6 +75,10 @@ def sweep(
                 note(slower)
             with stop_on_signals(lambda: note("stopping after this chunk; Ctrl-C again to stop at once")) as stop:
                 complete = chosen.run(plan, store, Watch(stop, tally.chunk, note))
+        elif has_leftovers(store):
+            # a sweep that was killed when all was done but the tidying; a store that may only be read stays as it is
+            with contextlib.suppress(StorageError), Claims(store.claims_folder, note=note) as claims:
+                tidy(store, claims)
     finally:
         if chosen is not engine:
             chosen.close()
