@@ -68,7 +68,7 @@ def main() -> None:
         if asked.slice:
             with tempfile.TemporaryDirectory() as folder:
                 bench = trials.Bench(Path(folder))
-                names = {"kill at points": trials.kill_at_points, "side by side": trials.side_by_side}
+                names = {"kill at points": trials.kill_at_points, "together": trials.together}
                 counts = {name: dict(trials.run_trial(name, bench, 0, trial)) for name, trial in names.items()}
             found = {"seeds": [0, 0], "trials": counts, "failures": []}
         else:

@@ -7,25 +7,33 @@ import random
 import shutil
 from collections import Counter
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from rankfall.store.store import Store
 from soak import faults
-from soak.lives import DELAYS, REFUSED, SINGLE, born, compare, killed, killed_side_by_side, unbroken
+from soak.lives import CELLS, DELAYS, REFUSED, SINGLE, born, compare, killed, killed_side_by_side, unbroken
 
 Trial = Callable[["Bench", random.Random, Path], Counter[str]]
-POINTS = (1, 2, 3, 4, 5, 6, 7, 9, 11, 14, 17, 21, 26, 32)
+POINTS = (1, 2, 4, 7, 9, 12, 15, 19, 22, 26)
 """Deterministic events at which the slice kills."""
 
 
 class Bench:
-    """What undisturbed sweeps give, made once."""
+    """A folder for the stores, and what undisturbed sweeps give, made once."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.stacked = unbroken(folder / "unbroken")
-        self.single = unbroken(folder / "unbroken-single", SINGLE)
+
+    @cached_property
+    def stacked(self) -> dict[str, tuple[Any, ...]]:
+        return unbroken(self.folder / "unbroken")
+
+    @cached_property
+    def single(self) -> dict[str, tuple[Any, ...]]:
+        """Each cell trained alone."""
+        return unbroken(self.folder / "unbroken-single", SINGLE)
 
 
 def kill(bench: Bench, chance: random.Random, store: Path) -> Counter[str]:
@@ -67,6 +75,7 @@ def together(bench: Bench, chance: random.Random, store: Path) -> Counter[str]:
     """Several sweeps on one store, nobody killed."""
     lives = [born(store) for _ in range(chance.randint(2, 4))]
     assert [life.live_on() for life in lives] == [0] * len(lives)
+    assert sum(life.trained for life in lives) == len(CELLS), "a cell was trained twice"
     compare(store, bench.stacked)
     return Counter(sweeps=len(lives))
 

@@ -6,19 +6,22 @@ import dataclasses
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tests.training.conftest import QUICK, contents, tiny
+from torch import Tensor
 
 from rankfall.store.claims import Claims
 from rankfall.store.identity import identity
 from rankfall.store.store import Store
+from rankfall.training.cell import Cell
 from rankfall.training.engines.local import LocalEngine
-from rankfall.training.stack import Stack
-from rankfall.training.sweep import sweep
+from rankfall.training.options import Options
+from rankfall.training.sweep import SweepRows, sweep
 
 CELLS = [tiny(steps=100), tiny(layers=2, steps=200)]
 SINGLE = dataclasses.replace(QUICK, max_stack=1)
@@ -63,27 +66,73 @@ KINDS = {
 }
 
 
+PLAUSIBLE = {("claim", "truncated"), ("claim", "a number")}
+"""Still the name of a process, one that is gone: no damage that could be seen, and the cell is free all the same."""
+
+
+class Counting:
+    """A stack that counts instead of training: everything that is stored, nothing that takes time."""
+
+    def __init__(self, cells: Sequence[Cell], device: str, compile: bool, tf32: bool) -> None:
+        self.cells = cells
+        self.counted = torch.zeros(1)
+
+    @property
+    def chunks_done(self) -> int:
+        return int(self.counted)
+
+    @property
+    def chunks_total(self) -> int:
+        return self.cells[0].chunks
+
+    def advance(self) -> list[dict[str, Any]]:
+        self.counted += 1
+        return [{"step": 100 * self.chunks_done, "loss": 1 / self.chunks_done, "diverged": False}]
+
+    def state(self) -> dict[str, Tensor]:
+        return {"counted": self.counted}
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        self.counted.copy_(state["counted"])
+
+    def weights(self, index: int) -> dict[str, Tensor]:
+        return {"counted": self.counted}
+
+    def summaries(self) -> list[dict[str, Any]]:
+        return [{"status": "done", "mse_best": 1 / self.chunks_done}]
+
+
 class CrashError(Exception):
     pass
 
 
-class Crashing(Stack):
+class Crashing(Counting):
     def advance(self) -> list[dict[str, Any]]:
         if self.cells[0].layers == 2 and self.chunks_done == 1:
             raise CrashError
         return super().advance()
 
 
+def count(path: Path, notes: list[str], options: Options = SINGLE) -> SweepRows:
+    return sweep(CELLS, path, engine=LocalEngine(options, Counting), note=notes.append)
+
+
+@pytest.fixture(autouse=True)
+def no_memory_to_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    # collecting garbage after each stack takes longer than all the rest here
+    monkeypatch.setattr("rankfall.training.work._release_memory", lambda device: None)
+
+
 @pytest.fixture(scope="module")
 def half(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
-    """A store with a finished cell, an unfinished one that a process of another machine has claimed, and the numbers."""
+    """A store with a finished cell and one that a process of another machine has begun; and what it should become."""
     folder = tmp_path_factory.mktemp("half")
     with pytest.raises(CrashError):
         sweep(CELLS, folder / "store", engine=LocalEngine(SINGLE, Crashing))
     claims = Store(folder / "store").claims_folder
     (claims / "owners" / "far-1").write_text(json.dumps({"host": "far", "pid": 1, "started": "1"}))
     (claims / identity(CELLS[1])).write_text("far-1")
-    sweep(CELLS, folder / "whole", options=SINGLE)
+    count(folder / "whole", [])
     return folder / "store", contents(Store(folder / "whole"))
 
 
@@ -99,15 +148,17 @@ def test_a_damaged_file_is_named_and_costs_its_cell_at_most(
         os.utime(sign, (1e9, 1e9))
     (file,) = path.glob(KINDS[kind])
     WAYS[way](file)
-    store, notes = Store(path), []
+    store = Store(path)
+    notes: list[str] = []
     in_run = file.parent == path / identity(CELLS[0])
     assert [str(file) in str(error) for error in store.damaged().values()] == ([True] if in_run else [])
-    outcome = sweep(CELLS, store, options=SINGLE, note=notes.append)
+    outcome = count(path, notes)
     assert (outcome.complete, outcome.trained) == (True, 1 + in_run)
-    named = [note for note in notes if str(file) in note]
-    assert len(named) == 1, notes
-    assert "\n" not in named[0]
-    assert len(list((path / ".damaged").iterdir())) == 1
+    if (kind, way) not in PLAUSIBLE:
+        named = [note for note in notes if str(file) in note]
+        assert len(named) == 1, notes
+        assert "\n" not in named[0]
+        assert len(list((path / ".damaged").iterdir())) == 1
     assert contents(store) == half[1]
     assert store.damaged() == {}
     assert [item for item in store.claims_folder.rglob("*") if item.is_file()] == []
@@ -121,7 +172,7 @@ def test_a_file_in_place_of_a_folder(half: tuple[Path, dict[str, Any]], tmp_path
     shutil.rmtree(path / name)
     (path / name).write_text("in the way")
     notes: list[str] = []
-    assert sweep(CELLS, path, options=SINGLE, note=notes.append).complete
+    assert count(path, notes).complete
     assert notes[0].startswith(f"{path / name} is no folder; moved to {path / '.damaged'}")
     assert contents(Store(path)) == half[1]
 
@@ -141,7 +192,7 @@ def test_who_is_waited_for_is_said_and_can_be_taken_over(half: tuple[Path, dict[
     assert line.endswith("run it with --take-over")
     notes: list[str] = []
     taking = dataclasses.replace(SINGLE, take_over=True)
-    assert sweep(CELLS, path, options=taking, note=notes.append).trained == 1
+    assert count(path, notes, taking).trained == 1
     assert notes == ["process 1 on far gave no sign of life for 0 s; the cells that it had claimed are taken over"]
     assert contents(Store(path)) == half[1]
 

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from tests.training.conftest import QUICK, contents, tiny
 
-from rankfall.errors import RequestError
 from rankfall.store.checkpoints import Checkpoints
 from rankfall.store.files import StorageError
 from rankfall.store.identity import identity
