@@ -1,8 +1,9 @@
-"""Audit a model: where it loses rank, what holds it up, and whether its heads are the bottleneck."""
+"""Audit a model: are tokens aligned, are distinctions lost, do a few tokens dominate; what holds it up; its heads."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,27 +13,31 @@ from torch import Tensor, nn
 
 from rankfall.errors import RequestError, require, require_count
 from rankfall.models import configuration as aliases
-from rankfall.models.ablation import Ablation, AblationRow, ablate
-from rankfall.models.controls import Control, run_controls
-from rankfall.models.depth.capture import Place, capture
+from rankfall.models.ablation import QUICK, Ablation, ablate
+from rankfall.models.controls import DRAWS, Control, run_controls
 from rankfall.models.depth.measure import measure_depth
 from rankfall.models.depth.rows import DepthRow
+from rankfall.models.explanations import bound_reason, heads_reason, layer_rate, parts_reason
+from rankfall.models.heads.random import random_head_ranks
 from rankfall.models.heads.ranks import HeadRecord, head_ranks
 from rankfall.models.interface import runs_as_is
+from rankfall.models.layers import as_in_tokens
 from rankfall.models.load.folder import LoadedModel
 from rankfall.models.load.guards import LIMITS
 from rankfall.models.load.named import DEFAULT_NAME
 from rankfall.models.load.open import open_model
+from rankfall.models.loss import last_hidden, text_loss
 from rankfall.models.masks import MaskObserver, ObservedMask, observe_masks
 from rankfall.models.recorder import Coverage, recorded
 from rankfall.models.result import AuditFindings, ModelFacts, TextFacts
 from rankfall.models.texts import Batch, encode, from_ids, shipped_text
-from rankfall.models.verdict import heads_reason, judge, layer_rate, parts_reason
+from rankfall.models.verdict import judge
 from rankfall.progress import Progress, part, silent
 from rankfall.provenance import provenance
 
 DEFAULT_TOKENS = 128
-SHIPPED_PASSAGES = 4
+# Fewer than two cannot be judged; one text gives them all, several give about as many together.
+PASSAGES_IN_ALL = 4
 
 
 def audit(
@@ -48,12 +53,15 @@ def audit(
     inside: bool = False,
     heads: bool = True,
     controls: bool = True,
+    draws: int = DRAWS,
     ablation: bool = True,
     offset: int = 0,
     dtype: str = "float32",
     device: str = "cpu",
     allow_download: bool = False,
     load_seconds: float = LIMITS.seconds,
+    revision: str | None = None,
+    adapter: str | Path | None = None,
     seed: int = 0,
     progress: Progress = silent,
     command: str | None = None,
@@ -63,56 +71,84 @@ def audit(
     `model` is a short name, a folder, a GGUF file, a hub id, or a module that is loaded already; that one needs
     `tokenizer`, or `inputs`: token ids (b, n), or the keyword arguments of its forward pass. Without `texts` the text
     that ships with the package is read, in several passages. `layers` limits what is measured; the embeddings and the
-    last layer are always there, because the verdict is about them. What cannot be done for this model is named in
-    `missing` with its reason; token rank by depth is always there.
+    last layer are always there, because the verdict is about them. `draws` is how often each control is drawn. What
+    cannot be done for this model is named in `missing` with its reason; token rank by depth is always there.
     """
     require_count("seed", seed, least=0)
+    require_count("draws", draws)
     if passages is not None:
         require_count("passages", passages)
     progress("opening the model", 0.0)
     options = {"dtype": dtype, "device": device, "allow_download": allow_download, "load_seconds": load_seconds}
+    options |= {"revision": revision, "adapter": adapter}
     loaded = _loaded(model, tokenizer, options)
     network = loaded.network
     missing: dict[str, str] = {}
     with evaluating(network):
         batch, given, real, names = _inputs(loaded, texts, inputs, tokens, passages)
         progress("measuring tokens at every block", 0.1)
-        wanted = None if layers is None else _with_both_ends(layers, capture(network, given, _unread, stack=stack))
+        wanted = None if layers is None else {0, *layers}
         asked = {"layers": wanted, "inside": inside, "stack": stack, "seed": seed}
-        depth, seen, coverage = _depth(network, given, real, names, asked, missing)
+        with last_hidden(network) as hidden, running(loaded.name):
+            depth, seen, coverage = _depth(network, given, real, names, asked, missing)
+        loss = text_loss(loaded, batch, hidden)
+        hidden.tokens = None
+        seen = list(as_in_tokens(seen, depth))
+        if layers is not None:
+            _require_layers(layers, depth[-1].layer)
         found_heads: tuple[HeadRecord, ...] = ()
+        by_chance: tuple[HeadRecord, ...] = ()
         if heads:
             progress("probing the heads", 0.4)
+            alone = None if batch is not None else given
             with _noted(missing, "heads"):
-                found_heads = head_ranks(network, offset=offset, inputs=None if batch is not None else given)
+                found_heads = as_in_tokens(head_ranks(network, offset=offset, inputs=alone), depth)
+            if controls and found_heads:
+                with _noted(missing, "control of the heads"):
+                    by_chance = as_in_tokens(random_head_ranks(network, seed, offset=offset, inputs=alone), depth)
         compared: tuple[Control, ...] = ()
         if controls:
             progress("running the controls", 0.55)
-            compared = _controls(network, batch, seed, missing)
-        parts: tuple[AblationRow, ...] = ()
+            compared = _controls(network, batch, depth[-1].layer, draws, seed, missing)
+        parts = Ablation(())
         if ablation:
             progress("taking the blocks apart", 0.75)
             parts = _ablation(network, given, missing, progress)
         progress("judging", 0.98)
     boundaries = [row for row in depth if row.part == "boundary"]
-    more = [heads_reason(found_heads), parts_reason([row.record() for row in parts])]
+    more = [
+        heads_reason(found_heads, by_chance),
+        bound_reason(found_heads),
+        parts_reason([row.record() for row in parts.rows]),
+    ]
     return AuditFindings(
-        model=_facts(loaded, boundaries[-1].layer),
+        model=_facts(loaded, boundaries[-1].layer, () if loss.warning is None else (loss.warning,)),
         text=TextFacts(
-            len(real), () if batch is None else tuple(batch.lengths), any(one is not None for one in real)
+            len(real),
+            () if batch is None else tuple(batch.lengths),
+            any(one is not None for one in real),
+            loss.value,
+            loss.reason,
         ),
         depth=tuple(depth),
         masks=tuple(seen),
         coverage=coverage,
         heads=found_heads,
         controls=compared,
-        ablation=parts,
+        ablation=parts.rows,
+        ablation_check=parts.check,
         verdict=judge(
-            loaded.name, depth, masks=seen, controls=compared, more=[one for one in more if one is not None]
+            loaded.name,
+            depth,
+            masks=seen,
+            controls=compared,
+            more=[one for one in more if one is not None],
+            seed=seed,
         ),
         missing=missing,
         provenance=provenance(command),
         measured_rate=layer_rate(boundaries),
+        random_heads=by_chance,
     )
 
 
@@ -128,12 +164,23 @@ def evaluating(network: nn.Module) -> Iterator[None]:
             module.training = training
 
 
-def _unread(place: Place, tokens: Tensor) -> None:
-    """For a run that only counts layers."""
+@contextlib.contextmanager
+def running(name: str) -> Iterator[None]:
+    """A model that fails inside its forward pass is refused in one line; our own refusals pass through."""
+    try:
+        yield
+    except RequestError:
+        raise
+    except Exception as error:
+        raise RequestError(
+            required=f"{name} to run on these inputs",
+            got=reason_of(error),
+            remedy="check that weights, tokenizer and inputs belong together, or pass inputs= from Python",
+        ) from error
 
 
-def _with_both_ends(layers: Collection[int], last: int) -> set[int]:
-    """The layers asked for, the embeddings and the last layer: the verdict is about what happens between those."""
+def _require_layers(layers: Collection[int], last: int) -> None:
+    """The layers asked for must be there; what was measured has the embeddings and the last layer besides."""
     beyond = sorted(set(layers) - set(range(last + 1)))
     require(
         not beyond and len(layers) > 0,
@@ -141,7 +188,6 @@ def _with_both_ends(layers: Collection[int], last: int) -> set[int]:
         got=", ".join(str(layer) for layer in beyond) or "none",
         remedy="leave them out to measure every layer",
     )
-    return {0, *layers, last}
 
 
 def _loaded(model: Any, tokenizer: Any, options: Mapping[str, Any]) -> LoadedModel:
@@ -149,7 +195,8 @@ def _loaded(model: Any, tokenizer: Any, options: Mapping[str, Any]) -> LoadedMod
         return model
     if isinstance(model, nn.Module):
         body = getattr(model, "base_model", model)
-        return LoadedModel(body, tokenizer, type(model).__name__, "a module in memory")
+        whole = None if body is model else model
+        return LoadedModel(body, tokenizer, type(model).__name__, "a module in memory", whole=whole)
     return open_model(model, **options)
 
 
@@ -170,9 +217,10 @@ def _inputs(
         remedy="save it into the model's folder, or use --weights-only; in Python pass tokenizer= or inputs=",
     )
     if passages is None:
-        passages = SHIPPED_PASSAGES if texts is None else 1
+        passages = PASSAGES_IN_ALL if texts is None else math.ceil(PASSAGES_IN_ALL / max(1, len(texts)))
     batch = encode(loaded.tokenizer, [shipped_text()] if texts is None else texts, tokens=tokens, passages=passages)
     _require_positions(loaded.network, batch)
+    _require_known_tokens(loaded.network, batch)
     return batch, batch.inputs(loaded.network), batch.kept(), list(batch.names)
 
 
@@ -196,6 +244,19 @@ def _require_positions(network: nn.Module, batch: Batch) -> None:
         required=f"at most {most} tokens, the positions that this model has",
         got=longest,
         remedy=f"use --tokens {most}",
+    )
+
+
+def _require_known_tokens(network: Any, batch: Batch) -> None:
+    """A tokenizer with more tokens than the model has embeddings for belongs to another model."""
+    table = network.get_input_embeddings() if hasattr(network, "get_input_embeddings") else None
+    rows = getattr(table, "num_embeddings", None)
+    largest = int(batch.ids.max())
+    require(
+        rows is None or largest < rows,
+        required=f"token ids below {rows:,}, the embeddings that this model has" if rows else "token ids",
+        got=largest,
+        remedy="the tokenizer belongs to another model; put the right one into the folder",
     )
 
 
@@ -227,26 +288,26 @@ def _depth(
     return depth, seen, coverage
 
 
-def _controls(network: nn.Module, batch: Batch | None, seed: int, missing: dict[str, str]) -> tuple[Control, ...]:
+def _controls(
+    network: nn.Module, batch: Batch | None, layers: int, draws: int, seed: int, missing: dict[str, str]
+) -> tuple[Control, ...]:
     if batch is None:
         missing["controls"] = "the inputs are not token ids, so there is nothing to shuffle or draw"
         return ()
     made: tuple[Control, ...] = ()
     with _noted(missing, "controls"):
-        made = run_controls(network, batch, seed=seed)
+        made = run_controls(network, batch, layers=layers, seed=seed, draws=draws)
     missing |= {f"control {one.name}": one.reason for one in made if one.reason is not None}
     return made
 
 
-def _ablation(
-    network: nn.Module, given: dict[str, Any], missing: dict[str, str], progress: Progress
-) -> tuple[AblationRow, ...]:
+def _ablation(network: nn.Module, given: dict[str, Any], missing: dict[str, str], progress: Progress) -> Ablation:
     found = Ablation(())
     with _noted(missing, "ablation"):
-        found = ablate(network, given, progress=part(progress, 0.75, 0.95, "taking apart"))
+        found = ablate(network, given, measures=QUICK, progress=part(progress, 0.75, 0.95, "taking apart"))
     if found.refusal is not None:
         missing["ablation"] = found.refusal
-    return found.rows
+    return found
 
 
 @contextlib.contextmanager
@@ -255,17 +316,19 @@ def _noted(missing: dict[str, str], name: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        missing[name] = _reason(error)
+        missing[name] = reason_of(error)
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
+    """An error as one line: our own as they are, others with their kind."""
     if isinstance(error, RequestError):
         return str(error)
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
-def _facts(loaded: LoadedModel, layers: int) -> ModelFacts:
+def _facts(loaded: LoadedModel, layers: int, warnings: tuple[str, ...]) -> ModelFacts:
     config = getattr(loaded.network, "config", None)
     width = aliases.number(config, aliases.WIDTH) or 0
     kind = str(getattr(config, "model_type", type(loaded.network).__name__))
-    return ModelFacts(loaded.name, loaded.source, kind, loaded.parameters, layers, width, loaded.notes)
+    notes = (*loaded.notes, *warnings)
+    return ModelFacts(loaded.name, loaded.source, kind, loaded.parameters, layers, width, notes)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from rankfall.errors import RequestError, require, require_count
 from rankfall.models.load.guards import MEBI, require_size
+from rankfall.models.placement import input_device
 
 
 def shipped_text() -> str:
@@ -63,7 +64,7 @@ class Batch:
 
     def inputs(self, network: Any) -> dict[str, Any]:
         """What the network is called with."""
-        device = next(network.parameters()).device
+        device = input_device(network)
         given: dict[str, Any] = {"input_ids": self.ids.to(device), "attention_mask": self.real.long().to(device)}
         config = getattr(network, "config", None)
         if getattr(config, "is_encoder_decoder", False):
@@ -87,12 +88,12 @@ def encode(tokenizer: Any, texts: Sequence[str], *, tokens: int, passages: int =
         require(
             len(ids) > 0, required=f"text {number + 1} to hold some words", got="none", remedy="give another file"
         )
-        around = len(_framed(tokenizer, []))
+        around = len(framed(tokenizer, []))
         require(tokens > around, required=f"more than {around} tokens", got=tokens, remedy="the tokenizer adds those")
         size = tokens - around
         pieces = [ids[start : start + size] for start in range(0, len(ids), size)][:passages]
         long_enough = [piece for piece in pieces[1:] if len(piece) >= SHORTEST_SHARE * size]
-        rows += [_framed(tokenizer, piece) for piece in (pieces[0], *long_enough)]
+        rows += [framed(tokenizer, piece) for piece in (pieces[0], *long_enough)]
     return from_ids(rows, tokenizer)
 
 
@@ -127,7 +128,7 @@ def with_random_tokens(batch: Batch, vocabulary: int, seed: int = 0) -> Batch:
     return replace(batch, ids=torch.where(batch.real & ~batch.special, drawn, batch.ids))
 
 
-def _framed(tokenizer: Any, ids: list[int]) -> list[int]:
+def framed(tokenizer: Any, ids: list[int]) -> list[int]:
     """The passage with whatever the tokenizer puts around a text."""
     marker = "a"
     inner = [int(one) for one in tokenizer(marker, add_special_tokens=False)["input_ids"]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, final
 
 import torch
@@ -27,10 +27,13 @@ class Place:
     attention_output   what the block's attention gave, before it was added to the stream
     after_attention    the stream between attention and feed-forward
     mlp_output         what the block's feed-forward gave, before it was added
+
+    `module` is the name of block l; the embeddings have none.
     """
 
     layer: int
     part: Part = "boundary"
+    module: str = field(default="", compare=False)
 
 
 OnTokens = Callable[[Place, Tensor], None]
@@ -71,6 +74,8 @@ class _Watcher:
         self._left: Tensor | None = None
         self._copy: Tensor | None = None
         self._ran: list[Ran] = []
+        self._names = {id(block): name for name, block in zip(stack.names, stack.blocks, strict=True)}
+        self._module = ""
         self.layer = 0
 
     def enter(self, block: nn.Module, tokens: Tensor | None) -> None:
@@ -86,6 +91,7 @@ class _Watcher:
             self._emit(self._left)
         self._entered, self._copy = tokens, None
         self._ran.clear()
+        self._module = self._names.get(id(block), "")
         self.layer += 1
 
     def keep(self, ran: Ran) -> None:
@@ -103,7 +109,7 @@ class _Watcher:
         self._left = tokens
         if tokens is not None and self._copy is not None:
             for part, inner in inner_tokens(self._copy, self._ran, tokens).items():
-                self._on_tokens(Place(self.layer, part), inner)
+                self._on_tokens(self._place(part), inner)
         self._ran.clear()
 
     def _emit(self, tokens: Tensor | None) -> None:
@@ -113,7 +119,10 @@ class _Watcher:
                 got=f"something else at layer {self.layer}",
                 remedy="pass the part of the model whose layers do",
             )
-        self._on_tokens(Place(self.layer), tokens)
+        self._on_tokens(self._place(), tokens)
+
+    def _place(self, part: Part = "boundary") -> Place:
+        return Place(self.layer, part, self._module)
 
     def finish(self, output: Any) -> int:
         if self.layer == 0 or self._left is None:
@@ -126,7 +135,7 @@ class _Watcher:
         if final is None or final.shape != self._left.shape or torch.equal(final, self._left):
             self._emit(self._left)
         else:
-            self._on_tokens(Place(self.layer, "before_final_norm"), self._left)
+            self._on_tokens(self._place("before_final_norm"), self._left)
             self._emit(final)
         return self.layer
 
