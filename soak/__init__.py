@@ -1,1 +1,1 @@
-"""Sweeps that are killed, starved of room, moved and damaged until they have proved that nothing is lost or doubled."""
+"""Sweeps that are killed, starved of room, moved and damaged until it is clear that nothing is lost or doubled."""

@@ -1,4 +1,4 @@
-"""What is done to a store and to the system below a sweep: no room, no leave, another clock, another place, damage."""
+"""What is done to a store and to the system below it: no room, no leave, another clock, another place, damage."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ def _announce(pipe: int) -> None:
 def killed(
     store: Path, events: int, delay: float = 0.0, options: Options = STACKED, fault: Fault = lambda: None
 ) -> int:
-    """A life that is killed after so many events: 1 when the kill found it alive, else 0 (it must have ended well)."""
+    """A life that is killed after so many events: 1 when the kill found it alive, else 0 (having ended well)."""
     life = born(store, options, fault)
     if not life.passes(events):
         status = life.end()

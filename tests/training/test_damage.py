@@ -16,6 +16,7 @@ from tests.training.conftest import QUICK, contents, tiny
 from torch import Tensor
 
 from rankfall.store.claims import Claims
+from rankfall.store.files import StorageError
 from rankfall.store.identity import identity
 from rankfall.store.store import Store
 from rankfall.training.cell import Cell
@@ -174,6 +175,48 @@ def test_a_file_in_place_of_a_folder(half: tuple[Path, dict[str, Any]], tmp_path
     notes: list[str] = []
     assert count(path, notes).complete
     assert notes[0].startswith(f"{path / name} is no folder; moved to {path / '.damaged'}")
+    assert contents(Store(path)) == half[1]
+
+
+def test_what_a_sweep_killed_while_tidying_left_is_cleared(
+    half: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "store"
+    notes: list[str] = []
+    shutil.copytree(half[0], path)
+    os.utime(path / ".claims" / "owners" / "far-1", (1e9, 1e9))
+    with monkeypatch.context() as killed:
+        killed.setattr("rankfall.training.engines.local.tidy", lambda store, claims: None)
+        count(path, notes)
+    (path / ".claims" / identity(CELLS[0])).write_text("far-1")
+    assert count(path, notes).trained == 0
+    assert [item for item in (path / ".claims").rglob("*") if item.is_file()] == []
+
+
+def test_a_store_that_is_moved_under_a_sweep_ends_it_in_one_line(tmp_path: Path) -> None:
+    class Moving(Counting):
+        def weights(self, index: int) -> dict[str, Tensor]:
+            (tmp_path / "store").rename(tmp_path / "elsewhere")
+            return super().weights(index)
+
+    with pytest.raises(StorageError, match="if it was moved while this ran, run the same command again"):
+        sweep(CELLS, tmp_path / "store", engine=LocalEngine(SINGLE, Moving))
+    assert not (tmp_path / "store").exists()
+    assert count(tmp_path / "elsewhere", []).complete
+
+
+def test_a_whole_checkpoint_of_something_else_is_set_aside(half: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    class Strange(Counting):
+        def restore(self, state: Mapping[str, Tensor]) -> None:
+            self.counted += 7
+            raise KeyError("other")
+
+    path = tmp_path / "store"
+    shutil.copytree(half[0], path)
+    os.utime(path / ".claims" / "owners" / "far-1", (1e9, 1e9))
+    notes: list[str] = []
+    assert sweep(CELLS, path, engine=LocalEngine(SINGLE, Strange), note=notes.append).complete
+    assert "holds no state of its stack (KeyError); its cell starts anew" in notes[-1]
     assert contents(Store(path)) == half[1]
 
 

@@ -28,6 +28,9 @@ PATIENCE = 60.0
 TOKEN = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 """What names an owner: a plain file name."""
 
+PRESENT: set[str] = set()
+"""Tokens under which this process is at work."""
+
 
 @dataclass(frozen=True)
 class Standing:
@@ -70,6 +73,7 @@ class Owner:
             self.folder.parent.mkdir(exist_ok=True)
             self.folder.mkdir(exist_ok=True)
         self._sign()
+        PRESENT.add(self.token)
         self._done.clear()
         self._pulse = threading.Thread(target=self._beat, name="rankfall-pulse", daemon=True)
         self._pulse.start()
@@ -78,6 +82,7 @@ class Owner:
         """Stop, and take the file away."""
         if self._pulse is None:
             return
+        PRESENT.discard(self.token)
         self._done.set()
         self._pulse.join()
         self._pulse = None
@@ -108,7 +113,10 @@ class Owner:
             return None
         silent = self._silent(token, touched)
         if machine == host():
-            alive = started is not None and process_start(pid) == started
+            if pid == os.getpid():
+                alive = token in PRESENT  # left behind by this very process when its store was moved away
+            else:
+                alive = started is not None and process_start(pid) == started
             return Standing(f"process {pid} on this machine", True, alive, silent)
         place = "".join(letter for letter in machine.partition("/")[0] if letter.isprintable())[:80]
         return Standing(f"process {pid} on {place}", False, silent < self.patience, silent)

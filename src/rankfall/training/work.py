@@ -161,7 +161,7 @@ class _Work:
             self._set_aside(damage)
         self.checkpoints.begin(self.name, self.members)
         self.compiled = device.startswith("cuda") if options.compile is None else options.compile
-        self._build = lambda: build(group, device, self.compiled, options.tf32)
+        self._build: Callable[[], Trainable] = lambda: build(group, device, self.compiled, options.tf32)
         self.stack = self._build()
         self.history: Rows = []
         self.seconds = 0.0
