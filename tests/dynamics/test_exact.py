@@ -229,3 +229,19 @@ def test_a_tail_rate_is_given_only_where_scores_have_flattened(rule, value, flat
         assert done.rates[0].rate == pytest.approx(done.tail_rate, rel=0.02)
     else:
         assert "flattened" in done.tail_reason
+
+
+@pytest.mark.parametrize("strength", [0.9, -1.3, 0.1])
+@pytest.mark.parametrize(
+    "tokens",
+    [[[1.0], [-1.0]], [[0.3], [-0.3]], [[1.0], [-1.0], [-1.0], [1.0]], [[0.3, 0.4], [-0.3, -0.4]]],
+    ids=str,
+)
+def test_tokens_balanced_about_zero_stay_so(exact, tokens, strength) -> None:
+    """Their mean is zero in every layer, so that relative mu is 1, however small they become."""
+    x = torch.tensor(tokens, dtype=torch.float64)
+    weights = torch.eye(x.shape[-1], dtype=torch.float64)[None]
+    heads, masks = Heads(strength * weights, weights, weights), parse_schedule("complete")
+    done = run_layers(x[None], GivenWeights((heads,)), masks, 9, Rule(), measures=())
+    assert done.columns["log10_relative_mu"].abs().max() < 1e-12
+    assert done.log_mu[:7, 0].tolist() == pytest.approx(exact(x, heads, masks, Rule(), 6, 1000), abs=1e-8)

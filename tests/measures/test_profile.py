@@ -10,7 +10,15 @@ from torch import Tensor
 
 from rankfall.catalogue import MEASURES
 from rankfall.measures import profile as module
-from rankfall.measures.measures import MIN_SINGULAR_VALUE, RANK, RANK_ONE_RESIDUAL, measure
+from rankfall.measures.measures import (
+    EFFECTIVE_RANK,
+    ENERGY_RANK,
+    MEAN_ABS_COSINE,
+    MIN_SINGULAR_VALUE,
+    RANK,
+    RANK_ONE_RESIDUAL,
+    measure,
+)
 from rankfall.measures.profile import VIEWS, Profile, profile_of_equals, views
 
 SHAPES = [(1, 5), (2, 5), (5, 5), (6, 5), (7, 5), (40, 60), (61, 40)]
@@ -185,3 +193,39 @@ def test_many_tokens_have_the_same_cosines_in_parts(monkeypatch: pytest.MonkeyPa
     whole = Profile(x).absolute_cosine_sum
     monkeypatch.setattr(module, "COSINE_ROWS", 5)
     assert torch.allclose(Profile(x).absolute_cosine_sum, whole, rtol=1e-13)
+
+
+@pytest.mark.parametrize("power", [10, 20, 30, 50, 400, 600, 900])
+@pytest.mark.parametrize(("n", "d"), [(1, 1), (2, 1), (2, 2), (3, 8), (8, 3), (9, 9), (40, 60), (61, 40), (300, 320)])
+def test_one_huge_token_changes_no_direction(n: int, d: int, power: int) -> None:
+    """A power of two changes no digit of a token, so nothing of the unit views may change but by rounding."""
+    x = made("plain", n, d)
+    huge = x.clone()
+    huge[n // 2] *= 2.0**power
+    found, expected = views(huge), views(x)
+    for view in ("unit", "centred_unit"):
+        for one in MEASURES:
+            ours, theirs = float(one.of(found[view])), float(one.of(expected[view]))
+            assert ours == pytest.approx(theirs, rel=1e-9, abs=1e-12), f"{view} {one.name}"
+    unit = (x / x.norm(dim=-1, keepdim=True)).numpy()
+    for one in (EFFECTIVE_RANK, ENERGY_RANK, MEAN_ABS_COSINE):
+        assert float(one.of(found["unit"])) == pytest.approx(one.reference(unit), rel=1e-9)
+    assert float(MEAN_ABS_COSINE(huge)) == pytest.approx(MEAN_ABS_COSINE.reference(unit), rel=1e-9, abs=1e-12)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    n=st.integers(1, 70),
+    d=st.integers(1, 70),
+    seed=st.integers(0, 10**6),
+    dtype=st.sampled_from([torch.float64, torch.float32]),
+)
+def test_equal_tokens_leave_nothing_when_centred(n: int, d: int, seed: int, dtype: torch.dtype) -> None:
+    x = made("plain", 1, d, seed).to(dtype).expand(n, d)
+    found = views(x)
+    for one in MEASURES:
+        for view in ("centred", "centred_unit"):
+            assert float(one.of(found[view])) == (1 if n == 1 and one is MEAN_ABS_COSINE else 0), f"{view} {one.name}"
+        if one.name in ("mu", "relative_mu"):
+            assert float(one.of(found["raw"])) == float(one.of(found["unit"])) == 0
+    assert float(RANK.of(found["raw"])) == float(RANK.of(found["unit"])) == 1

@@ -15,9 +15,11 @@ from rankfall.cli.main import run
 from rankfall.drawing.audit import PANELS, draw_token_depth
 from rankfall.errors import RequestError
 from rankfall.models.audit import audit
+from rankfall.models.controls import Given, token_changes
 from rankfall.models.depth.capture import capture
 from rankfall.models.load.open import open_model
-from rankfall.models.texts import encode, shipped_text, shuffled, with_random_tokens
+from rankfall.models.small import candidate_inputs, small_models
+from rankfall.models.texts import encode, from_ids, shipped_text, shuffled, with_random_tokens
 from rankfall.models.twin import separate_twin
 
 MEASURES = [
@@ -209,7 +211,7 @@ def test_training_flags_are_put_back_one_by_one() -> None:
     [
         ("rankfall.models.masks.allowed_pattern", "mask"),
         ("rankfall.models.audit.recorded", "mask"),
-        ("rankfall.models.audit.head_ranks", "heads"),
+        ("rankfall.models.audit.probe_heads", "heads"),
         ("rankfall.models.audit.run_controls", "controls"),
         ("rankfall.models.audit.ablate", "ablation"),
     ],
@@ -254,13 +256,58 @@ def test_inputs_that_are_not_tokens() -> None:
     model = small_model("vit", image_size=16, patch_size=4)
     result = audit(model, inputs={"pixel_values": torch.randn(2, 3, 16, 16)}, ablation=False)
     assert [row.layer for row in result.boundaries] == [0, 1, 2, 3]
-    assert "nothing to shuffle" in result.missing["controls"]
+    names = ["random_weights", "shuffled_inputs", "random_inputs"]
+    assert [(one.name, one.draw) for one in result.controls] == [(name, draw) for draw in range(3) for name in names]
+    layers = [[row.layer for row in one.rows if row.part == "boundary"] for one in result.controls]
+    assert layers == [[0, 1, 2, 3]] * 3 + [[0, 2, 3]] * 6
+
+
+def test_an_encoder_decoder_reports_both_halves() -> None:
+    result = audit(small_model("t5"), inputs=torch.randint(4, 60, (2, 12)), heads=False)
+    assert result.stack == "encoder.block"
+    assert [one.name for one in result.other_stacks] == ["decoder.block"]
+    assert [row.layer for row in result.other_stacks[0].boundaries] == [0, 1, 2, 3]
+    assert result.record()["other_stacks"][0]["depth"][0]["layer"] == 0
+    assert any(reason.topic == "token rank in decoder.block" for reason in result.verdict.reasons)
+    asked = audit(small_model("t5"), inputs=torch.randint(4, 60, (1, 12)), heads=False, stack="decoder")
+    assert (asked.stack, asked.other_stacks) == ("decoder.block", ())
+    assert {one.rows[-1].layer for one in asked.controls} == {3}
+    assert asked.ablation
+
+
+def test_the_stack_that_runs_is_chosen() -> None:
+    model = next(small_models("llava"))
+    result = audit(model, inputs=torch.randint(4, 60, (1, 12)), controls=False, ablation=False)
+    assert result.stack.startswith("language_model")
+    assert result.heads
+
+
+def test_two_sequences_of_sound_keep_their_heads() -> None:
+    model = next(small_models("whisper"))
+    inputs = next(one for one in candidate_inputs(model) if "decoder_input_ids" in one)
+    result = audit(model, inputs=inputs, controls=False, ablation=False)
+    assert result.text.texts == 2
+    assert "heads" not in result.missing
+    assert len({head.module for head in result.heads}) == 6
+
+
+def test_what_stands_for_an_image_stays_in_place() -> None:
+    model = next(small_models("llava"))
+    image = model.config.image_token_id
+    ids = torch.randint(4, 60, (1, 12))
+    ids[0, 3] = image
+    batch = from_ids(ids.tolist())
+    changed = [
+        change(Given({"input_ids": ids}, [None], [[]], batch)) for _, _, change in token_changes(model, batch, 0)
+    ]
+    for one in changed:
+        assert (one.inputs["input_ids"] == image).nonzero().tolist() == [[0, 3]]
 
 
 def test_a_model_that_bypasses_the_interface_says_what_is_missing() -> None:
     result = audit(small_model("bloom", n_layer=3, n_head=4), inputs=torch.randint(4, 60, (1, 12)), controls=False)
     assert "only at their softmax" in result.missing["attention"]
-    assert "ablation" in result.missing
+    assert {row.layer for row in result.ablation} == {0, 1, 2, 3}
     assert len(result.boundaries) == 4
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from rankfall.errors import RequestError
 from rankfall.measures.measures import measure
-from rankfall.models.blocks import choose_blocks, choose_stack, find_stacks
+from rankfall.models.blocks import as_tokens, choose_blocks, choose_stack, find_stacks
 from rankfall.models.depth.capture import Place, capture
 from rankfall.models.depth.measure import measure_depth
 from rankfall.models.texts import from_ids
@@ -48,6 +48,28 @@ def test_either_stack_of_an_encoder_decoder(stack: str) -> None:
         expected = model(**inputs, output_hidden_states=True)[f"{stack}_hidden_states"]
     for layer in range(4):
         assert torch.equal(found[Place(layer)], expected[layer]), f"layer {layer}"
+
+
+def test_hidden_states_of_images_end_before_the_final_norm() -> None:
+    model = small_model("vit", image_size=16, patch_size=4)
+    inputs = {"pixel_values": torch.randn(1, 3, 16, 16)}
+    found = seen(model, inputs)
+    with torch.inference_mode():
+        expected = model(**inputs, output_hidden_states=True)
+    for layer in range(3):
+        assert torch.equal(found[Place(layer)], expected.hidden_states[layer])
+    assert torch.equal(found[Place(3, "before_final_norm")], expected.hidden_states[3])
+    assert torch.equal(found[Place(3)], expected.last_hidden_state)
+
+
+def test_streams_that_are_no_rows_become_tokens() -> None:
+    ids = torch.zeros(2, 5)
+    grid, row = torch.randn(3, 4, 6, 8), torch.randn(7, 8)
+    assert torch.equal(as_tokens(grid), grid.reshape(3, 24, 8))
+    assert torch.equal(as_tokens(row), row[None])
+    several = torch.randn(2, 5, 3, 8)
+    assert torch.equal(as_tokens(several, ids), several.reshape(2, 5, 24))
+    assert torch.equal(as_tokens(several.movedim(2, 0), ids), several.reshape(2, 5, 24))
 
 
 def test_inside_a_pre_norm_block_the_parts_add_up() -> None:
@@ -160,7 +182,8 @@ def test_layers_can_be_chosen() -> None:
     model = small_model("llama")
     batch = from_ids([torch.randint(4, 60, (9,)).tolist()])
     rows = measure_depth(model, batch.inputs(model), real=batch.kept(), names=batch.names, layers={0, 2})
-    assert [row.layer for row in rows] == [0, 2]
+    # The last layer, before and after the final norm, is always there.
+    assert [row.layer for row in rows] == [0, 2, 3, 3]
 
 
 def test_stacks_are_found_by_what_they_hold() -> None:

@@ -9,11 +9,13 @@ from typer.testing import CliRunner
 
 from rankfall.cli.main import app
 from rankfall.models.coverage import (
+    PARTS,
     check_architecture,
     committed_table,
     coverage_table,
     installed_architectures,
     known_type,
+    most_used,
 )
 
 
@@ -36,25 +38,80 @@ def test_every_installed_architecture_is_listed() -> None:
     assert {row["model_type"] for row in rows} == set(installed_architectures())
 
 
-@pytest.mark.parametrize(
-    ("model_type", "outcome"),
-    [("gemma3_text", "exact"), ("whisper", "exact"), ("clip", "exact"), ("gptj", "exact, weights only")],
-)
-def test_measuring_again_gives_the_same(model_type: str, outcome: str) -> None:
+def test_the_sixty_most_used_are_listed_with_their_reasons_and_meet_the_target() -> None:
+    listed = most_used()
+    assert len(listed) == 60
+    assert set(listed) <= set(installed_architectures())
+    assert all(listed.values())
+    table = committed_table()
+    rows = [table[name] for name in listed]
+    assert all(row["depth"] == "exact" for row in rows), "one of them cannot be audited at all"
+    assert sum(all(row[part] == "exact" for part in PARTS) for row in rows) >= 55
+
+
+def test_what_is_not_exact_has_a_reason() -> None:
+    for row in committed_table().values():
+        if row["outcome"] in ("not built", "not run"):
+            assert row["note"], row
+            continue
+        for part in PARTS:
+            assert row[part] in ("exact", "partial", "missing")
+            assert row[part] == "exact" or f"{part}: " in row["reasons"] or "no audit" in row["reasons"], row
+
+
+# One of each kind: plain, hybrid, sparse selection, encoder-decoder, bypassing, two towers, images, sound, text with
+# images, a model of several streams a token.
+HANDFUL = {
+    "gemma3_text": "exact",
+    "qwen3_next": "exact",
+    "deepseek_v32": "exact",
+    "t5": "exact",
+    "mpt": "exact, weights only",
+    "clip": "exact",
+    "dinov3_vit": "exact",
+    "wav2vec2": "exact",
+    "llava": "exact",
+}
+
+
+@pytest.mark.parametrize(("model_type", "outcome"), HANDFUL.items())
+def test_auditing_again_gives_a_complete_audit(model_type: str, outcome: str) -> None:
     checked = check_architecture(model_type)
-    assert checked.outcome == outcome == committed_table()[model_type]["outcome"]
-    assert checked.calls == int(committed_table()[model_type]["calls"])
+    row = committed_table()[model_type]
+    assert checked.outcome == outcome == row["outcome"]
+    assert checked.complete, checked.reasons
+    assert {part: row[part] for part in PARTS} == dict.fromkeys(PARTS, "exact")
+    assert checked.calls == int(row["calls"])
+
+
+def test_a_part_that_cannot_be_had_is_graded_with_its_reason() -> None:
+    checked = check_architecture("jetmoe")
+    assert (checked.depth, checked.masks, checked.heads, checked.controls) == ("exact", "exact", "missing", "exact")
+    assert "self-check (linearity)" in checked.reasons
+
+
+def test_an_audit_that_raises_is_in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("on purpose")
+
+    monkeypatch.setattr("rankfall.models.coverage.audit", fail)
+    checked = check_architecture("bert")
+    assert checked.outcome == "exact"
+    assert not checked.complete
+    assert checked.reasons == "no audit: ZeroDivisionError: on purpose"
 
 
 def test_command_lists_and_checks() -> None:
     runner = CliRunner()
     listed = json.loads(runner.invoke(app, ["coverage", "--json", "--outcome", "partial"]).stdout)
-    assert listed["schema"] == 2
     assert all("partial" in row["outcome"] for row in listed["architectures"])
-    checked = runner.invoke(app, ["coverage", "bert", "bloom", "--json"])
+    used = json.loads(runner.invoke(app, ["coverage", "--json", "--most-used"]).stdout)
+    assert {row["model_type"] for row in used["architectures"]} == set(most_used())
+    checked = runner.invoke(app, ["coverage", "bert", "jetmoe", "--json"])
     assert checked.exit_code == 1
-    outcomes = [row["outcome"] for row in json.loads(checked.stdout)["architectures"]]
-    assert outcomes == ["exact", "exact, weights only"]
+    rows = json.loads(checked.stdout)["architectures"]
+    assert [row["heads"] for row in rows] == ["exact", "missing"]
+    assert runner.invoke(app, ["coverage", "bert", "--json"]).exit_code == 0
 
 
 def test_unknown_types_are_refused() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import pytest
 import torch
@@ -73,7 +73,7 @@ def test_no_more_waits_than_is_measured_at_once(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(module, "NUMBERS_AT_ONCE", 3 * N * D)
     sizes: list[int] = []
 
-    def watched(matrices: Sequence[Tensor]) -> list[Values]:
+    def watched(matrices: Sequence[Tensor], chosen: Collection[str]) -> list[Values]:
         sizes.append(len(matrices))
         return [{}] * len(matrices)
 

@@ -10,12 +10,14 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import save_file
+from tests.models.small import small_model
 from torch import Tensor
 
 from rankfall.errors import RequestError
 from rankfall.models.heads.probe import probe_site, sample_inputs
-from rankfall.models.heads.ranks import head_ranks, head_ranks_from_file
+from rankfall.models.heads.ranks import head_ranks, head_ranks_from_file, probe_heads
 from rankfall.models.replay import traced
+from rankfall.models.small import candidate_inputs, small_models
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
 SMALL |= {"vocab_size": 50}
@@ -217,3 +219,34 @@ def test_weights_only_refuses_what_it_cannot_read(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"auto_map": {}}')
     with pytest.raises(RequestError, match="auto_map"):
         head_ranks_from_file(tmp_path)
+
+
+def test_a_norm_after_attention_is_none_of_queries_and_keys() -> None:
+    assert not any(one.normed_queries_and_keys for one in head_ranks(small_model("albert")))
+
+
+def test_a_scale_inside_the_module_is_no_part_of_the_form() -> None:
+    model = small_model("opt", word_embed_proj_dim=32, ffn_dim=48)
+    weights = {name: one.detach().double() for name, one in model.named_parameters()}
+    stem = "decoder.layers.0.self_attn."
+    query, key = (weights[f"{stem}{one}_proj.weight"][:8] for one in "qk")
+    first = head_ranks(model)[0]
+    assert first.qk_norm == pytest.approx(float(torch.linalg.matrix_norm(query.T @ key)), rel=1e-6)
+
+
+def test_heads_that_fail_their_self_check_are_named_and_not_given() -> None:
+    model = build("bert")
+    model.encoder.layer[0].attention.self.query.register_forward_hook(lambda module, args, out: out.tanh() * 3)
+    found = probe_heads(model)
+    assert list(found.missing) == ["encoder.layer.0.attention.self"]
+    assert "self-check (linearity) that fails by" in found.missing["encoder.layer.0.attention.self"]
+    assert {one.module for one in found.records} == {"encoder.layer.1.attention.self"}
+
+
+def test_modules_that_only_other_inputs_reach_are_probed_with_those() -> None:
+    model, inputs = next(
+        (model, inputs) for model in small_models("clip") for inputs in candidate_inputs(model) if len(inputs) == 2
+    )
+    one = {name: value[:1] for name, value in inputs.items()}
+    towers = {record.module.split(".")[0] for record in probe_heads(model, inputs=one).records}
+    assert towers == {"text_model", "vision_model"}

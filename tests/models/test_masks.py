@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from tests.models.small import small_model
 
 from rankfall.masks import Explicit, Mask, parse_mask, recognise
-from rankfall.models.masks import MaskObserver, observe_masks, uniform_rate
+from rankfall.models.masks import MaskObserver, observe_masks, uniform_rate, without_diagonal
 from rankfall.models.recorder import Call, recorded
+from rankfall.models.small import KEYS_SEEN, small_models
 from rankfall.models.texts import from_ids
 
 
@@ -87,8 +90,8 @@ def test_keys_of_other_tokens_have_no_mask() -> None:
     inputs = {"input_ids": ids, "decoder_input_ids": ids[:, :5], "use_cache": False}
     found, _ = observe_masks(model, inputs, [None])
     crossing = [one for one in found if "EncDec" in one.module]
-    assert [(one.mask, one.reason) for one in crossing] == [
-        (None, "keys are not the queries' own tokens ((5, 9))")
+    assert [(one.mask, one.name, one.reason) for one in crossing] == [
+        (None, "cross-attention", "5 queries look at 9 keys, which are not their own tokens")
     ] * 3
 
 
@@ -125,3 +128,27 @@ def test_a_window_mixes_slowly() -> None:
     mask: Mask = parse_mask("window:1")
     # Facts about 12 tokens, one neighbour on either side: second eigenvalue 0.9746.
     assert uniform_rate(mask, 12) == pytest.approx(0.9746, abs=5e-5)
+
+
+def test_a_mask_without_its_diagonal_has_a_name() -> None:
+    off = ~torch.eye(8, dtype=torch.bool)
+    assert without_diagonal(parse_mask("complete").dense(8) & off) == "complete without diagonal"
+    assert without_diagonal(parse_mask("causal").dense(8) & off) == "causal without diagonal"
+    chosen = torch.zeros(8, 8, dtype=torch.bool)
+    chosen[:, 0] = chosen[3, 3] = chosen[7, 2] = True
+    assert without_diagonal(chosen) == "selected: causal, at most 2 keys each"
+
+
+def test_sparse_selection_stays_on_while_recording_and_is_named() -> None:
+    # Latent attention has a key for every head: the first recipe groups them, and does not run.
+    _, model = itertools.islice(small_models("mistral_large4"), 2)
+    inputs = {"input_ids": torch.randint(4, 60, (1, 12))}
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        plain = model(**inputs).last_hidden_state
+    seen: list[Call] = []
+    with torch.no_grad(), recorded(model, seen.append):
+        assert torch.equal(model(**inputs).last_hidden_state, plain)
+    assert all(int((call.weights[0, 0] > 0).sum(dim=-1).max()) == KEYS_SEEN for call in seen)
+    found, _ = observe_masks(model, inputs, [None])
+    assert {one.name for one in found} == {f"selected: causal, at most {KEYS_SEEN} keys each"}

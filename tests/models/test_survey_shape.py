@@ -6,8 +6,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
-from rankfall.models.survey import HeadShape, read_shape
+from rankfall.models.survey import HeadShape, read_shape, survey_configurations
 
 
 def shape_of(**attributes: Any) -> HeadShape | str:
@@ -109,3 +110,28 @@ def test_departures_and_groups() -> None:
         0.25,
     )
     assert not HeadShape("tried", 64, 8, 8, 8, None).departs
+
+
+@pytest.mark.parametrize("model_type", ["mobilebert", "convbert", "perceiver", "zamba", "zamba2"])
+def test_shapes_are_those_of_the_modules_that_are_built(model_type: str) -> None:
+    from transformers import AutoModel
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    config = CONFIG_MAPPING[model_type]()
+    read = read_shape(model_type, config)
+    assert isinstance(read, HeadShape)
+    with torch.device("meta"):
+        model = AutoModel.from_config(config)
+    found = {
+        (one.weight.shape[1], one.weight.shape[0])
+        for name, one in model.named_modules()
+        if name.endswith(("self_attn.q_proj", "self.query")) and "cross_attention" not in name
+    }
+    assert found == {(read.width, read.heads * read.head_dim)}
+
+
+def test_shapes_are_counted_beside_classes() -> None:
+    survey = survey_configurations(["bert", "roberta", "gpt2", "gemma"])
+    counts = survey.summary()
+    assert (counts["with_heads"], counts["distinct_shapes"]) == (4, 2)
+    assert (counts["equal_to_one"], counts["distinct_equal_to_one"]) == (3, 1)

@@ -33,7 +33,8 @@ class AuditResult(Result, AuditFindings):
     verb: ClassVar[str] = "audit"
 
     def tables(self) -> dict[str, pd.DataFrame]:
-        """`depth`: every measure at every layer; `heads`, `ablation`, `controls`, `masks`, `sinks`, `per_text`."""
+        """`depth`: every measure at every layer; `pooled`: all texts together; `heads`, `ablation`, `controls`,
+        `masks`, `sinks`, `per_text`."""
         return AuditFindings.tables(self)
 
     def failures(self, condition: str) -> list[dict[str, Any]]:
@@ -53,10 +54,11 @@ class AuditResult(Result, AuditFindings):
 
         verdict = self.verdict
         return [
-            f"{self.model.name}, {self.model.layers} layers, width {self.model.width}",
+            f"{self.model.name}, {self.model.layers} layers of {self.stack}, width {self.model.width}",
             verdict.headline,
             *(f"{QUESTIONS[finding.question]} {finding.status}" for finding in verdict.findings),
             *(f"{reason.topic}: {reason.text}" for reason in verdict.reasons if reason.topic == "what to change"),
+            *(one.told() for one in self.pooled),
             loss_line(self.text.loss, self.text.loss_reason),
             *(f"note: {note}" for note in self.model.notes),
             *(f"missing, {part}: {why}" for part, why in self.missing.items()),
@@ -80,7 +82,7 @@ def audit(
     tokens: int = 128,
     passages: int | None = None,
     tokenizer: Any | None = None,
-    inputs: Mapping[str, Any] | Tensor | None = None,
+    inputs: Mapping[str, Any] | Tensor | Sequence[Any] | None = None,
     layers: str | Collection[int] | None = None,
     stack: str | None = None,
     inside: bool = False,
@@ -101,8 +103,9 @@ def audit(
 ) -> AuditResult:
     """Measure token rank and head rank of a real model, and say what it means.
 
-    `model` is a short name, a folder, a GGUF file, a hub id, or a module in memory, which needs a `tokenizer`, or
-    `inputs`: token ids (b, n) or the keyword arguments of its forward pass. `text`: one text or several; a Path is
+    `model` is a short name, a folder, a GGUF file, a hub id, or any module in memory, which needs a `tokenizer`, or
+    `inputs`: token ids (n,) or (b, n), vectors (b, n, d), a list of texts of unequal length, or the keyword arguments
+    of its forward pass. `text`: one text or several; a Path is
     read as a file; without it a text that ships with the package is read. `layers` limits what is measured to some
     layers and both ends, such as `[6, 12]` or `"1-5"`. `draws` is how often each control is drawn. `device` is `cpu`,
     `cuda`, or `auto`: all GPUs, then the host's memory, then the disk. `revision` is that of a hub id, `adapter` a

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, final
 from rankfall.api.result import Result, frame
 from rankfall.progress import Progress, silent
 
+PARTS = ("depth", "masks", "heads", "ablation", "controls")
+
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
@@ -29,20 +31,34 @@ class CoverageResult(Result):
         return dict(Counter(row["outcome"] for row in self.architectures))
 
     @property
-    def exact(self) -> bool:
-        """Recording was bit-equal to eager attention in every one of them."""
-        return all(row["outcome"] == "exact" for row in self.architectures)
+    def grades(self) -> dict[str, dict[str, int]]:
+        """For each part of an audit, how many architectures have it in full, in part, or not."""
+        return {part: dict(Counter(row[part] for row in self.architectures)) for part in PARTS}
+
+    @property
+    def complete(self) -> int:
+        """How many architectures have every part of an audit in full."""
+        return sum(all(row[part] == "exact" for part in PARTS) for row in self.architectures)
 
     def tables(self) -> dict[str, pd.DataFrame]:
         """`architectures`: one row each."""
         return {"architectures": frame(self.architectures)}
 
     def _record(self) -> dict[str, Any]:
-        return {"architectures": self.architectures, "counts": self.counts}
+        return {
+            "architectures": self.architectures,
+            "counts": self.counts,
+            "grades": self.grades,
+            "complete": self.complete,
+        }
 
     def _lines(self) -> list[str]:
         lines = [f"{name}: {count}" for name, count in sorted(self.counts.items())]
-        return [f"{len(self.architectures)} architectures", *lines]
+        grades = [
+            f"{part}: {', '.join(f'{count} {grade}' for grade, count in sorted(counts.items()))}"
+            for part, counts in self.grades.items()
+        ]
+        return [f"{len(self.architectures)} architectures, {self.complete} complete", *lines, *grades]
 
     def _figure(self) -> Figure:
         from rankfall.drawing.canvas import canvas
@@ -56,20 +72,26 @@ class CoverageResult(Result):
         return drawn
 
 
-def coverage(types: Sequence[str] | None = None, *, outcome: str = "", progress: Progress = silent) -> CoverageResult:
-    """List every architecture in the installed transformers library: whether it uses the attention interface, and
-    whether recording a small random model of it was bit-equal to eager attention when last measured.
+def coverage(
+    types: Sequence[str] | None = None, *, outcome: str = "", most_used: bool = False, progress: Progress = silent
+) -> CoverageResult:
+    """List every architecture in the installed transformers library: whether recording a small random model of it was
+    bit-equal to eager attention, and how much of an audit of it there is: depth, masks, heads, ablation, controls.
 
-    With model types, measures those now instead. `outcome` keeps rows whose outcome holds this word.
+    With model types, measures those now instead. `outcome` keeps rows whose outcome holds this word, `most_used` the
+    sixty types that are used most.
     """
     from rankfall.models.coverage import check_architecture, coverage_table, installed_architectures, known_type
+    from rankfall.models.coverage import most_used as most_used_types
 
     if not types:
-        return CoverageResult([row for row in coverage_table() if outcome in row["outcome"]])
+        wanted = most_used_types() if most_used else None
+        rows = [row for row in coverage_table() if outcome in row["outcome"]]
+        return CoverageResult([row for row in rows if wanted is None or row["model_type"] in wanted])
     reach = installed_architectures()
-    rows = []
+    measured = []
     for done, name in enumerate(types):
-        progress(f"building and running a small random {name}", done / len(types))
+        progress(f"building and auditing a small random {name}", done / len(types))
         row = asdict(check_architecture(known_type(name)))
-        rows.append({"reach": reach[row["model_type"]], **row})
-    return CoverageResult(rows)
+        measured.append({"reach": reach[row["model_type"]], **row})
+    return CoverageResult(measured)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from rankfall.api.audit import audit, layer_numbers, texts_of
 from rankfall.api.result import Result, frame, require_folder
-from rankfall.errors import require
+from rankfall.errors import reason_of, require
 from rankfall.progress import Progress, part, silent
 
 if TYPE_CHECKING:
@@ -245,8 +245,6 @@ def _here(
     one: AuditedModel, module: Any, text: Any, options: Mapping[str, Any], place: int, count: int, progress: Progress
 ) -> AuditedModel:
     import time
-
-    from rankfall.models.audit import reason_of
 
     start = time.perf_counter()
     try:

@@ -64,8 +64,10 @@ class SurveyResult(Result):
     def _lines(self) -> list[str]:
         counts = self.summary
         return [
-            f"{counts['configurations']} configurations of {self.library}, {counts['with_heads']} with heads",
-            f"heads times head size equals width in {counts['equal_to_one']}, more in {counts['above_one']}, "
+            f"{counts['configurations']} configuration classes of {self.library}, {counts['with_heads']} with heads,"
+            f" of {counts['distinct_shapes']} different shapes",
+            f"heads times head size equals width in {counts['equal_to_one']} classes"
+            f" ({counts['distinct_equal_to_one']} shapes), more in {counts['above_one']}, "
             f"less in {counts['below_one']}; {counts['grouped']} share key/value heads",
         ]
 
@@ -81,7 +83,7 @@ class SurveyResult(Result):
             got="none",
             remedy="name others, or none for all",
         )
-        title = f"{self.summary['with_heads']} architectures of {self.library} by their defaults"
+        title = f"{self.summary['with_heads']} configuration classes of {self.library} by their defaults"
         return draw_survey(self.models, title)
 
 

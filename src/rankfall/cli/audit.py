@@ -256,9 +256,14 @@ def _show(record: dict[str, Any]) -> None:
     from rich.text import Text
 
     from rankfall.api.audit import loss_line
+    from rankfall.models.depth.pooled import Pooled
 
     name = record["model"]["name"]
-    table(f"{name}: tokens of length one, layer by layer; {_read(record['text'])}", _brief(record["depth"]), COLUMNS)
+    where = f" in {record['stack']}" if record["other_stacks"] else ""
+    title = f"{name}: tokens of length one, layer by layer{where}; {_read(record['text'])}"
+    table(title, _brief(record["depth"]), COLUMNS)
+    for other in record["other_stacks"]:
+        table(f"{name}: the same in {other['name']}", _brief(other["depth"]), COLUMNS)
     if any(row["part"] != "before_final_norm" for row in record["inside"]):
         inner = [{**row, "part": row["part"].replace("_", " ")} for row in record["inside"]]
         table("inside the blocks", _brief(inner), INSIDE_COLUMNS)
@@ -272,6 +277,8 @@ def _show(record: dict[str, Any]) -> None:
             paper.print(Padding(Text(sentence), (0, 0, 0, 4)))
     for reason in verdict["reasons"]:
         paper.print(Padding(Text(f"{reason['topic']}: {reason['text']}"), (0, 0, 0, 2)))
+    for one in record["pooled"]:
+        paper.print(Padding(Text(Pooled(**one).told()), (0, 0, 0, 2)))
     text = record["text"]
     paper.print(f"  {loss_line(text['loss'], text['loss_reason'])}", markup=False, highlight=False)
     for note in record["model"]["notes"]:

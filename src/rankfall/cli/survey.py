@@ -56,8 +56,9 @@ def _show(result: SurveyResult, *, every: bool) -> None:
     rows = [_short(shape) for shape in result.models if every or shape.departs]
     table("all model types" if every else "model types that depart from H = d/r", rows)
     paper.print(
-        f"{counts['configurations']} configurations of {result.library}, "
-        f"{counts['with_heads']} with attention heads: H r = d in {counts['equal_to_one']}, "
+        f"{counts['configurations']} configuration classes of {result.library}, {counts['with_heads']} with attention"
+        f" heads, which have {counts['distinct_shapes']} different shapes (width, heads, key/value heads, head size):"
+        f" H r = d in {counts['equal_to_one']} classes ({counts['distinct_equal_to_one']} shapes), "
         f"more in {counts['above_one']}, less in {counts['below_one']}; "
         f"{counts['grouped']} grouped, {counts['latent']} latent, {counts['from_parts']} read from a part.",
         highlight=False,

@@ -21,6 +21,8 @@ from rankfall.norms import Norm
 
 # The least positive float64: dividing by it instead of by zero leaves zeros zero and nothing else changed.
 LEAST = 5e-324
+# A sum smaller than this share of one of its two terms is the rounding of both.
+CANCELLED = 64 * torch.finfo(torch.float64).eps
 
 
 @final
@@ -82,7 +84,7 @@ class Split:
         centre = self.common + self.log_ratio.exp()[:, None] * mean[:, 0]
         total = centre.square().sum(dim=-1) * float(self.count) + (2.0 * spread).exp()
         length = 0.5 * total.clamp_min(torch.finfo(total.dtype).tiny).log()
-        return self.log_size + spread, torch.where(total > 0, spread - length, -torch.inf)
+        return self.log_size + spread, torch.where(total > 0, spread - length, -torch.inf).clamp_max(0.0)
 
     def take(self, index: Tensor | slice) -> Split:
         """The samples at these places."""
@@ -110,11 +112,17 @@ def normal_form(common: Tensor, residual: Tensor, log_size: Tensor, log_ratio: T
     """
     moved = reference[:, None, :] @ residual
     residual = residual.sub_(moved)
-    common = torch.addcmul(common, log_ratio.exp()[:, None], moved[:, 0])
+    added = log_ratio.exp()[:, None] * moved[:, 0]
+    common = common + added
+    largest = common.abs().amax(dim=-1)
+    # What is left of a sum that cancelled is rounding, and would outlive a residual that shrinks faster.
+    kept = largest > CANCELLED * added.abs().amax(dim=-1)
+    common, largest = common.mul_(kept[:, None]), largest.mul_(kept)
     top = residual.abs().amax(dim=(-2, -1))
     log_ratio = log_ratio + top.log()
-    size = torch.maximum(common.abs().amax(dim=-1), log_ratio.exp()).clamp_min_(LEAST)
-    log_growth = size.log()
+    log_growth = torch.maximum(largest.log(), log_ratio)
+    log_growth = log_growth.where(log_growth > -torch.inf, 0.0)
+    size = log_growth.exp().clamp_min_(LEAST)
     return Split(
         common / size[:, None],
         residual.div_(top.clamp_min_(LEAST)[:, None, None]),

@@ -171,15 +171,27 @@ def _about_the_first_row(
     query, key, value = prepared.parts(projected)
     small = _each(state.log_size + state.log_ratio)
     first = torch.addcmul(_common_query(state, prepared), small, query[..., :1, :])
-    log_weights = torch.log_softmax((small * first) @ key.mT, dim=-1)
+    scores = (small * first) @ key.mT
+    log_weights = torch.log_softmax(scores, dim=-1)
     top = log_weights.argmax(dim=-1)
     log_tails = log_weights.scatter(-1, top[..., None], -torch.inf)
     log_tail = _finite(log_tails.amax(dim=(-3, -2, -1)))
     tails = (log_tails - log_tail[:, None, None, None]).exp()
-    own = _rows_at(value, top)
+    own, flat_mean = _rows_at(value, top), _mean_under_flat_scores(scores, value, state.reference)
     value = value - own
     offset = log_tail.exp()[:, None, None, None] * (tails @ value)
-    return query - query[..., :1, :], tails, log_tail, own + offset, key - _rows_at(key, top), value - offset
+    mean = flat_mean.where(scores.abs().amax(dim=-1, keepdim=True) < 1.0, own + offset)
+    return query - query[..., :1, :], tails, log_tail, mean, key - _rows_at(key, top), value - offset
+
+
+def _mean_under_flat_scores(scores: Tensor, value: Tensor, reference: Tensor) -> Tensor:
+    """Mean of the values under the softmax of small scores, exact also where it is far smaller than they are.
+
+    v' + sum_j expm1(s_j) (v_j - v') / sum_j e^s_j, v' their plain mean, which is exactly zero where the mean token is
+    the reference: tokens balanced about zero stay so.
+    """
+    plain = (1 / reference.shape[-1] - reference)[:, None, None, :] @ value
+    return plain + (scores.expm1() @ (value - plain)) / scores.exp().sum(dim=-1, keepdim=True)
 
 
 def _require_digits(found: Tensor, terms: Tensor) -> None:

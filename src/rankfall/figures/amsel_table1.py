@@ -85,10 +85,11 @@ def run(scale: Scale, progress: Progress = silent) -> FigureOutcome:
 def _claims(every: Survey) -> tuple[Claim, ...]:
     counts = every.summary()
     total, equal = counts["with_heads"], counts["equal_to_one"]
-    evidence = f"{equal} of {total}"
+    shapes = f"{counts['distinct_equal_to_one']} of {counts['distinct_shapes']} different shapes"
+    evidence = f"{equal} of {total}; {shapes}"
     return (
         Claim(
-            "H = d/r is the rule: it holds in more than 80 percent of all architectures",
+            "H = d/r is the rule: it holds in more than 80 percent of all configuration classes",
             equal > 0.8 * total,
             evidence,
         ),
@@ -121,7 +122,9 @@ def _departures(every: Survey) -> tuple[str, ...]:
 def _draw(every: Survey) -> Figure:
     from rankfall.drawing.survey import draw_survey
 
-    return draw_survey(every.models, f"{len(every.models)} architectures of {every.library} by their defaults")
+    return draw_survey(
+        every.models, f"{len(every.models)} configuration classes of {every.library} by their defaults"
+    )
 
 
 REPRODUCTION = Reproduction(

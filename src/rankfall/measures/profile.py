@@ -14,6 +14,8 @@ from rankfall.linalg.spectra import gram_eigenvalues, singular_values, smaller_g
 # An eigenvalue of a float64 Gram matrix is off by a few 1e-16 of the largest: above this share of the largest, its
 # square root is right to 1e-6 or better; below it, the SVD decides.
 TRUSTED_SHARE = 1e-9
+# Squares of lengths below this come near the least float64 numbers; such tokens are scaled by the power of two first.
+SHORT, LENGTHENED = 1e-100, 2.0**700
 # The pairwise cosines of this many tokens are held at once.
 COSINE_ROWS = 256
 
@@ -66,7 +68,11 @@ class Profile:
     @cached_property
     def lengths(self) -> Float[Tensor, "... n"]:
         """Length of each token."""
-        return torch.linalg.vector_norm(self.tokens, dim=-1)
+        found = torch.linalg.vector_norm(self.tokens, dim=-1)
+        short = found < SHORT
+        if bool(short.any()):
+            found[short] = torch.linalg.vector_norm(self.tokens[short] * LENGTHENED, dim=-1) / LENGTHENED
+        return found
 
     @cached_property
     def token_energies(self) -> Float[Tensor, "... n"]:
@@ -79,14 +85,16 @@ class Profile:
         return self.token_energies.sum(dim=-1)
 
     @cached_property
-    def inverse_lengths(self) -> Float[Tensor, "... n"]:
-        """1 / |x_i|, and zero for a zero token."""
-        return self.lengths.where(self.lengths > 0, torch.inf).reciprocal()
+    def directions(self) -> Float[Tensor, "... n d"]:
+        """Each token divided by its length; a zero token stays zero."""
+        return self.tokens / self.lengths.where(self.lengths > 0, torch.inf)[..., None]
 
     @cached_property
     def centred(self) -> Float[Tensor, "... n d"]:
-        """The tokens without their mean, taken off in float64 so that nothing cancels."""
-        return self.tokens - self.tokens.mean(dim=-2, keepdim=True)
+        """The tokens without their mean, taken off in float64; tokens that are equal leave exactly nothing."""
+        low, high = self.tokens.amin(dim=-2, keepdim=True), self.tokens.amax(dim=-2, keepdim=True)
+        # Rounding can push a mean out of the numbers that it is of.
+        return self.tokens - self.tokens.mean(dim=-2, keepdim=True).clamp(low, high)
 
     @cached_property
     def spread(self) -> Float[Tensor, ...]:
@@ -130,15 +138,14 @@ class Profile:
     @cached_property
     def absolute_cosine_sum(self) -> Float[Tensor, ...]:
         """Sum of |cosine| over ordered pairs of distinct tokens; a zero token has cosine zero with all others."""
-        inverse = self.inverse_lengths
-        if self.count <= self.width:
-            # The Gram matrix of the tokens is there already.
+        if self.count <= self.width and bool((self.lengths > SHORT).all()):
+            # The Gram matrix of the tokens is there already, and none of its products underflows.
+            inverse = self.lengths.reciprocal()
             total = (inverse[..., None, :] @ self.gram.abs() @ inverse[..., None])[..., 0, 0]
         else:
-            directions = self.tokens * inverse[..., None]
-            blocks = directions.split(COSINE_ROWS, dim=-2)
-            total = torch.stack([(some @ directions.mT).abs().sum(dim=(-2, -1)) for some in blocks]).sum(dim=0)
-        return (total - (inverse > 0).sum(dim=-1)).clamp_min(0)
+            blocks = self.directions.split(COSINE_ROWS, dim=-2)
+            total = torch.stack([(some @ self.directions.mT).abs().sum(dim=(-2, -1)) for some in blocks]).sum(dim=0)
+        return (total - (self.lengths > 0).sum(dim=-1)).clamp_min(0)
 
 
 def views(tokens: Float[Tensor, "... n d"]) -> dict[str, Profile]:
@@ -150,19 +157,18 @@ def views(tokens: Float[Tensor, "... n d"]) -> dict[str, Profile]:
     centred_unit  each divided by its length, then without the mean of these
     """
     raw = Profile(tokens)
-    unit = Profile(raw.tokens * raw.inverse_lengths[..., None], size=torch.ones_like(raw.size), epsilon=raw.epsilon)
-    # Centred tokens that are no more than their coordinates have one direction less than tokens.
-    few = raw.count <= raw.width
-    centred = Profile(raw.centred, size=raw.size, epsilon=raw.epsilon, structural_zeros=int(few))
-    # What the views have in common is computed once.
-    if few:
-        unit.gram = raw.gram * raw.inverse_lengths[..., None] * raw.inverse_lengths[..., None, :]
-    unit.absolute_cosine_sum = raw.absolute_cosine_sum
-    centred.spread = raw.spread
+    unit = Profile(raw.directions, size=torch.ones_like(raw.size), epsilon=raw.epsilon)
     # Tokens of one direction have lengths of one but for rounding, and that distinguishes nothing.
     rounding = 4 * torch.finfo(torch.float64).eps * raw.count**0.5
-    apart = unit.centred.where((unit.spread > rounding)[..., None, None], 0.0)
-    centred_unit = Profile(apart, size=unit.size, epsilon=raw.epsilon, structural_zeros=int(few))
+    unit.centred.mul_((unit.spread > rounding)[..., None, None])
+    unit.spread.mul_(unit.spread > rounding)
+    # Centred tokens that are no more than their coordinates have one direction less than tokens.
+    few = raw.count <= raw.width
+    raw.absolute_cosine_sum = unit.absolute_cosine_sum
+    centred, centred_unit = (
+        Profile(one.centred, size=one.size, epsilon=one.epsilon, structural_zeros=int(few)) for one in (raw, unit)
+    )
+    centred.spread, centred_unit.spread = raw.spread, unit.spread
     return {"raw": raw, "unit": unit, "centred": centred, "centred_unit": centred_unit}
 
 

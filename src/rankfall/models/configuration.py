@@ -20,9 +20,10 @@ WIDTH = (
     "model_dim",
     "emb_dim",
     "hidden_sizes",
-    "d_latents",
     "embedding_dim",
 )
+# The width that attention is given, where that is not the model's own: a bottleneck, two streams at once, latents.
+ATTENTION_WIDTH = ("true_hidden_size", "attention_hidden_size", "d_latents")
 ALSO_WIDTHS = (
     "embedding_size",
     "encoder_hidden_size",
@@ -35,6 +36,7 @@ ALSO_WIDTHS = (
     "encoder_dim",
     "decoder_dim",
     "lru_width",
+    "d_latents",
 )
 
 HEADS = (
@@ -63,6 +65,9 @@ KEY_VALUE_HEADS = (
 )
 ALSO_KEY_VALUE_HEADS = ("encoder_num_key_value_heads", "decoder_num_key_value_heads")
 
+# Attention shares the width with a convolution: heads are divided by this, and each takes half of what it could.
+HEADS_DIVIDED_BY = ("head_ratio",)
+
 # A true value says: one key/value head for all.
 MULTI_QUERY_SWITCHES = ("multi_query",)
 
@@ -76,8 +81,8 @@ HEAD_SIZE = (
     "d_head",
     "d_kv",
     "key_dim",
-    "kv_channels",
     "attention_head_dim",
+    "kv_channels",
     "attention_head_size",
     "dim_head",
     "resampler_head_dim",
@@ -133,8 +138,22 @@ POSITIONS = ("max_position_embeddings",)
 
 IMAGE_SIZE = ("image_size",)
 CHANNELS = ("num_channels", "in_channels", "in_chans")
+PATCH_SIZE = ("patch_size",)
 MEL_BINS = ("num_mel_bins", "input_feat_per_channel", "feature_size", "num_mels")
 AUDIO_POSITIONS = ("max_source_positions",)
+
+# How many keys a query sees at most: windows, chunks, the best by an index.
+KEYS_AT_MOST = (
+    "sliding_window",
+    "local_attention",
+    "attention_chunk_size",
+    "attention_window",
+    "index_topk",
+    "sliding_window_size",
+    "attention_window_size",
+)
+# Lists of the layers that hold attention, or something else that only some layers have.
+LAYER_INDICES = ("attn_layer_indices", "hybrid_layer_ids", "full_attn_idxs", "attention_layer_ids")
 
 # Where one of these is set, `num_heads` counts channels of a recurrence and not attention heads.
 RECURRENCE = ("state_size", "qk_dim_factor")

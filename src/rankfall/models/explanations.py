@@ -49,6 +49,12 @@ def depth_reason(rows: Sequence[DepthRow]) -> Reason:
     return Reason("token rank", text, numbers)
 
 
+def stack_reason(name: str, rows: Sequence[DepthRow]) -> Reason:
+    """The same of another stack of blocks that ran."""
+    found = depth_reason(rows)
+    return Reason(f"token rank in {name}", found.text, found.numbers)
+
+
 def _median(row: DepthRow, measure: str) -> float:
     return middle([one.values["unit"][measure] for one in row.per_text]).median
 

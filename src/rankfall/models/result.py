@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, final
 from rankfall.measures.profile import VIEWS
 from rankfall.models.ablation import AblationRow, ReplayCheck
 from rankfall.models.controls import Control
+from rankfall.models.depth.pooled import Pooled
 from rankfall.models.depth.rows import DepthRow
 from rankfall.models.heads.random import by_layer
 from rankfall.models.heads.ranks import HeadRecord
@@ -46,9 +47,28 @@ class TextFacts:
     loss_reason: str | None = None
 
 
+@final
+@dataclass(frozen=True)
+class StackDepth:
+    """Token rank by depth of another stack of blocks that ran: a decoder beside its encoder, a tower of images."""
+
+    name: str
+    rows: tuple[DepthRow, ...]
+
+    @property
+    def boundaries(self) -> list[DepthRow]:
+        """The rows at the ends of blocks."""
+        return [row for row in self.rows if row.part == "boundary"]
+
+    def record(self) -> dict[str, Any]:
+        """The stack as `--json` prints it."""
+        return {"name": self.name, "depth": [row.record() for row in self.boundaries]}
+
+
 @dataclass(frozen=True)
 class AuditFindings:
-    """`depth` holds one row per place; `missing` says, by part of the audit, why it is not there."""
+    """`depth` holds one row per place of the blocks named `stack`; `other_stacks` those of other blocks that ran;
+    `missing` says, by part of the audit, why it is not there."""
 
     model: ModelFacts
     text: TextFacts
@@ -63,11 +83,14 @@ class AuditFindings:
     provenance: Mapping[str, Any] = field(default_factory=dict)
     measured_rate: float | None = None
     random_heads: tuple[HeadRecord, ...] = ()
+    pooled: tuple[Pooled, ...] = ()
     ablation_check: ReplayCheck | None = None
+    stack: str = ""
+    other_stacks: tuple[StackDepth, ...] = ()
 
     @property
     def boundaries(self) -> list[DepthRow]:
-        """The rows that `hidden_states` has too."""
+        """The rows at the ends of blocks, the embeddings first."""
         return [row for row in self.depth if row.part == "boundary"]
 
     def control_boundaries(self) -> dict[str, list[DepthRow]]:
@@ -83,8 +106,11 @@ class AuditFindings:
         return {
             "model": asdict(self.model),
             "text": asdict(self.text),
+            "stack": self.stack,
             "depth": [row.record() for row in self.boundaries],
+            "other_stacks": [one.record() for one in self.other_stacks],
             "inside": [row.record() for row in self.depth if row.part != "boundary"],
+            "pooled": [one.record() for one in self.pooled],
             "heads": [head.record() for head in self.heads],
             "random_heads": by_layer(self.random_heads),
             "mask": [mask.record() for mask in self.masks],
@@ -104,12 +130,14 @@ class AuditFindings:
 
         made = {
             "depth": [line for row in self.depth for line in _lines(row, "model")],
+            "other_stacks": [line for one in self.other_stacks for row in one.rows for line in _lines(row, one.name)],
             "per_text": [
                 {"layer": row.layer, "part": row.part, "text": one.text, "view": view, **one.values[view]}
                 for row in self.depth
                 for one in row.per_text
                 for view in VIEWS
             ],
+            "pooled": [one.record() for one in self.pooled],
             "sinks": [
                 {"layer": row.layer, "part": row.part, **asdict(sink)} for row in self.depth for sink in row.sinks
             ],
@@ -145,7 +173,7 @@ class AuditFindings:
 def _lines(row: DepthRow, run: str) -> list[dict[str, Any]]:
     lines = []
     for sinks, values in (("with", row.values), ("without", row.without_sinks)):
-        for view in VIEWS if values is not None else ():
+        for view in values or ():
             assert values is not None
             line: dict[str, Any] = {"run": run, "layer": row.layer, "part": row.part, "view": view, "sinks": sinks}
             line |= values[view]

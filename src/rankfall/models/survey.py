@@ -37,6 +37,11 @@ class HeadShape:
     part: str = ""
 
     @property
+    def numbers(self) -> tuple[int, int, int, int]:
+        """Width, heads, key/value heads and head size: many configuration classes share them."""
+        return self.width, self.heads, self.kv_heads, self.head_dim
+
+    @property
     def heads_times_rank_over_width(self) -> float:
         """H r / d: 1 in every model of the paper's table."""
         return self.heads * self.head_dim / self.width
@@ -92,7 +97,8 @@ def read_shape(model_type: str, configuration: object) -> HeadShape | str:
 
 
 def _own_shape(model_type: str, configuration: object) -> HeadShape | str:
-    width, heads = number(configuration, aliases.WIDTH), number(configuration, aliases.HEADS)
+    width = number(configuration, (*aliases.ATTENTION_WIDTH, *aliases.WIDTH))
+    heads = number(configuration, aliases.HEADS)
     if heads is None:
         return "names no attention heads"
     if width is None:
@@ -101,6 +107,9 @@ def _own_shape(model_type: str, configuration: object) -> HeadShape | str:
     if recurrent and number(configuration, aliases.ATTENTION_ONLY_HEADS) is None:
         return "its heads belong to a recurrence, not to attention"
     head_dim = head_size(configuration)
+    if (divided := number(configuration, aliases.HEADS_DIVIDED_BY)) is not None:
+        heads = max(heads // divided, 1)
+        head_dim = width // heads // 2
     if head_dim is None and heads > width:
         return f"names no head size, and {heads} heads share a width of {width}"
     one_for_all = any(value(configuration, name) is True for name in aliases.MULTI_QUERY_SWITCHES)
@@ -172,6 +181,8 @@ class Survey:
         return {
             "configurations": len(self.models) + len(self.skipped),
             "with_heads": len(self.models),
+            "distinct_shapes": len({shape.numbers for shape in self.models}),
+            "distinct_equal_to_one": len({shape.numbers for shape in self.models if not shape.departs}),
             "skipped": len(self.skipped),
             "equal_to_one": sum(not shape.departs for shape in self.models),
             "above_one": sum(ratio > 1 for ratio in ratios),

@@ -24,6 +24,7 @@ BESIDE = {
 TITLES = {
     "depth": "All measures at every layer",
     "per_text": "Every text on its own",
+    "pooled": "All texts together",
     "sinks": "Sinks",
     "controls": "Controls",
     "masks": "Masks that the model used",
@@ -91,8 +92,9 @@ def _tokens(result: AuditFindings, tables: dict[str, Grid]) -> Section:
             draw_views(rows, f"Effective and energy rank in four views, {name}"),
         ),
     ]
-    grids = [tables[key] for key in ("questions", "depth", "sinks", "controls", "per_text") if key in tables]
-    return Section("Token rank by depth", (), [*pictures, *grids])
+    shown = ("questions", "depth", "pooled", "sinks", "controls", "per_text")
+    grids = [tables[key] for key in shown if key in tables]
+    return Section("Token rank by depth", [one.told() for one in result.pooled], [*pictures, *grids])
 
 
 def _parts(result: AuditFindings, tables: dict[str, Grid]) -> Section:

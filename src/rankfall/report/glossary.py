@@ -48,7 +48,8 @@ GLOSSARY: dict[str, str] = {
     "query/key form": "the bilinear form K Q^T with which a head scores pairs of tokens",
     "radius": "the number of steps in which the best placed root reaches every token",
     "relative mu": "mu over the size of all tokens together: the share that distinguishes them, between 0 and 1",
-    "RankMe": "the effective rank of all vectors of a dataset together (Garrido et al. 2023)",
+    "RankMe": "the effective rank of all vectors of a dataset together, as they are (Garrido et al. 2023); an audit "
+    "takes it of all tokens of all its texts, at the end of the model",
     "replay": "running one recorded attention module again in float64, verified against the recorded pass first",
     "root": "a token from which every token is reached along the mask's graph; with a root pure attention collapses",
     "sink": "a token far longer than the others, which dominates raw measures; here told by its length",

@@ -21,6 +21,7 @@ WORDS: dict[str, dict[str, str]] = {
         "source": "how the head was read: probed in the running model, or from weights by name",
         "self_check": "largest relative error among the checks of the probed form against the running model",
         "notes": "what these numbers leave out",
+        "vectors": "every token of every text, or the mean token of each text",
         "variant": "parts of the block that were left in",
         "scaling": "tokens as they came, or scaled to the size that the layer really got",
         "mask": "the mask under which attention was replayed",

@@ -6,7 +6,7 @@ with depth; matrices of one shape are measured in one call.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, final
@@ -17,8 +17,11 @@ from torch import Tensor, nn
 
 from rankfall.catalogue import MEASURES
 from rankfall.measures.measures import EFFECTIVE_RANK, NUMBERS_AT_ONCE, as_tokens
-from rankfall.measures.profile import Profile, views
+from rankfall.measures.profile import VIEWS, views
+from rankfall.models.blocks import BlockStack
+from rankfall.models.calling import Inputs, as_calls
 from rankfall.models.depth.capture import Place, capture
+from rankfall.models.depth.pooled import Pool
 from rankfall.models.depth.rows import DepthRow, Measured, Values, gather
 from rankfall.models.depth.sinks import find_sinks
 
@@ -33,23 +36,36 @@ Real = Sequence[Tensor | None]
 
 def measure_depth(
     model: nn.Module,
-    inputs: Mapping[str, Any],
+    inputs: Inputs,
     *,
     real: Real,
     names: Sequence[list[str]],
     layers: Collection[int] | None = None,
     inside: bool = False,
-    stack: str | None = None,
+    stack: str | BlockStack | None = None,
+    chosen: Collection[str] = VIEWS,
     without_sinks: bool = True,
     seed: int = 0,
+    also: Pool | None = None,
 ) -> list[DepthRow]:
-    """Rows of all measures of all views at every boundary, padding left out.
+    """Rows of all measures of the chosen views at every boundary, padding left out.
 
-    `layers` limits what is measured (default: all) to these and the last; `without_sinks` repeats all measures
-    without the sinks, where there are some.
+    Several calls read one text after the other. `layers` limits what is measured (default: all) to these and the
+    last; `without_sinks` repeats all measures without the sinks, where there are some; `also` is handed the same
+    tokens.
     """
-    taken = DepthMeasurement(real, names, layers, without_sinks)
-    capture(model, inputs, taken.take, inside=inside, stack=stack)
+    taken = DepthMeasurement(real, names, layers, without_sinks, chosen)
+
+    def take(place: Place, tokens: Tensor) -> None:
+        taken.take(place, tokens)
+        if also is not None:
+            also.take(place, tokens)
+
+    for call in as_calls(inputs):
+        capture(model, call, take, inside=inside, stack=stack)
+        taken.next_texts()
+        if also is not None:
+            also.next_texts()
     return taken.rows(seed)
 
 
@@ -73,17 +89,21 @@ class DepthMeasurement:
         names: Sequence[list[str]],
         layers: Collection[int] | None = None,
         without_sinks: bool = True,
+        chosen: Collection[str] = VIEWS,
     ) -> None:
         self._real, self._names, self._layers, self._without_sinks = real, names, layers, without_sinks
+        self._chosen = chosen
         self._waiting: list[_Taken] = []
         self._newest: list[_Taken] = []
         self._found: list[Measured] = []
+        self._first, self._texts = 0, 0
 
     def take(self, place: Place, tokens: Tensor) -> None:
         """Copy the tokens (b, n, d) of the texts; measure what waits when there is enough."""
         taken = []
-        for text, given in enumerate(tokens.detach()):
-            real = self._real[text]
+        self._texts = self._first + len(tokens)
+        for text, given in enumerate(tokens.detach(), self._first):
+            real = self._real_of(text, given)
             taken.append(_Taken(place, text, given.clone() if real is None else given[real]))
         if self._newest and self._newest[0].place.layer != place.layer:
             self._newest = []
@@ -95,10 +115,20 @@ class DepthMeasurement:
         if sum(one.tokens.numel() for one in self._waiting) >= NUMBERS_AT_ONCE:
             self._measure()
 
-    def measured(self) -> list[Measured]:
-        """Every text at every place."""
+    def next_texts(self) -> None:
+        """What is taken from now on are the texts after those that were taken so far, whose run is over."""
+        self._first = self._texts
         self._waiting += self._newest
         self._newest = []
+
+    def _real_of(self, text: int, tokens: Tensor) -> Tensor | None:
+        """Which of a text's tokens are real; a stack of another part of the model has tokens of its own, all real."""
+        real = self._real[text] if text < len(self._real) else None
+        return real if real is not None and real.shape[0] == tokens.shape[0] else None
+
+    def measured(self) -> list[Measured]:
+        """Every text at every place."""
+        self.next_texts()
         self._measure()
         return list(self._found)
 
@@ -108,14 +138,16 @@ class DepthMeasurement:
 
     def _measure(self) -> None:
         waiting, self._waiting = self._waiting, []
-        self._found += _measured(waiting, self._names, self._without_sinks)
+        self._found += _measured(waiting, self._names, self._without_sinks, self._chosen)
 
 
-def _measured(taken: Sequence[_Taken], names: Sequence[list[str]], without_sinks: bool) -> list[Measured]:
-    sinks = [tuple(find_sinks(one.tokens, one.text, names[one.text])) for one in taken]
+def _measured(
+    taken: Sequence[_Taken], names: Sequence[list[str]], without_sinks: bool, chosen: Collection[str]
+) -> list[Measured]:
+    sinks = [tuple(find_sinks(one.tokens, one.text, _names(one, names))) for one in taken]
     repeated = [at for at, some in enumerate(sinks) if some and without_sinks]
     rest = [_without(taken[at].tokens, [sink.position for sink in sinks[at]]) for at in repeated]
-    values = _values([*(one.tokens for one in taken), *rest])
+    values = _values([*(one.tokens for one in taken), *rest], chosen)
     without = dict(zip(repeated, values[len(taken) :], strict=True))
     fewer = _rarefied(taken)
     return [
@@ -152,9 +184,7 @@ def _rarefied(taken: Sequence[_Taken]) -> dict[int, dict[int, float]]:
 def rarefied_rank(tokens: Float[Tensor, "k n d"], count: int) -> Float[Tensor, " k"]:
     """Centred effective rank of `count` of the tokens, each scaled to length one: geometric mean over draws."""
     drawn = _drawn(tokens.shape[1], count).to(tokens.device)
-    unit = views(tokens[:, drawn])["unit"]
-    few = unit.count <= unit.width
-    ranks = EFFECTIVE_RANK.of(Profile(unit.centred, size=unit.size, epsilon=unit.epsilon, structural_zeros=int(few)))
+    ranks = EFFECTIVE_RANK.of(views(tokens[:, drawn])["centred_unit"])
     return ranks.clamp_min(torch.finfo(ranks.dtype).tiny).log().mean(dim=-1).exp()
 
 
@@ -167,13 +197,19 @@ def _drawn(tokens: int, count: int) -> Tensor:
     return torch.stack([torch.randperm(tokens, generator=generator)[:count].sort().values for _ in range(DRAWS)])
 
 
+def _names(taken: _Taken, names: Sequence[list[str]]) -> list[str]:
+    """The names of the text's tokens, where there is one for each."""
+    found = names[taken.text] if taken.text < len(names) else []
+    return found if len(found) == len(taken.tokens) else []
+
+
 def _without(tokens: Tensor, positions: Sequence[int]) -> Tensor:
     kept = torch.ones(len(tokens), dtype=torch.bool)
     kept[list(positions)] = False
     return tokens[kept.to(tokens.device)]
 
 
-def _values(matrices: Sequence[Tensor]) -> list[Values]:
+def _values(matrices: Sequence[Tensor], chosen: Collection[str]) -> list[Values]:
     """Of each matrix (n, d); those of one kind are measured together."""
     alike: dict[Any, list[int]] = {}
     for at, one in enumerate(matrices):
@@ -184,6 +220,7 @@ def _values(matrices: Sequence[Tensor]) -> list[Values]:
             view: {one.name: one.of(profile).tolist() for one in MEASURES}
             | {"most": [float(profile.most)] * len(places)}
             for view, profile in views(as_tokens(torch.stack([matrices[at] for at in places]))).items()
+            if view in chosen
         }
         for row, at in enumerate(places):
             found[at] = {view: {name: some[row] for name, some in table.items()} for view, table in columns.items()}

@@ -11,7 +11,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from rankfall.measures.profile import VIEWS
 from rankfall.models.depth.capture import Part, Place
 from rankfall.models.depth.sinks import Sink
 
@@ -90,7 +89,7 @@ class DepthRow:
     def record(self) -> dict[str, Any]:
         """The row as `--json` prints it."""
         record: dict[str, Any] = {"layer": self.layer, "module": self.module, "part": self.part}
-        record |= {view: dict(self.values[view]) for view in VIEWS}
+        record |= {view: dict(values) for view, values in self.values.items()}
         record["interval"] = self.interval
         record["sinks"] = [asdict(sink) for sink in self.sinks]
         record["without_sinks"] = self.without_sinks
@@ -141,7 +140,9 @@ def _interval(tables: Sequence[Values], seed: int) -> Intervals | None:
     if len(tables) == 1:
         return None
     ends = bootstrap(torch.tensor([_flat(table) for table in tables], dtype=torch.float64), seed)
-    return _named([(low, high) for low, high in ends.T.tolist()], tables[0])
+    named = _named([(low, high) for low, high in ends.T.tolist()], tables[0])
+    # The most that a rank can be is a fact about sizes, not an estimate.
+    return {view: {name: both for name, both in some.items() if name != "most"} for view, some in named.items()}
 
 
 def bootstrap(values: Float[Tensor, "t k"], seed: int = 0) -> Float[Tensor, "2 k"]:

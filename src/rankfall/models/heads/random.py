@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from rankfall.models.heads.ranks import HeadRecord, head_ranks
+from rankfall.models.reset import fresh_copy
 from rankfall.models.twin import separate_twin
 
 
@@ -16,7 +17,8 @@ def random_head_ranks(
 ) -> tuple[HeadRecord, ...]:
     """One record per head of the random twin, as `head_ranks` gives them for the model."""
     # Weights that are random only while blocks run are not what a probe reads: it needs a second model.
-    return head_ranks(separate_twin(network, seed), offset=offset, inputs=inputs)
+    twin = separate_twin(network, seed) if hasattr(network, "_from_config") else fresh_copy(network, seed)[0]
+    return head_ranks(twin, offset=offset, inputs=inputs)
 
 
 def by_layer(heads: Sequence[HeadRecord]) -> list[dict[str, Any]]:
