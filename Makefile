@@ -8,10 +8,10 @@ HAVE_MODELS := $(MODELS)/.ready
 HAVE_ALL_MODELS := $(MODELS)/.ready-all
 HAVE_BROWSER := $(VENV)/.browser
 SITE   := site/index.html
-SITE_SOURCES := mkdocs.yml $(shell find docs scripts/site src results benchmarks/results -type f -not -name '*.pyc')
+SITE_SOURCES := mkdocs.yml $(shell find docs scripts/site src results benchmarks/results soak/results -type f -not -name '*.pyc')
 export RANKFALL_MODELS := $(abspath $(MODELS))
 
-.PHONY: demo test check docs format bench setup models models-all clean
+.PHONY: demo test check docs format bench soak setup models models-all clean
 
 setup: $(READY)
 models: $(HAVE_MODELS)
@@ -60,6 +60,11 @@ format: setup
 
 bench: setup
 	$(BIN)/python -m benchmarks
+
+# Sweeps killed, starved of room, moved and damaged, for as long as it takes; then the same on a local Ray.
+soak: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m soak --kills 1000 --out build/soak-local.json
+	OMP_NUM_THREADS=1 $(BIN)/python -m soak --engine ray --kills 200 --out build/soak-ray.json
 
 clean:
 	rm -rf $(VENV) $(MODELS) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis

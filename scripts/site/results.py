@@ -16,6 +16,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "benchmarks" / "results"
+SOAK = ROOT / "soak" / "results"
 ARCHITECTURES = ROOT / "src" / "rankfall" / "models" / "architectures.csv"
 MARKER = re.compile(r"^<!-- table: (.+?) -->$", re.MULTILINE)
 # Columns of a trained point that the table leaves to `rankfall reproduce`.
@@ -148,6 +149,25 @@ def _rows_of(path: Path, theme: str) -> str:
     return f"### {theme}\n\n{origin}\n\n{markdown_table(content['rows'])}"
 
 
+def soak() -> str:
+    """Every committed run of `make soak`: what was done, how often, with which seeds, and what failed."""
+    parts = []
+    for path in sorted(SOAK.glob("*.json")):
+        content = json.loads(path.read_text())
+        made, (first, last) = content["environment"], content["seeds"]
+        done = [{"trial": name, **counts} for name, counts in content["trials"].items() if counts]
+        columns = list(dict.fromkeys(name for row in done for name in row))
+        total = {name: sum(row.get(name, 0) for row in done) for name in columns if name != "trial"}
+        rows = [{name: row.get(name, "") for name in columns} for row in [*done, {"trial": "all", **total}]]
+        parts += [
+            f"Engine {content['engine']}, seeds {first} to {last}, {content['seconds'] / 60:.0f} minutes; "
+            f"{made['hardware']}; torch {made['packages']['torch']}; commit {made['commit']}; {made['date']}; "
+            f"failures: {'; '.join(content['failures']) or 'none'}.",
+            markdown_table(rows),
+        ]
+    return "\n\n".join(parts)
+
+
 def architectures() -> str:
     """Which architectures of the library are seen, as measured."""
     rows = list(csv.DictReader(ARCHITECTURES.open(newline="")))
@@ -167,6 +187,7 @@ def architectures() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "trained cells": provenance_of_results,
     "benchmarks": benchmarks,
+    "soak": soak,
     "architectures": architectures,
     **{identity: lambda identity=identity: trained_figure(identity) for identity in TRAINED},
     **{identity: lambda identity=identity: kept_figure(identity) for identity in KEPT},

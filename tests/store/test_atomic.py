@@ -13,7 +13,7 @@ import torch
 from tests.store.conftest import Setting, write
 
 from rankfall.store.checkpoints import Checkpoints
-from rankfall.store.files import StorageError, write_bytes
+from rankfall.store.files import StorageError, write_atomically, write_bytes
 from rankfall.store.store import Store
 
 # newer Pythons warn of forking with threads about; these children only write a file
@@ -97,5 +97,13 @@ def test_the_disk_s_refusals_are_one_line_each(
 
 
 def test_other_errors_pass_unchanged(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
+    def fill(beside: Path) -> None:
+        raise OSError(errno.ETXTBSY, "busy")
+
+    with pytest.raises(OSError, match="busy"):
+        write_atomically(tmp_path / "file", fill)
+
+
+def test_a_folder_that_is_gone_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match=r"a folder to write .*; got No such file or directory; make the folder"):
         write_bytes(tmp_path / "no" / "folder", b"x")

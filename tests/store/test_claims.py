@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rankfall.store.claims import Claims, process_start
+from rankfall.store.claims import Claims
+from rankfall.store.owners import process_start
 
 # newer Pythons warn of forking with threads about; these children only touch a file
 pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
@@ -107,3 +108,37 @@ def test_a_process_number_used_again_is_another_process() -> None:
     assert process_start(child) is None, "a zombie does not work any more"
     os.waitpid(child, 0)
     assert process_start(child) is None
+
+
+def test_stamps_of_the_future_do_not_keep_a_dead_process_alive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a clock was set back: what counts is for how long the stamp did not move while we looked."""
+    elsewhere(tmp_path, silent_for=-1e6)
+    seconds = [0.0]
+    monkeypatch.setattr("rankfall.store.owners.time.monotonic", lambda: seconds[0])
+    with Claims(tmp_path, patience=60) as ours:
+        assert not ours.take("a")
+        seconds[0] = 59.0
+        assert not ours.take("a")
+        (tmp_path / "owners" / "far-1").touch()
+        seconds[0] = 118.0
+        assert not ours.take("a"), "it gave a sign meanwhile"
+        seconds[0] = 179.0
+        assert ours.take("a")
+
+
+def test_an_owner_whose_file_was_set_aside_signs_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rankfall.store.owners.PULSE", 0.001)
+    claims = tmp_path / ".claims"
+    with Claims(claims) as ours, Claims(claims) as theirs:
+        assert ours.take("a")
+        path = claims / "owners" / ours.owner.token
+        beats = ours.owner._pulse
+        assert beats is not None
+        path.write_text("[]")
+        assert theirs.holder("a") is None
+        while not path.exists() and beats.is_alive():
+            pass
+        assert theirs.holder("a") == ours.owner.token
+    assert list((claims / "owners").iterdir()) == []

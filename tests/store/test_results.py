@@ -117,3 +117,35 @@ def test_what_is_no_result_is_refused(exported: Path, tmp_path: Path) -> None:
     (exported / "h200-2026-01-03.json").write_text("{}")
     with pytest.raises(RequestError, match="got KeyError: 'config'; restore both"):
         import_results(other, exported / "h200-2026-01-03.csv")
+
+
+WAYS = {
+    "truncated": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
+    "empty": lambda path: path.write_bytes(b""),
+    "random bytes": lambda path: path.write_bytes(bytes(range(255, 0, -1))),
+    "a list": lambda path: path.write_text("[1, 2]"),
+    "an object": lambda path: path.write_text('{"config": 1, "environments": 2}'),
+    "other types": lambda path: path.write_text('{"config": [1], "environments": [1], "optional": 3}'),
+    "encoding": lambda path: path.write_bytes("id,ü\n1,2".encode("utf-16")),
+    "not a number": lambda path: path.write_text("id,environment,rate\nx,0,NaN\n"),
+    "too many columns": lambda path: path.write_text("id,environment\nx,0,1,2\n"),
+    "folder": lambda path: (path.unlink(), path.mkdir()),
+    "unreadable": lambda path: (path.unlink(), path.symlink_to(path.name)),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("ending", [".csv", ".json"])
+def test_damaged_results_are_refused_by_name_and_left_alone(
+    store: Store, exported: Path, tmp_path: Path, ending: str, way: str
+) -> None:
+    page = exported / "h200-2026-01-03.csv"
+    damaged = page.with_suffix(ending)
+    WAYS[way](damaged)
+    before = damaged.read_bytes() if damaged.is_file() else None
+    with pytest.raises(RequestError, match=r"h200-2026-01-03.csv|CSV file and a JSON file|no such file"):
+        import_results(Store(tmp_path / "other"), page)
+    if not damaged.is_symlink():
+        with pytest.raises(RequestError, match=r"h200-2026-01-03.csv"):
+            export_results(store.runs(), exported)
+    assert (damaged.read_bytes() if damaged.is_file() else None) == before

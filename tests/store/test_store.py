@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,9 @@ import torch
 from tests.store.conftest import Setting, write
 
 from rankfall.errors import RequestError
+from rankfall.store.checkpoints import Checkpoints
+from rankfall.store.claims import Claims
+from rankfall.store.files import StorageError
 from rankfall.store.identity import identity
 from rankfall.store.run import DamagedRunError
 from rankfall.store.store import Store
@@ -44,21 +48,62 @@ def test_missing_keeps_the_order_and_knows_parts(store: Store) -> None:
     assert store.ids() == [identity(Setting(size=2))]
 
 
-def test_without_its_manifest_a_run_does_not_count_and_is_replaced(store: Store) -> None:
+def test_without_its_manifest_a_run_does_not_count_and_is_kept_beside_its_successor(store: Store) -> None:
     id = write(store, Setting())
     (store.path / id / "manifest.json").unlink()
     assert not store.has(id)
     assert store.ids() == []
     write(store, Setting(), summary={"status": "done", "error": 5.0})
     assert store.run(Setting()).summary()["error"] == 5.0
+    (kept,) = (store.path / ".damaged").iterdir()
+    assert kept.name.startswith(id)
+    assert {path.name for path in kept.iterdir()} == FILES - {"manifest.json"}
 
 
-@pytest.mark.parametrize("text", ["", '{"id": "x", "fi', "[]", '{"id": "x", "source": "trained"}'])
-def test_half_a_manifest_is_none(store: Store, text: str) -> None:
+STRANGER = {
+    name: {"bytes": 1, "sha256": "0"} for name in ("config.json", "environment.json", "summary.parquet", "../x")
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("", "no readable JSON"),
+        ('{"id": "x", "fi', "no readable JSON"),
+        ("[" * 100_000, "no readable JSON"),
+        ("[]", "JSON of a list"),
+        ('{"id": "x", "source": "trained"}', "JSON that is no manifest"),
+        ('{"id": "x", "source": "trained", "files": {}}', "too few"),
+        (json.dumps({"id": "x", "source": "trained", "files": STRANGER}), r"'\.\./x'"),
+    ],
+)
+def test_half_a_manifest_is_damage_and_no_absence(store: Store, text: str, found: str) -> None:
     id = write(store, Setting())
     (store.path / id / "manifest.json").write_text(text)
-    assert store.find(id) is None
+    with pytest.raises(DamagedRunError, match=rf"{id}/manifest.json to list a run's files; got .*{found}"):
+        store.find(id)
     assert store.missing([Setting()]) == [Setting()]
+    assert list(store.damaged()) == [id]
+    assert (list(store.runs()), store.names()) == ([], [id])
+
+
+def test_a_copy_under_another_name_is_no_run(store: Store) -> None:
+    id = write(store, Setting())
+    shutil.copytree(store.path / id, store.path / "notes")
+    shutil.copytree(store.path / id, store.path / ("0" * 16))
+    assert store.ids() == [id]
+    assert list(store.damaged()) == ["0" * 16], "what is not named like a run is somebody's own"
+
+
+def test_nothing_appears_where_a_store_was_moved_away(store: Store, tmp_path: Path) -> None:
+    store.path.rename(tmp_path / "elsewhere")
+    with pytest.raises(StorageError, match="a folder to write"):
+        write(store, Setting())
+    with pytest.raises(StorageError, match="a folder to write"):
+        Claims(store.claims_folder).take("a")
+    with pytest.raises(StorageError, match="a folder to write"):
+        Checkpoints(store.checkpoints_folder).begin("s", [{"size": 1}])
+    assert not store.path.exists()
 
 
 def test_a_complete_run_is_not_overwritten_unless_by_a_fuller_one(store: Store) -> None:
@@ -79,8 +124,9 @@ def flip_a_byte(path: Path) -> None:
 def test_a_changed_file_is_refused_with_the_way_out(store: Store, name: str) -> None:
     id = write(store, Setting())
     flip_a_byte(store.path / id / name)
+    assert store.missing([Setting()]) == [Setting()]
     with pytest.raises(DamagedRunError, match=rf"{name} as its manifest .* another checksum; .*--set-aside"):
-        store.missing([Setting()])
+        raise store.damaged()[id]
 
 
 def test_changed_weights_are_found_when_they_are_read(store: Store) -> None:
@@ -96,17 +142,21 @@ def test_a_cut_or_vanished_file_is_refused(store: Store) -> None:
     id = write(store, Setting())
     summary = store.path / id / "summary.parquet"
     summary.write_bytes(summary.read_bytes()[:-7])
+    assert not store.has(id)
     with pytest.raises(DamagedRunError, match=r"bytes instead of"):
-        store.has(id)
+        store.run(Setting()).summary()
     summary.unlink()
+    assert not store.has(id)
     with pytest.raises(DamagedRunError, match="no such file"):
-        store.has(id)
+        store.run(Setting()).summary()
 
 
 def test_a_run_set_aside_counts_as_missing_and_is_kept(store: Store) -> None:
     id = write(store, Setting())
     flip_a_byte(store.path / id / "summary.parquet")
     kept = store.set_aside(id)
+    assert kept is not None
+    assert store.set_aside(id) is None, "somebody was quicker"
     assert store.missing([Setting()]) == [Setting()]
     assert {path.name for path in kept.iterdir()} == FILES
     assert store.damaged() == {}

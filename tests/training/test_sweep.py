@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import resource
 import signal
@@ -12,7 +13,6 @@ from typing import Any
 import pytest
 from tests.training.conftest import QUICK, contents, tiny
 
-from rankfall.errors import RequestError
 from rankfall.store.checkpoints import Checkpoints
 from rankfall.store.files import StorageError
 from rankfall.store.identity import identity
@@ -138,7 +138,9 @@ def test_a_damaged_checkpoint_starts_anew_and_says_so(store: Store, unbroken: St
     notes: list[str] = []
     assert sweep(CELLS, store, options=QUICK, note=notes.append).complete
     assert len(notes) == 1
-    assert "is damaged; its 4 cells start anew" in notes[0]
+    assert f"{state} is damaged (another checksum); its 4 cells start anew, what was there is kept in " in notes[0]
+    (kept,) = (store.path / ".damaged").iterdir()
+    assert (kept / state.name).read_bytes().endswith(b"abc")
     assert contents(store) == contents(unbroken)
 
 
@@ -210,11 +212,22 @@ def test_progress_rises_to_one(store: Store) -> None:
     assert seen[-1][0].startswith("2 of 2 cells; a stack of 1 at step 100 of 100, loss ")
 
 
-def test_a_damaged_run_stops_the_sweep_before_it_trains(store: Store) -> None:
-    sweep([tiny()], store, options=QUICK)
-    path = store.path / identity(tiny()) / "summary.parquet"
-    path.write_bytes(path.read_bytes()[:-10])
-    with pytest.raises(RequestError, match=r"bytes instead of .*--set-aside"):
-        sweep([tiny(), tiny(seed=1)], store, engine=LocalEngine(QUICK, forbidden()))
-    store.set_aside(identity(tiny()))
-    assert sweep([tiny()], store, options=QUICK).trained == 1
+@pytest.mark.parametrize("name", ["summary.parquet", "manifest.json"])
+def test_a_damaged_run_is_set_aside_and_its_cell_alone_trained_anew(store: Store, name: str) -> None:
+    single = dataclasses.replace(QUICK, max_stack=1)
+    cells = [tiny(), tiny(seed=1)]
+    sweep(cells, store, options=single)
+    before = contents(store)
+    path = store.path / identity(cells[0]) / name
+    cut = path.read_bytes()[:-10]
+    path.write_bytes(cut)
+    notes: list[str] = []
+    builds = Power(99, crash)
+    outcome = sweep(cells, store, engine=LocalEngine(single, builds), note=notes.append)
+    assert (builds.built, outcome.trained) == ([1], 1)
+    (kept,) = (store.path / ".damaged").iterdir()
+    assert (kept / name).read_bytes() == cut
+    (note,) = notes
+    assert note.startswith(f"required {path} ")
+    assert note.endswith(f"run moved to {kept}, its cell is trained anew")
+    assert contents(store) == before

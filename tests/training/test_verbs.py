@@ -132,11 +132,29 @@ def test_damage_is_reported_checked_and_set_aside(
     status, _, err = call(capfd, "runs", "--store", store.path, "--verify", "--json")
     assert status == 1
     assert "damaged: required" in err
-    status, _, err = call(capfd, "sweep", home / "grid.toml", "--store", store.path, "--json")
-    assert status == 2
-    assert err.count("\n") == 1
-    assert "another checksum" in err
-    status, out, _ = call(capfd, "runs", "--store", store.path, "--set-aside", "--verify", "--json")
+    status, _, err = call(capfd, "sweep", home / "grid.toml", "--store", store.path, "--dry-run", "--json")
+    assert (status, "another checksum" in err, path.exists()) == (0, True, True)
+    status, out, err = call(capfd, "sweep", home / "grid.toml", "--store", store.path, "--threads", 1, "--json")
+    assert (status, json.loads(out)["trained"]) == (0, 1)
+    (line,) = [line for line in err.splitlines() if "another checksum" in line]
+    assert f"required {path} " in line
+    status, out, _ = call(capfd, "runs", "--store", store.path, "--verify", "--json")
+    assert (status, len(json.loads(out)["rows"])) == (0, 3)
+
+
+def test_a_run_without_a_readable_manifest_does_not_vanish(
+    home: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    call(capfd, "sweep", home / "grid.toml", "--store", tmp_path / "runs", "--threads", 1, "--json")
+    store = Store(tmp_path / "runs")
+    path = store.path / store.ids()[0] / "manifest.json"
+    path.write_bytes(path.read_bytes()[:20])
+    for options in ((), ("--verify",)):
+        status, out, err = call(capfd, "runs", "--store", store.path, *options, "--json")
+        assert status == len(options)
+        assert str(path) in err
+        assert len(json.loads(out)["damaged"]) == 1
+    status, out, err = call(capfd, "runs", "--store", store.path, "--set-aside", "--verify", "--json")
     assert (status, len(json.loads(out)["rows"])) == (0, 2)
 
 

@@ -79,7 +79,8 @@ def runs(
         taken = results.import_results(kept, Path(import_results))
         notes.append(f"{len(taken)} runs taken in from {import_results}")
     if set_aside:
-        notes += [f"{id} moved to {kept.set_aside(id)}" for id in kept.damaged()]
+        moved = {id: kept.set_aside(id) for id in kept.damaged()}
+        notes += [f"{id} moved to {place}" for id, place in moved.items() if place is not None]
     found, damaged = rows_of(kept)
     rows = select(kept, sql) if sql is not None else kept_by(found, list(where))
     if verify:

@@ -90,6 +90,7 @@ def sweep(
     checkpoint_seconds: float = 60.0,
     results: str | Path | None = None,
     weights: bool = False,
+    take_over: bool = False,
     tensorboard: str | Path | None = None,
     progress: Progress = silent,
     note: Callable[[str], None] | None = None,
@@ -98,8 +99,10 @@ def sweep(
 
     `grid` is a TOML file, a shipped grid by name such as `smoke`, or cells. `engine`: local or ray (`address` of a
     running cluster). `dry_run` plans and estimates only. `memory` is in GiB. `results` are committed results to go
-    on from; `weights` trains also cells imported without weights. `note` is told what a person should know.
+    on from; `weights` trains also cells imported without weights; `take_over` takes cells that a process of another
+    machine has claimed without waiting for its silence. `note` is told what a person should know.
     """
+    from rankfall.store.identity import identity
     from rankfall.training.grid import read_grid
     from rankfall.training.options import Options
     from rankfall.training.sweep import row_of
@@ -114,6 +117,7 @@ def sweep(
         threads=threads,
         checkpoint_seconds=checkpoint_seconds,
         weights=weights,
+        take_over=take_over,
         tensorboard=None if tensorboard is None else str(Path(tensorboard).resolve()),
         address=address,
     )
@@ -123,6 +127,9 @@ def sweep(
     tell = note or (lambda text: None)
     with _store(Path(store), results, dry_run, tell) as kept:
         if dry_run:
+            for damage in (kept.damage_of(identity(cell)) for cell in cells):
+                if damage is not None:
+                    tell(f"damaged: {damage}")
             estimate = _estimate(cells, kept, chosen, progress)
             return SweepResult(name, str(store), [row_of(cell, kept) for cell in cells], estimate=estimate)
         start = time.perf_counter()

@@ -37,6 +37,9 @@ def sweep(
     checkpoint_seconds: Annotated[float, typer.Option(help="Seconds of training between two checkpoints.")] = 60.0,
     results: Annotated[Path | None, typer.Option(help="Committed results to go on from.")] = None,
     weights: Annotated[bool, typer.Option("--weights", help="Train also cells imported without weights.")] = False,
+    take_over: Annotated[
+        bool, typer.Option("--take-over", help="Take cells that a process of another machine claimed, if it is gone.")
+    ] = False,
     tensorboard: Annotated[Path | None, typer.Option(help="Folder for TensorBoard logs.")] = None,
     json: JsonFlag = False,
 ) -> None:
@@ -64,9 +67,10 @@ def sweep(
             checkpoint_seconds=checkpoint_seconds,
             results=results,
             weights=weights,
+            take_over=take_over,
             tensorboard=tensorboard,
             progress=progress,
-            note=lambda text: notes.print(text, markup=False),
+            note=lambda text: notes.print(text, markup=False, soft_wrap=True),
         )
     if not result.complete:
         done = sum(row["status"] != "missing" for row in result.runs)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import rankfall
+from rankfall.store.damage import is_plain_name, read_object, set_aside
 from rankfall.store.files import Record, read_records, storage_errors, write_bytes, write_records, write_tensors
 from rankfall.store.run import checksum
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 INDEX = "checkpoint.json"
+ENDINGS = [".parquet", ".safetensors"]
+PLAIN = str | int | float | bool | None
 
 
 @dataclass(frozen=True)
@@ -41,10 +44,17 @@ class Checkpoint:
 
     def intact(self) -> bool:
         """Whether there is a state, and it is what was written."""
-        return bool(self.files) and all(
-            (self.folder / name).exists() and checksum(self.folder / name) == digest
-            for name, digest in self.files.items()
-        )
+        return bool(self.files) and self.damage() is None
+
+    def damage(self) -> str | None:
+        """The file of the state that is not what was written, and what is wrong with it."""
+        for name, digest in self.files.items():
+            try:
+                if checksum(self.folder / name) != digest:
+                    return f"{self.folder / name} is damaged (another checksum)"
+            except OSError as error:
+                return f"{self.folder / name} is damaged ({os.strerror(error.errno or 0)})"
+        return None
 
     def tensors(self) -> dict[str, Tensor]:
         from safetensors.torch import load_file
@@ -68,18 +78,29 @@ class Checkpoints:
         """Every stack that was begun and is not finished."""
         return sorted(path.parent.name for path in self.folder.glob(f"[!.]*/{INDEX}"))
 
+    def damaged(self) -> dict[str, str]:
+        """What is wrong with indices that cannot be read, by stack. They are written in one step: nobody is at it."""
+        found = {path.name: self.damage(path.name, state=False) for path in sorted(self.folder.glob("[!.]*"))}
+        return {name: damage for name, damage in found.items() if damage is not None}
+
     def find(self, name: str) -> Checkpoint | None:
-        """The checkpoint of a stack. One of another version of the engine does not count."""
-        folder = self.folder / name
+        """The checkpoint of a stack. One of another version of the engine does not count, nor a damaged index."""
         try:
-            record = json.loads((folder / INDEX).read_bytes())
-            if record["rankfall"] != rankfall.__version__:
-                return None
-            return Checkpoint(
-                folder, tuple(record["members"]), int(record["chunk"]), float(record["seconds"]), record["files"]
-            )
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return _checkpoint(self.folder / name)
+        except ValueError:
             return None
+
+    def damage(self, name: str, *, state: bool = True) -> str | None:
+        """What is wrong with a checkpoint: which file, and why. Without `state`, of its index alone."""
+        try:
+            found = _checkpoint(self.folder / name)
+        except ValueError as error:
+            return f"{self.folder / name / INDEX} is damaged ({error})"
+        return found.damage() if found is not None and state else None
+
+    def set_aside(self, name: str) -> Path | None:
+        """Move a damaged checkpoint away, whole."""
+        return set_aside(self.folder / name, self.folder.parent, f"checkpoint-{name}")
 
     def begin(self, name: str, members: Sequence[Mapping[str, Any]]) -> None:
         """Note which configurations are trained together, so that whoever goes on trains exactly the same stack."""
@@ -100,12 +121,12 @@ class Checkpoints:
         folder = self.folder / name
         mark = f"{chunk:07d}-{secrets.token_hex(3)}"
         state, rows = f"state-{mark}.safetensors", f"history-{mark}.parquet"
-        with storage_errors(folder):
-            folder.mkdir(parents=True, exist_ok=True)
+        self._make(folder)
         try:
             write_tensors(folder / state, tensors)
             write_records(folder / rows, history)
-            files = {file: checksum(folder / file) for file in (state, rows)}
+            with storage_errors(folder):
+                files = {file: checksum(folder / file) for file in (state, rows)}
             self._index(name, members, chunk=chunk, seconds=seconds, files=files)
         finally:
             # after success the files of the checkpoint before, after a failure the new ones that no index names
@@ -131,8 +152,7 @@ class Checkpoints:
         self, name: str, members: Sequence[Mapping[str, Any]], *, chunk: int, seconds: float, files: Mapping[str, str]
     ) -> None:
         folder = self.folder / name
-        with storage_errors(folder):
-            folder.mkdir(parents=True, exist_ok=True)
+        self._make(folder)
         record = {
             "rankfall": rankfall.__version__,
             "members": [dict(member) for member in members],
@@ -144,6 +164,34 @@ class Checkpoints:
 
     def _tidy(self, name: str) -> None:
         now = self.find(name)
-        for path in (self.folder / name).iterdir():
-            if path.name != INDEX and (now is None or path.name not in now.files):
-                path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            for path in (self.folder / name).iterdir():
+                if path.name != INDEX and (now is None or path.name not in now.files):
+                    path.unlink(missing_ok=True)
+
+    def _make(self, folder: Path) -> None:
+        with storage_errors(folder):
+            # not the parents: where a store was moved away, none must appear in its old place
+            self.folder.mkdir(exist_ok=True)
+            folder.mkdir(exist_ok=True)
+
+
+def _checkpoint(folder: Path) -> Checkpoint | None:
+    """What an index says; None when there is none or it is of another version, ValueError when it is damaged."""
+    try:
+        record = read_object(folder / INDEX)
+    except FileNotFoundError:
+        return None
+    version, members, files = record.get("rankfall"), record.get("members"), record.get("files")
+    if isinstance(version, str) and version != rankfall.__version__:
+        return None
+    counted = all(isinstance(record.get(name), int | float) for name in ("chunk", "seconds"))
+    if not (counted and version and isinstance(members, list) and isinstance(files, dict)):
+        raise ValueError("JSON that is no checkpoint")
+    for member in members:
+        if not isinstance(member, dict) or not all(isinstance(value, PLAIN) for value in member.values()):
+            raise ValueError("members that are no configurations")
+    endings = sorted(Path(name).suffix for name in files if is_plain_name(name))
+    if not members or (files and (endings != ENDINGS or len(files) != len(ENDINGS))):
+        raise ValueError("no list of a stack's members and files")
+    return Checkpoint(folder, tuple(members), int(record["chunk"]), float(record["seconds"]), files)

@@ -1,129 +1,43 @@
-"""Who is at work on a store: one small file per process, touched as long as the process lives."""
+"""Claims on cells: one file per cell under work, which names the process at work on it."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import secrets
-import socket
-import threading
 import time
-from collections.abc import Iterable
-from functools import cache
+from collections.abc import Callable, Iterable
+from datetime import datetime
 from pathlib import Path
-from typing import Any
 
-from rankfall.store.files import storage_errors, write_bytes
-
-PULSE = 5.0
-"""Seconds between two signs of life."""
-
-PATIENCE = 60.0
-"""A process of another machine that gave no sign of life for so many seconds is taken for dead."""
-
-
-class Owner:
-    """This process at a store. A given `token` lets a retried task go on as the one that was killed."""
-
-    def __init__(self, folder: Path, token: str | None = None, patience: float = PATIENCE) -> None:
-        self.folder = folder
-        self.token = token or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
-        self.patience = patience
-        self._done = threading.Event()
-        self._pulse: threading.Thread | None = None
-
-    def enter(self) -> None:
-        """Say that this process is here, and go on saying so from a thread of its own."""
-        if self._pulse is not None:
-            return
-        self.folder.mkdir(parents=True, exist_ok=True)
-        record = {"host": host(), "pid": os.getpid(), "started": process_start(os.getpid())}
-        write_bytes(self.folder / self.token, json.dumps(record).encode())
-        self._done.clear()
-        self._pulse = threading.Thread(target=self._beat, name="rankfall-pulse", daemon=True)
-        self._pulse.start()
-
-    def leave(self) -> None:
-        """Stop, and take the file away."""
-        if self._pulse is None:
-            return
-        self._done.set()
-        self._pulse.join()
-        self._pulse = None
-        (self.folder / self.token).unlink(missing_ok=True)
-
-    def is_alive(self, token: str) -> bool:
-        """Whether the process behind a token still works: known for our machine, judged by silence for others."""
-        if token == self.token:
-            return True
-        path = self.folder / token
-        try:
-            record: dict[str, Any] = json.loads(path.read_bytes())
-            touched = path.stat().st_mtime
-        except (FileNotFoundError, ValueError):
-            return False
-        if record.get("host") == host():
-            started = process_start(int(record["pid"]))
-            return started is not None and started == record.get("started")
-        return self._now() - touched < self.patience
-
-    def _beat(self) -> None:
-        path = self.folder / self.token
-        while not self._done.wait(PULSE):
-            try:
-                os.utime(path)
-            except OSError:
-                return
-
-    def _now(self) -> float:
-        # the file system's own clock, since machines that share a store need not agree on the time
-        path = self.folder / f".{self.token}.clock"
-        with storage_errors(path):
-            path.touch()
-            now = path.stat().st_mtime
-            path.unlink(missing_ok=True)
-        return now
-
-
-@cache
-def host() -> str:
-    """This machine, and the process numbering within it (containers may share a host name)."""
-    try:
-        space: object = os.stat("/proc/self/ns/pid").st_ino
-    except OSError:
-        space = "-"
-    return f"{socket.gethostname()}/{space}"
-
-
-def process_start(pid: int) -> str | None:
-    """When a process of this machine started, in the system's ticks, or None when it is gone.
-
-    The number of a dead process may be given to a new one; its start tells them apart.
-    """
-    try:
-        # field 22 of stat; the name in field 2 may hold spaces and brackets, so count from its end
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        if Path("/proc/self/stat").exists():
-            return None
-        import psutil
-
-        return "alive" if psutil.pid_exists(pid) else None
-    return None if fields[0] in "ZX" else fields[19]
+from rankfall.store.damage import set_aside
+from rankfall.store.files import storage_errors
+from rankfall.store.owners import PATIENCE, TOKEN, Owner
 
 
 class Claims:
     """Claim files of a store, made with O_EXCL; each names its owner, and a dead owner's claim may be taken.
 
     Two processes that take over the same dead claim in the same instant may both succeed. They then train the same
-    cell twice and write the same numbers: wasteful, never wrong.
+    cell twice and write the same numbers: wasteful, never wrong. For the same reason `take_over`, which takes claims
+    of other machines' processes without waiting for their silence, can waste work and nothing else.
     """
 
-    def __init__(self, folder: Path, token: str | None = None, patience: float = PATIENCE) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        token: str | None = None,
+        patience: float = PATIENCE,
+        *,
+        take_over: bool = False,
+        note: Callable[[str], None] = lambda text: None,
+    ) -> None:
         self.folder = folder
-        self.owner = Owner(folder / "owners", token, patience)
+        self.owner = Owner(folder / "owners", token, patience, note)
         self.held: set[str] = set()
+        self._take_over = take_over
+        self._note = note
+        self._told: set[str] = set()
 
     def __enter__(self) -> Claims:
         self.owner.enter()
@@ -163,33 +77,76 @@ class Claims:
             if name in self.held:
                 self.held.discard(name)
                 # a claim that was taken from us, since we seemed dead, is not ours to remove
-                if self._read(name) == self.owner.token:
+                if self._read(self.folder / name) == self.owner.token:
                     (self.folder / name).unlink(missing_ok=True)
 
     def holder(self, name: str) -> str | None:
-        """The token of the living owner of a name, or None."""
-        token = self._read(name)
-        return token if token and self.owner.is_alive(token) else None
+        """The token of the owner of a name, or None when the name is free to be taken."""
+        token = self._read(self.folder / name)
+        return token if token and self._respected(token, self._take_over) else None
+
+    def tell_holders(self, names: Iterable[str]) -> None:
+        """Say once of each process that we wait for who it is, since when, and what can be done."""
+        claimed: dict[str, list[str]] = {}
+        for name in names:
+            token = self._read(self.folder / name)
+            if token and token != self.owner.token:
+                claimed.setdefault(token, []).append(name)
+        for token, cells in claimed.items():
+            found = self.owner.standing(token)
+            if token in self._told or found is None:
+                continue
+            self._told.add(token)
+            text = f"waiting for {len(cells)} {'cell' if len(cells) == 1 else 'cells'} claimed by {found.process}"
+            with contextlib.suppress(OSError):
+                since = min((self.folder / name).stat().st_mtime for name in cells)
+                text += f" since {datetime.fromtimestamp(since):%Y-%m-%d %H:%M}"
+            if not found.here:
+                text += (
+                    f", last sign of life {found.silent:.0f} s ago; after {self.owner.patience:.0f} s of silence "
+                    "they are taken over; if you know that it is gone, stop this and run it with --take-over"
+                )
+            self._note(text)
 
     def tidy(self, older_than: float = 600.0) -> None:
         """Remove what dead processes left: claims, signs of life, and files of that age that were never renamed."""
         for path in self.folder.glob("[!.]*"):
-            if path.is_file() and self.holder(path.name) is None:
-                self._clear(path.name)
+            token = self._read(path)
+            if path != self.owner.folder and not (token and self._respected(token, False)):
+                self._clear(path.name, take_over=False)
         for path in self.owner.folder.glob("[!.]*"):
             if not self.owner.is_alive(path.name):
                 path.unlink(missing_ok=True)
         now = time.time()
         for path in self.folder.rglob(".*"):
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(OSError):
                 if now - path.stat().st_mtime >= older_than:
                     path.unlink()
 
-    def _read(self, name: str) -> str | None:
+    def _respected(self, token: str, take_over: bool) -> bool:
+        """Whether an owner's claims are left alone. Those of a dead one, or one that is to be replaced, are not."""
+        if token == self.owner.token:
+            return True
+        found = self.owner.standing(token)
+        if found is None:
+            return False
+        if found.alive and (found.here or not take_over):
+            return True
+        if not found.here and token not in self._told:
+            self._told.add(token)
+            self._note(
+                f"{found.process} gave no sign of life for {found.silent:.0f} s; the cells that it had claimed "
+                "are taken over"
+            )
+        return False
+
+    def _read(self, path: Path) -> str | None:
+        """The token in a claim, or None when there is no claim or none that names an owner."""
         try:
-            return (self.folder / name).read_text()
-        except FileNotFoundError:
+            token = path.read_bytes().decode("ascii")
+        except (OSError, ValueError):
             return None
+        return token if TOKEN.fullmatch(token) else None
 
     def _create(self, name: str) -> bool:
         path = self.folder / name
@@ -208,7 +165,7 @@ class Claims:
         return True
 
     def _create_exclusively(self, path: Path) -> bool:
-        """For file systems without hard links: an empty claim is seen as dead only until its owner is written."""
+        """For file systems without hard links: an empty claim is seen as damaged only until its owner is written."""
         try:
             handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
         except FileExistsError:
@@ -217,18 +174,23 @@ class Claims:
             file.write(self.owner.token)
         return True
 
-    def _clear(self, name: str) -> bool:
+    def _clear(self, name: str, take_over: bool | None = None) -> bool:
         """Move a dead claim out of the way; put it back when it turns out that a rival was quicker."""
         path = self.folder / name
         aside = path.with_name(f".{name}.{secrets.token_hex(4)}.stale")
-        try:
-            os.rename(path, aside)
-        except FileNotFoundError:
+        with storage_errors(path):
+            try:
+                os.rename(path, aside)
+            except FileNotFoundError:
+                return True
+        token = self._read(aside)
+        if token is None:
+            moved = set_aside(aside, self.folder.parent, f"claim-{name}")
+            self._note(f"{path} is damaged: it names no process; moved to {moved}, and the cell is free")
             return True
-        token = aside.read_text()
-        alive = bool(token) and self.owner.is_alive(token)
-        if alive:
+        respected = self._respected(token, self._take_over if take_over is None else take_over)
+        if respected:
             with contextlib.suppress(FileExistsError):
                 os.link(aside, path)
         aside.unlink(missing_ok=True)
-        return not alive
+        return not respected

@@ -24,9 +24,15 @@ if TYPE_CHECKING:
 Record = Mapping[str, Any]
 
 NO_ROOM = ("room on the disk", "free some room and run the same command again: everything finished is kept")
+GONE = ("a folder", "make the folder; if it was moved while this ran, run the same command again on its new place")
+IN_THE_WAY = ("a place", "move away what lies there")
+BROKEN = ("a disk that works", "check the disk: everything finished before is kept")
 NO_LEAVE = ("leave", "choose a folder that you may write to")
 REFUSALS = dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), NO_ROOM)
 REFUSALS |= dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), NO_LEAVE)
+REFUSALS |= dict.fromkeys((errno.ENOENT, errno.ESTALE), GONE)
+REFUSALS |= dict.fromkeys((errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP), IN_THE_WAY)
+REFUSALS |= dict.fromkeys((errno.EIO, errno.ENXIO), BROKEN)
 """What is missing to write a file, and what to do, by the system's error number."""
 TEMPORARY = ".tmp"
 

@@ -32,9 +32,11 @@ def rows_of(store: Store) -> tuple[Rows, list[DamagedRunError]]:
     """One row per sound run, and what is wrong with the others."""
     rows: Rows = []
     damaged: list[DamagedRunError] = []
-    for run in store.runs():
+    for id in store.names():
         try:
-            rows.append({**run.summary(), "source": run.manifest.source})
+            run = store.find(id)
+            if run is not None:
+                rows.append({**run.summary(), "source": run.manifest.source})
         except DamagedRunError as error:
             damaged.append(error)
     return rows, damaged

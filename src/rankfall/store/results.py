@@ -6,6 +6,7 @@ results/<theme>/<hardware>-<date>.json    the environments that the lines point 
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -14,8 +15,9 @@ from typing import Any
 
 import rankfall
 from rankfall.errors import RequestError, require
+from rankfall.store.damage import read_object
 from rankfall.store.files import from_csv, storage_errors, to_csv, write_bytes
-from rankfall.store.identity import SCHEMA, identity
+from rankfall.store.identity import SCHEMA, canonical, identity
 from rankfall.store.run import Run
 from rankfall.store.store import Store
 
@@ -37,8 +39,7 @@ def export_results(runs: Iterable[Run], folder: Path) -> list[Path]:
     paths: list[Path] = []
     for name, members in sorted(groups.items()):
         page, notes = folder / f"{name}.csv", folder / f"{name}.json"
-        rows = from_csv(page.read_text()) if page.exists() else []
-        before: dict[str, Any] = json.loads(notes.read_text()) if notes.exists() else {}
+        rows, before = _read_page(page) if page.exists() or notes.exists() else ([], {})
         environments = before.get("environments", [])
         held = {row["id"] for row in rows}
         kinds: list[set[str]] = [set(keys) for summary, _, keys in members if summary["id"] not in held]
@@ -77,19 +78,11 @@ def import_results(store: Store, path: Path) -> list[str]:
 
 
 def _import_page(store: Store, page: Path) -> list[str]:
-    try:
-        document = json.loads(page.with_suffix(".json").read_text())
-        keys, environments = list(document["config"]), list(document["environments"])
-        optional = set(document.get(OPTIONAL, ()))
-        rows = [(row, environments[row["environment"]]) for row in from_csv(page.read_text())]
-    except (ValueError, KeyError, TypeError, IndexError) as error:
-        raise RequestError(
-            required=f"{page} and its JSON file as `rankfall runs --export-results` writes them",
-            got=f"{type(error).__name__}: {error}",
-            remedy="restore both from version control",
-        ) from None
+    lines, document = _read_page(page)
+    keys, environments, optional = document["config"], document["environments"], set(document.get(OPTIONAL, ()))
     added = []
-    for line, environment in rows:
+    for line in lines:
+        environment = environments[line["environment"]]
         row = {key: value for key, value in line.items() if value is not None or key not in optional}
         config = {key: row[key] for key in keys if key in row}
         require(
@@ -105,6 +98,34 @@ def _import_page(store: Store, page: Path) -> list[str]:
     return added
 
 
+def _read_page(page: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The lines of a page and the document beside it, checked; an error that names them where they are damaged."""
+    try:
+        document = read_object(page.with_suffix(".json"))
+        keys, environments = document["config"], document["environments"]
+        if not all(isinstance(key, str) for key in [*keys, *document.get(OPTIONAL, ())]):
+            raise TypeError("names that are no text")
+        if not (isinstance(environments, list) and all(isinstance(one, dict) for one in environments)):
+            raise TypeError("environments that are no list of objects")
+        text = page.read_text(encoding="utf-8")
+        if not {"id", "environment"} <= set(next(csv.reader(text.splitlines()), ())):
+            raise ValueError("no columns id and environment")
+        rows = from_csv(text)
+        for row in rows:
+            if not isinstance(row["id"], str) or None in row or environments[row["environment"]] is None:
+                raise ValueError("a line with other columns than the first")
+            canonical({key: row[key] for key in keys if key in row})
+    except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, csv.Error) as error:
+        if isinstance(error, RequestError):
+            raise
+        raise RequestError(
+            required=f"{page} and its JSON file as `rankfall runs --export-results` writes them",
+            got=f"{type(error).__name__}: {error}",
+            remedy="restore both from version control",
+        ) from None
+    return rows, document
+
+
 def committed_summaries() -> dict[str, Mapping[str, Any]]:
     """Summaries that ship with the project, each with what produced it under `environment`."""
     package = Path(rankfall.__file__).parent
@@ -113,9 +134,9 @@ def committed_summaries() -> dict[str, Mapping[str, Any]]:
         for page in sorted(folder.rglob("*.csv")):
             notes = page.with_suffix(".json")
             if notes.exists():
-                environments = json.loads(notes.read_text())["environments"]
-                for row in from_csv(page.read_text()):
-                    known[row["id"]] = {**row, "environment": environments[row["environment"]]}
+                rows, document = _read_page(page)
+                for row in rows:
+                    known[row["id"]] = {**row, "environment": document["environments"][row["environment"]]}
     return known
 
 

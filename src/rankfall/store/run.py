@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+import os
+import stat
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rankfall.errors import RequestError, require
+from rankfall.store.damage import is_plain_name, read_object
 from rankfall.store.files import read_table, write_bytes
 
 if TYPE_CHECKING:
@@ -64,37 +67,60 @@ def seal(folder: Path, id: str, source: str, names: Iterable[str]) -> Manifest:
 
 
 def read_manifest(folder: Path) -> Manifest | None:
-    """The manifest of a folder, or None when there is no whole one: such a run does not count."""
-    try:
-        document: dict[str, Any] = json.loads((folder / MANIFEST).read_bytes())
-        entries = tuple(
-            Entry(str(name), int(file["bytes"]), str(file["sha256"])) for name, file in document["files"].items()
-        )
-        return Manifest(str(document["id"]), str(document["source"]), entries)
-    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError, AttributeError):
-        return None
+    """The manifest of a run's folder, or None when there is no such folder.
+
+    Folders come into a store with their manifests, so that one without is a run that was complete and is damaged.
+    """
+    path = folder / MANIFEST
+    for _ in range(2):  # a second look, since the folder may have come between the two questions of the first
+        try:
+            return _manifest(read_object(path), folder.name)
+        except FileNotFoundError:
+            if not os.path.lexists(folder):
+                return None
+        except ValueError as error:
+            raise damage(path, str(error)) from None
+        except (KeyError, TypeError, AttributeError):
+            raise damage(path, "JSON that is no manifest") from None
+    raise damage(path, "no such file")
+
+
+def _manifest(document: Mapping[str, Any], id: str) -> Manifest:
+    entries = tuple(
+        Entry(str(name), int(file["bytes"]), str(file["sha256"])) for name, file in document["files"].items()
+    )
+    strangers = [entry.name for entry in entries if not is_plain_name(entry.name)]
+    if strangers or not {CONFIG, ENVIRONMENT, SUMMARY} <= {entry.name for entry in entries}:
+        raise ValueError(f"a list of other files than those of a run: {', '.join(map(repr, strangers)) or 'too few'}")
+    if document["id"] != id:
+        raise ValueError(f"the manifest of another run, {str(document['id'])[:40]!r}")
+    return Manifest(id, str(document["source"]), entries)
 
 
 def verify(folder: Path, entry: Entry, *, contents: bool = True) -> None:
     """Refuse a file that is gone, has another size or, with `contents`, another checksum."""
     path = folder / entry.name
     try:
-        size = path.stat().st_size
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise damage(path, "no plain file")
+        if status.st_size != entry.bytes:
+            raise damage(path, f"{status.st_size} bytes instead of {entry.bytes}")
+        if contents and checksum(path) != entry.sha256:
+            raise damage(path, "another checksum")
     except FileNotFoundError:
         raise damage(path, "no such file") from None
-    if size != entry.bytes:
-        raise damage(path, f"{size} bytes instead of {entry.bytes}")
-    if contents and checksum(path) != entry.sha256:
-        raise damage(path, "another checksum")
+    except OSError as error:
+        raise damage(path, os.strerror(error.errno or 0)) from None
 
 
 def damage(path: Path, found: str) -> DamagedRunError:
     """The error for a damaged file, with the way out."""
     return DamagedRunError(
-        required=f"{path} as its manifest describes it",
+        required=f"{path} as its manifest describes it" if path.name != MANIFEST else f"{path} to list a run's files",
         got=found,
-        remedy=f"`rankfall runs --store {path.parent.parent} --set-aside` moves damaged runs away; "
-        "a sweep then trains those cells anew",
+        remedy="a sweep moves the run away and trains its cell anew; "
+        f"`rankfall runs --store {path.parent.parent} --set-aside` only moves damaged runs away",
     )
 
 

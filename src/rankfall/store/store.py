@@ -6,7 +6,7 @@
 <store>/.claims/                    who works on what at this moment
 <store>/.checkpoints/               unfinished stacks
 <store>/.partial/                   runs being written; renamed into place when they are whole
-<store>/.damaged/                   runs set aside because a file no longer matched its manifest
+<store>/.damaged/                   what was damaged and set aside: runs, checkpoints, claims
 """
 
 from __future__ import annotations
@@ -14,16 +14,18 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import secrets
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rankfall.errors import RequestError, require
+from rankfall.store.damage import read_object, set_aside
 from rankfall.store.files import Record, flush, storage_errors, write_bytes, write_records, write_tensors
-from rankfall.store.identity import identity, settings
+from rankfall.store.identity import DIGITS, identity, settings
 from rankfall.store.run import (
     CONFIG,
     ENVIRONMENT,
@@ -42,7 +44,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 VERSION = 1
+LAYOUT = {"format": "rankfall store", "version": VERSION}
 MARK = "store.json"
+NAME = re.compile(rf"[0-9a-f]{{{DIGITS}}}")
+"""The name of a run."""
 Config = TypeVar("Config")
 
 
@@ -56,7 +61,7 @@ class Store:
             _require_new(self.path, create)
             with storage_errors(self.path):
                 self.path.mkdir(parents=True, exist_ok=True)
-            write_bytes(mark, (json.dumps({"format": "rankfall store", "version": VERSION}) + "\n").encode())
+            write_bytes(mark, (json.dumps(LAYOUT) + "\n").encode())
         _require_version(mark)
 
     @property
@@ -71,19 +76,25 @@ class Store:
     def partial_folder(self) -> Path:
         return self.path / ".partial"
 
+    def names(self) -> list[str]:
+        """Whatever is named like a run, in a fixed order, damaged or not; other things in a store are left alone."""
+        return sorted(path.name for path in self.path.iterdir() if NAME.fullmatch(path.name))
+
     def ids(self) -> list[str]:
-        """The complete runs, in a fixed order."""
-        return sorted(folder.name for folder in self._folders() if read_manifest(folder) is not None)
+        """The complete runs whose manifests can be read, in the same order."""
+        return [run.id for run in self.runs()]
 
     def runs(self) -> Iterator[Run]:
-        """Every complete run."""
-        for folder in sorted(self._folders()):
-            manifest = read_manifest(folder)
-            if manifest is not None:
-                yield Run(folder, manifest)
+        """Every complete run whose manifest can be read; `damaged` has the others."""
+        for id in self.names():
+            run = None
+            with contextlib.suppress(DamagedRunError):
+                run = self.find(id)
+            if run is not None:
+                yield run
 
     def find(self, id: str) -> Run | None:
-        """The complete run of that name, or None."""
+        """The complete run of that name, or None; an error when there is one whose manifest is damaged."""
         folder = self.path / id
         manifest = read_manifest(folder)
         return None if manifest is None else Run(folder, manifest)
@@ -100,12 +111,25 @@ class Store:
         return found
 
     def has(self, id: str, parts: Sequence[str] = (SUMMARY,)) -> bool:
-        """Whether the run is complete and holds these files. A damaged run is an error, not an absence."""
-        found = self.find(id)
-        if found is None or not set(parts) <= set(found.manifest.names):
+        """Whether the run is complete, sound and holds these files; `damage_of` tells a damaged one from none."""
+        try:
+            found = self.find(id)
+            if found is None or not set(parts) <= set(found.manifest.names):
+                return False
+            found.check()
+        except DamagedRunError:
             return False
-        found.check()
         return True
+
+    def damage_of(self, id: str, *, weights: bool = False) -> DamagedRunError | None:
+        """What is wrong with the run of that name, if there is one. Weights by their size unless asked."""
+        try:
+            found = self.find(id)
+            if found is not None:
+                found.check(weights=weights)
+        except DamagedRunError as error:
+            return error
+        return None
 
     def missing(self, configs: Iterable[Config], parts: Sequence[str] = (SUMMARY,)) -> list[Config]:
         """The configurations that are still to be run, in their order."""
@@ -128,39 +152,45 @@ class Store:
         id, plain = identity(config), settings(config)
         partial = self.partial_folder / f"{id}.{secrets.token_hex(4)}"
         with storage_errors(partial):
-            partial.mkdir(parents=True)
+            # not the parents: where a store was moved away, none must appear in its old place
+            self.partial_folder.mkdir(exist_ok=True)
+            partial.mkdir()
         try:
-            _write_json(partial / CONFIG, plain)
-            _write_json(partial / ENVIRONMENT, environment)
-            names = [CONFIG, ENVIRONMENT, SUMMARY]
-            write_records(partial / SUMMARY, [{"id": id, **summary}])
-            if history is not None:
-                write_records(partial / HISTORY, [{"id": id, **row} for row in history])
-                names.append(HISTORY)
-            if weights is not None:
-                write_tensors(partial / WEIGHTS, weights)
-                names.append(WEIGHTS)
-            manifest = seal(partial, id, source, names)
-            return self._place(partial, manifest)
+            with storage_errors(partial):
+                _write_json(partial / CONFIG, plain)
+                _write_json(partial / ENVIRONMENT, environment)
+                names = [CONFIG, ENVIRONMENT, SUMMARY]
+                write_records(partial / SUMMARY, [{"id": id, **summary}])
+                if history is not None:
+                    write_records(partial / HISTORY, [{"id": id, **row} for row in history])
+                    names.append(HISTORY)
+                if weights is not None:
+                    write_tensors(partial / WEIGHTS, weights)
+                    names.append(WEIGHTS)
+                manifest = seal(partial, id, source, names)
+                return self._place(partial, manifest)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
 
     def damaged(self, *, weights: bool = True) -> dict[str, DamagedRunError]:
-        """The runs whose files are no longer what their manifests say, by name."""
-        found = {}
-        for run in self.runs():
-            try:
-                run.check(weights=weights)
-            except DamagedRunError as error:
-                found[run.id] = error
-        return found
+        """The runs whose files are no longer what their manifests say, or whose manifests are damaged, by name."""
+        errors = {id: self.damage_of(id, weights=weights) for id in self.names()}
+        return {id: error for id, error in errors.items() if error is not None}
 
-    def set_aside(self, id: str) -> Path:
-        """Move a damaged run away, whole, so that its cell counts as missing."""
-        target = self.path / ".damaged" / f"{id}.{secrets.token_hex(4)}"
-        target.parent.mkdir(exist_ok=True)
-        os.rename(self.path / id, target)
-        return target
+    def set_aside(self, id: str) -> Path | None:
+        """Move a damaged run away, whole, so that its cell counts as missing; None when it was moved already."""
+        return set_aside(self.path / id, self.path)
+
+    def repair(self, note: Callable[[str], None]) -> None:
+        """Set aside what lies where a folder of the store belongs."""
+        for folder in (
+            self.claims_folder,
+            self.claims_folder / "owners",
+            self.checkpoints_folder,
+            self.partial_folder,
+        ):
+            if os.path.lexists(folder) and not folder.is_dir():
+                note(f"{folder} is no folder; moved to {set_aside(folder, self.path, folder.name.strip('.'))}")
 
     def tidy(self, older_than: float = 600.0) -> None:
         """Remove what writers that were killed left behind: partial runs that nobody touched for so many seconds."""
@@ -173,13 +203,18 @@ class Store:
     def _place(self, partial: Path, manifest: Manifest) -> Run:
         target = self.path / manifest.id
         for _ in range(3):
-            there = read_manifest(target)
-            if there is not None and set(manifest.names) <= set(there.names):
-                return Run(target, there)
+            try:
+                there = read_manifest(target)
+                if there is not None and set(manifest.names) <= set(there.names):
+                    Run(target, there).check()
+                    return Run(target, there)
+            except DamagedRunError:
+                self.set_aside(manifest.id)
             if target.exists():
-                # without a manifest, or with fewer files: out of the way first, since a rename needs an empty place
+                # with fewer files than ours: out of the way first, since a rename needs an empty place
                 old = self.partial_folder / f"{manifest.id}.{secrets.token_hex(4)}.old"
-                os.rename(target, old)
+                with contextlib.suppress(FileNotFoundError):
+                    os.rename(target, old)
                 shutil.rmtree(old, ignore_errors=True)
             try:
                 os.rename(partial, target)
@@ -190,9 +225,6 @@ class Store:
             flush(self.path)
             return Run(target, manifest)
         raise AssertionError("unreachable: a placed run stays placed")
-
-    def _folders(self) -> Iterator[Path]:
-        return (path for path in self.path.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
 def _write_json(path: Path, record: Mapping[str, Any]) -> None:
@@ -223,9 +255,13 @@ def _require_new(path: Path, create: bool) -> None:
 
 def _require_version(mark: Path) -> None:
     try:
-        found = json.loads(mark.read_bytes())["version"]
-    except (ValueError, KeyError, TypeError):
-        found = "none that can be read"
+        found = read_object(mark)["version"]
+    except (FileNotFoundError, ValueError, KeyError) as error:
+        raise RequestError(
+            required=f"a store of version {VERSION} in {mark.parent}",
+            got=f"version none that can be read: {mark} is damaged ({error})",
+            remedy=f"if this version wrote it, put {json.dumps(LAYOUT)} into that file: the runs beside it are whole",
+        ) from None
     require(
         found == VERSION,
         required=f"a store of version {VERSION} in {mark.parent}",

@@ -32,6 +32,8 @@ class Options:
     """Train also cells that are in the store without weights, since their results were imported."""
     tensorboard: str | None = None
     """Folder for TensorBoard logs."""
+    take_over: bool = False
+    """Take cells that a process of another machine has claimed, without waiting for its silence."""
     address: str | None = None
     """Address of a running Ray cluster."""
 

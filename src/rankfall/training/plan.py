@@ -114,10 +114,16 @@ def tidy(store: Store, claims: Claims) -> None:
     for name in checkpoints.names():
         found = checkpoints.find(name)
         ids = [identity(member) for member in found.members] if found else []
-        if ids and all(store.find(id) for id in ids) and claims.take_all(ids):
+        if ids and all(store.has(id) for id in ids) and claims.take_all(ids):
             checkpoints.remove(name)
             claims.release(ids)
     checkpoints.tidy()
+
+
+def has_leftovers(store: Store) -> bool:
+    """Whether there are claims, signs of life or checkpoints, of the living or of the dead."""
+    places = (store.claims_folder / "owners", store.claims_folder, store.checkpoints_folder)
+    return any(path.name != "owners" for place in places for path in place.glob("[!.]*"))
 
 
 def _begun(store: Store, missing: Sequence[Cell]) -> list[Group]:
@@ -132,7 +138,7 @@ def _begun(store: Store, missing: Sequence[Cell]) -> list[Group]:
             group = tuple(Cell(**member) for member in found.members)
         except (TypeError, RequestError):
             continue  # written by a version that knows other settings: its cells are planned anew
-        if wanted & set(group):
+        if wanted & set(group) and stack_name(group) == name:
             groups.append(group)
             wanted -= set(group)
     return groups

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import statistics
@@ -14,6 +15,9 @@ import torch
 
 from rankfall.catalogue import ENGINES
 from rankfall.progress import Progress, silent
+from rankfall.store.checkpoints import Checkpoints
+from rankfall.store.claims import Claims
+from rankfall.store.files import StorageError
 from rankfall.store.identity import identity, settings
 from rankfall.store.store import Store
 from rankfall.training.cell import Cell
@@ -21,7 +25,7 @@ from rankfall.training.engines.base import Engine
 from rankfall.training.estimate import Tally
 from rankfall.training.kernels.launch import misfit
 from rankfall.training.options import Options
-from rankfall.training.plan import Plan, make_plan
+from rankfall.training.plan import Plan, has_leftovers, make_plan, tidy
 from rankfall.training.work import Watch, stop_on_signals
 
 Trained = tuple[Cell, Mapping[str, Any]]
@@ -61,6 +65,8 @@ def sweep(
     store = store if isinstance(store, Store) else Store(store)
     chosen = ENGINES[engine](options or Options()) if isinstance(engine, str) else engine
     plan = plan_for(cells, store, chosen)
+    if plan.stacks:
+        set_aside_damaged(store, note)
     tally = Tally(plan, progress)
     complete = True
     try:
@@ -69,6 +75,10 @@ def sweep(
                 note(slower)
             with stop_on_signals(lambda: note("stopping after this chunk; Ctrl-C again to stop at once")) as stop:
                 complete = chosen.run(plan, store, Watch(stop, tally.chunk, note))
+        elif has_leftovers(store):
+            # a sweep that was killed when all was done but the tidying; a store that may only be read stays as it is
+            with contextlib.suppress(StorageError), Claims(store.claims_folder, note=note) as claims:
+                tidy(store, claims)
     finally:
         if chosen is not engine:
             chosen.close()
@@ -106,9 +116,17 @@ def plan_for(cells: Sequence[Cell], store: Store, engine: Engine) -> Plan:
 
 def row_of(cell: Cell, store: Store) -> dict[str, Any]:
     """A cell's row: id, status, configuration and, when it is finished, its results."""
-    found = store.find(identity(cell))
-    bare = {"id": identity(cell), "status": "missing", **settings(cell), **dict.fromkeys(RESULTS)}
-    return bare if found is None else bare | found.summary()
+    id = identity(cell)
+    bare = {"id": id, "status": "missing", **settings(cell), **dict.fromkeys(RESULTS)}
+    return bare | store.run(cell).summary() if store.has(id) else bare
+
+
+def set_aside_damaged(store: Store, note: Callable[[str], None]) -> None:
+    """Move away what stands in a sweep's way and belongs to no claim; damaged runs are for those who claim them."""
+    store.repair(note)
+    checkpoints = Checkpoints(store.checkpoints_folder)
+    for name, damage in checkpoints.damaged().items():
+        note(f"{damage}; moved to {checkpoints.set_aside(name)}, and its cells start anew")
 
 
 def aggregate(trained: Iterable[Trained], by: tuple[str, ...] = GROUPED) -> list[dict[str, Any]]:

@@ -88,6 +88,7 @@ def work_on(
     if not claims.take_all(names):
         return Ending.BUSY
     try:
+        set_aside_damaged_runs(names, store, watch)
         checkpoints = Checkpoints(store.checkpoints_folder)
         missing = tuple(store.missing(group, options.parts))
         if not missing:
@@ -98,6 +99,17 @@ def work_on(
         return train(group if begun else missing, store, options, watch, build)
     finally:
         claims.release(names)
+
+
+def set_aside_damaged_runs(names: Sequence[str], store: Store, watch: Watch) -> None:
+    """Move damaged runs of these cells away and say so. The caller holds the claims on them."""
+    for name in names:
+        damage = store.damage_of(name)
+        moved = store.set_aside(name) if damage is not None else None
+        if damage is not None and moved is not None:
+            watch.note(
+                f"required {damage.required}; got {damage.got}; run moved to {moved}, its cell is trained anew"
+            )
 
 
 def train(group: Group, store: Store, options: Options, watch: Watch, build: Build = Stack) -> Ending:
@@ -145,9 +157,12 @@ class _Work:
         self.name = stack_name(group)
         self.members = [settings(cell) for cell in group]
         self.checkpoints = Checkpoints(store.checkpoints_folder)
+        if damage := self.checkpoints.damage(self.name):
+            self._set_aside(damage)
         self.checkpoints.begin(self.name, self.members)
         self.compiled = device.startswith("cuda") if options.compile is None else options.compile
-        self.stack = build(group, device, self.compiled, options.tf32)
+        self._build: Callable[[], Trainable] = lambda: build(group, device, self.compiled, options.tf32)
+        self.stack = self._build()
         self.history: Rows = []
         self.seconds = 0.0
         self.saved_at = 0.0
@@ -179,12 +194,24 @@ class _Work:
         found = self.checkpoints.find(self.name)
         if found is None or not found.files:
             return
-        if not found.intact():
-            self.watch.note(f"the checkpoint in {found.folder} is damaged; its {len(self.group)} cells start anew")
+        try:
+            history = found.history()
+            self.stack.restore(found.tensors())
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            # whole by its checksums, and yet no state of this stack: half of it may be restored already
+            self._set_aside(f"{found.folder} holds no state of its stack ({type(error).__name__})")
+            self.checkpoints.begin(self.name, self.members)
+            self.stack = self._build()
             return
-        self.stack.restore(found.tensors())
-        self.history, self.seconds = found.history(), found.seconds
+        self.history, self.seconds = history, found.seconds
         self.saved_at = self.seconds
+
+    def _set_aside(self, damage: str) -> None:
+        count = len(self.group)
+        cells = "its cell starts" if count == 1 else f"its {count} cells start"
+        self.watch.note(f"{damage}; {cells} anew, what was there is kept in {self.checkpoints.set_aside(self.name)}")
 
     def _all_diverged(self) -> bool:
         newest = self.history[-len(self.group) :]

@@ -42,7 +42,7 @@ class LocalEngine(Engine):
         queue = deque(plan.stacks)
         elsewhere: list[Group] = []
         widest: dict[object, int] = {}
-        with Claims(store.claims_folder) as claims:
+        with Claims(store.claims_folder, take_over=self.options.take_over, note=watch.note) as claims:
             while queue or elsewhere:
                 if watch.stop():
                     return False
@@ -84,5 +84,6 @@ def _next_of(elsewhere: list[Group], store: Store, claims: Claims, parts: Sequen
             ready.append(tuple(cell for cell in missing if cell not in busy))
             elsewhere.append(busy)
     if not ready and elsewhere:
+        claims.tell_holders(identity(cell) for group in elsewhere for cell in group)
         time.sleep(POLL)
     return ready

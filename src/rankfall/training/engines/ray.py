@@ -18,7 +18,8 @@ from typing import Any, ClassVar
 from rankfall.errors import RequestError
 from rankfall.store.checkpoints import Checkpoints
 from rankfall.store.claims import Claims
-from rankfall.store.identity import settings
+from rankfall.store.files import storage_errors
+from rankfall.store.identity import identity, settings
 from rankfall.store.store import Store
 from rankfall.training.cell import Cell
 from rankfall.training.engines.base import Engine
@@ -72,7 +73,8 @@ class RayEngine(Engine):
     def run(self, plan: Plan, store: Store, watch: Watch) -> bool:
         sweep = secrets.token_hex(4)
         stop_file = store.claims_folder / f".stop-{sweep}"
-        stop_file.parent.mkdir(exist_ok=True)
+        with storage_errors(stop_file):
+            stop_file.parent.mkdir(exist_ok=True)
         shared = str(store.path.resolve())
         options = dataclasses.replace(self.options, device=self.device(), threads=self._threads())
         task = self._ray.remote(train_task).options(max_retries=RETRIES, **self._demand())
@@ -82,6 +84,7 @@ class RayEngine(Engine):
             order = {"cells": [settings(cell) for cell in group], "options": dataclasses.asdict(options)}
             return task.remote(shared, json.dumps(order), token, str(stop_file))
 
+        looking = Claims(store.claims_folder, note=watch.note)
         pending = {submit(group): group for group in plan.stacks}
         later: list[tuple[float, Group]] = []
         try:
@@ -100,8 +103,9 @@ class RayEngine(Engine):
                 ended, _ = self._ray.wait(list(pending), timeout=POLL)
                 for reference in ended:
                     group = pending.pop(reference)
-                    ending = _result(self._ray, reference)
+                    ending = _result(self._ray, reference, watch)
                     if ending is Ending.BUSY:
+                        looking.tell_holders(map(identity, group))
                         later.append((time.monotonic() + POLL, group))
                     if ending is Ending.FINISHED:
                         watch.chunk(group, group[0].chunks, [])
@@ -115,7 +119,7 @@ class RayEngine(Engine):
             raise
         finally:
             stop_file.unlink(missing_ok=True)
-        with Claims(store.claims_folder) as claims:
+        with Claims(store.claims_folder, note=watch.note) as claims:
             tidy(store, claims)
         return True
 
@@ -174,12 +178,14 @@ def train_task(store_path: str, order: str, token: str, stop_file: str) -> str:
         group = tuple(Cell(**cell) for cell in content["cells"])
         options = Options(**content["options"])
         store = Store(store_path, create=False)
-        watch = Watch(stop=Path(stop_file).exists)
+        notes: list[str] = []
+        watch = Watch(stop=Path(stop_file).exists, note=notes.append)
         ending = Ending.STOPPED
         if not watch.stop():
-            with Claims(store.claims_folder, token=token) as claims:
+            folder, take_over = store.claims_folder, options.take_over
+            with Claims(folder, token=token, take_over=take_over, note=notes.append) as claims:
                 ending = work_on(group, store, claims, options, watch)
-        return json.dumps({"ending": ending})
+        return json.dumps({"ending": ending} | ({"notes": notes} if notes else {}))
     except RequestError as error:
         return json.dumps({"required": error.required, "got": str(error.got), "remedy": error.remedy})
 
@@ -198,7 +204,7 @@ def _look(store: Store, groups: list[Group], watch: Watch) -> None:
             watch.chunk(group, found.chunk, [])
 
 
-def _result(ray: Any, reference: Any) -> Ending:
+def _result(ray: Any, reference: Any, watch: Watch) -> Ending:
     try:
         answer = json.loads(ray.get(reference))
     except ray.exceptions.RayTaskError:
@@ -211,6 +217,8 @@ def _result(ray: Any, reference: Any) -> Ending:
         ) from None
     if "ending" not in answer:
         raise RequestError(**answer)
+    for note in answer.get("notes", ()):
+        watch.note(note)
     return Ending(answer["ending"])
 
 
