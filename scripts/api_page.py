@@ -57,12 +57,17 @@ assert audited.failures("effective_rank < 1 at last") == []""",
 other = BertModel(BertConfig(vocab_size=100, **sizes))
 compared = rankfall.compare(model, other, inputs=ids)""",
         "ComparisonResult": """\
-print(compared.verdicts, compared.first.verdict.status)
+print(compared.verdicts, compared.changes, compared.first.record["verdict"]["statuses"])
 compared.plot("both.png")""",
+        "series": """\
+checkpoints = rankfall.series([model, other], inputs=ids)  # or "runs/checkpoint-*", "org/name@{step1,step9}\"""",
+        "SeriesResult": """\
+print(checkpoints.verdict.headline, checkpoints.failed, checkpoints.to_frame())
+checkpoints.plot("layers-by-checkpoints.png")""",
         "coverage": """\
 covered = rankfall.coverage(["llama"])  # measured now; without names, the table that ships""",
         "CoverageResult": """\
-print(covered.exact, covered.counts)""",
+print(covered.complete, covered.counts)""",
         "survey": """\
 surveyed = rankfall.survey(["gpt2", "gemma"])  # every model type of transformers without names""",
         "SurveyResult": """\

@@ -3,8 +3,8 @@
     python scripts/architectures.py [--only TYPE ... | --most-used] [--limit SECONDS] [--out FOLDER]
 
 Each type runs in a process of its own (forked, so that the libraries are imported once), ended after its limit.
-Writes architectures.csv, which the package ships and the documentation shows; with --only or --most-used, those rows
-anew.
+Writes architectures.csv, which the package ships and the documentation shows; with --only or --most-used,
+those rows anew.
 """
 
 from __future__ import annotations

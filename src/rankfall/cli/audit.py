@@ -7,10 +7,18 @@ from typing import Annotated, Any
 
 import typer
 
-from rankfall.catalogue import NAMED_MODELS
+from rankfall.catalogue import ENGINES, NAMED_MODELS
 from rankfall.cli import output
 from rankfall.cli.output import JsonFlag, command, emit, paper, shown, table
+from rankfall.cli.series import audit_series, is_series
 from rankfall.errors import require
+
+# Exit status of --fail-if where there was too little text to judge.
+TOO_LITTLE_TEXT = 3
+COLOURS = {
+    **dict.fromkeys(("not aligned", "kept", "not dominated"), "green"),
+    **dict.fromkeys(("depends", "reduced", "aligned", "dominated", "too little text"), "yellow"),
+}
 
 NAMES = "; ".join(f"{one.name} ({one.meaning})" for one in NAMED_MODELS)
 
@@ -21,13 +29,16 @@ HEAD_COLUMNS = ("layer", "head", "kv_head", "head_dim", "qk_rank", "qk_effective
 
 
 def audit(
-    model: Annotated[
-        str,
+    context: typer.Context,
+    models: Annotated[
+        list[str] | None,
         typer.Argument(
-            help=f"A folder of safetensors, a GGUF file, a hub id, or a name: {NAMES}.",
+            metavar="MODEL...",
+            help=f"A folder of safetensors, a GGUF file, a hub id (org/name@revision), or a name: {NAMES}. Several,"
+            " 'runs/checkpoint-*' or 'org/name@{step1,step1000}' are a series (default: the first name).",
             autocompletion=NAMED_MODELS.complete,
         ),
-    ] = NAMED_MODELS.names[0],
+    ] = None,
     text: output.TextFiles = None,
     tokens: output.TokenCount = 128,
     passages: output.PassageCount = None,
@@ -36,9 +47,13 @@ def audit(
     ] = None,
     inside: Annotated[bool, typer.Option("--inside", help="Measure inside blocks too.")] = False,
     controls: Annotated[
-        bool, typer.Option(help="Run controls: random weights, shuffled tokens, random tokens.")
+        bool,
+        typer.Option(help="Run controls: random weights, shuffled tokens, random tokens (a series: only if given)."),
     ] = True,
-    ablate: Annotated[bool, typer.Option(help="Take the blocks apart: which part holds the rank up.")] = True,
+    ablate: Annotated[
+        bool, typer.Option(help="Take the blocks apart: which part holds the rank up (a series: only if given).")
+    ] = True,
+    draws: Annotated[int, typer.Option("--draws", help="Draws of each control.")] = 3,
     heads: Annotated[bool, typer.Option(help="Probe the rank of every head.")] = True,
     offset: Annotated[int, typer.Option("--offset", help="Distance at which rotary heads are probed.")] = 0,
     weights_only: Annotated[
@@ -49,10 +64,19 @@ def audit(
     ] = None,
     fail_if: Annotated[
         list[str] | None,
-        typer.Option("--fail-if", help="Exit with status 1 if this holds, such as 'effective_rank < 4 at last'."),
+        typer.Option(
+            "--fail-if",
+            help="Exit with status 1 if this holds, such as 'effective_rank < 4 at last' or 'distinctions lost';"
+            " with 3 if there was too little text.",
+        ),
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Folder for the report, its tables and pictures.")] = None,
-    device: output.Device = "cpu",
+    device: Annotated[
+        str,
+        typer.Option(
+            "--device", help="Device: cpu, cuda, or auto: all GPUs, then host memory, then disk (extra large)."
+        ),
+    ] = "cpu",
     dtype: Annotated[
         str, typer.Option("--dtype", help="Precision of the weights: float32, bfloat16, float16 or float64.")
     ] = "float32",
@@ -62,17 +86,49 @@ def audit(
     load_seconds: Annotated[
         float, typer.Option("--load-seconds", help="Longest time that loading may take, in seconds.")
     ] = 600.0,
+    revision: Annotated[
+        str | None, typer.Option("--revision", help="Branch, tag or commit of a hub id, as in org/name@revision.")
+    ] = None,
+    adapter: Annotated[
+        Path | None, typer.Option("--adapter", help="Folder of a LoRA adapter to merge into the weights first.")
+    ] = None,
     seed: Annotated[int, typer.Option("--seed", help="Seed of the controls and the bootstrap.")] = 0,
+    store: Annotated[
+        Path | None, typer.Option("--store", help="Of a series: folder that keeps finished audits (default audits).")
+    ] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            "--engine",
+            help=f"Of a series: where to audit, {ENGINES.choices} (default local).",
+            autocompletion=ENGINES.complete,
+        ),
+    ] = None,
+    address: Annotated[
+        str | None, typer.Option("--address", help="Of a series: address of a running Ray cluster.")
+    ] = None,
     json: JsonFlag = False,
 ) -> None:
     """Measure token rank and head rank of a real model, and say what it means.
 
     Example: `rankfall audit smollm2 --tokens 512 --out report --fail-if "effective_rank < 4"`
 
+    Many checkpoints: `rankfall audit 'runs/checkpoint-*' --out report`
+
     Quick: `rankfall audit minilm --tokens 16 --passages 1 --no-controls --no-ablate --no-heads`
     """
+    names = models or [NAMED_MODELS.names[0]]
+    several = is_series(names)
+    model = names[0]
     if weights_only:
-        _refuse_what_needs_a_run({"--fail-if": fail_if, "--text": text, "--out": out, "--layers": layers})
+        require(
+            not several,
+            required="one model with --weights-only",
+            got=" ".join(names)[:200],
+            remedy="name one model, or leave it out for a series",
+        )
+        needs = {"--fail-if": fail_if, "--text": text, "--out": out, "--layers": layers}
+        _refuse_what_needs_a_run(needs | {"--revision": revision, "--adapter": adapter})
         _weights_only(model, json)
         return
     from rankfall.api.audit import audit as run
@@ -82,6 +138,38 @@ def audit(
 
     conditions = [parse_condition(one).text for one in fail_if or ()]
     chosen = None if layers is None else layer_numbers(layers, "--layers")
+    if several:
+        audit_series(
+            names,
+            text,
+            {
+                "tokens": tokens,
+                "passages": passages,
+                "layers": chosen,
+                "inside": inside,
+                "stack": stack,
+                "heads": heads,
+                "controls": controls and _given(context, "controls"),
+                "draws": draws,
+                "ablate": ablate and _given(context, "ablate"),
+                "offset": offset,
+                "dtype": dtype,
+                "device": device,
+                "allow_download": allow_download,
+                "load_seconds": load_seconds,
+                "revision": revision,
+                "adapter": adapter,
+                "seed": seed,
+            },
+            conditions,
+            store=store,
+            engine=engine,
+            address=address,
+            out=out,
+            json=json,
+        )
+        return
+    _refuse_without_a_series({"--store": store, "--engine": engine, "--address": address})
     if out is not None:
         require_folder(out, "--out")
     with shown(model) as progress:
@@ -95,20 +183,31 @@ def audit(
             stack=stack,
             heads=heads,
             controls=controls,
+            draws=draws,
             ablate=ablate,
             offset=offset,
             dtype=dtype,
             device=device,
             allow_download=allow_download,
             load_seconds=load_seconds,
+            revision=revision,
+            adapter=adapter,
             seed=seed,
             progress=progress,
             command=command(),
         )
         page = None if out is None else result.save(out, command=command())
     failed = [{"condition": one, "layers": found} for one in conditions if (found := result.failures(one))]
-    record = result.record() | {"failed": failed, "report": None if page is None else str(page)}
+    unchecked = "; ".join(conditions) if result.verdict.too_little_text is not None else ""
+    record = result.record() | {
+        "failed": [] if unchecked else failed,
+        "unchecked": unchecked,
+        "report": None if page is None else str(page),
+    }
     emit(record, as_json=json, show=lambda: _show(record))
+    if conditions and result.verdict.too_little_text is not None:
+        # Neither passed nor failed: a check of two words must not look like either.
+        raise typer.Exit(TOO_LITTLE_TEXT)
     if failed:
         raise typer.Exit(1)
 
@@ -118,9 +217,25 @@ def _refuse_what_needs_a_run(options: dict[str, Any]) -> None:
     given = [name for name, value in options.items() if value]
     require(
         not given,
-        required="--weights-only without options about tokens, which only a run has",
+        required="--weights-only without options that only a run has",
         got=", ".join(given),
         remedy="leave out one or the other",
+    )
+
+
+def _given(context: typer.Context, name: str) -> bool:
+    """Whether the command line has the option, either way."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _refuse_without_a_series(options: dict[str, Any]) -> None:
+    given = [name for name, value in options.items() if value]
+    require(
+        not given,
+        required=f"several models, or a pattern such as 'runs/checkpoint-*', with {', '.join(given)}",
+        got="one model",
+        remedy="one audit is not kept; name more models or leave it out",
     )
 
 
@@ -137,6 +252,11 @@ def _weights_only(model: str, json: bool) -> None:
 
 
 def _show(record: dict[str, Any]) -> None:
+    from rich.padding import Padding
+    from rich.text import Text
+
+    from rankfall.api.audit import loss_line
+
     name = record["model"]["name"]
     where = f" in {record['stack']}" if record["other_stacks"] else ""
     title = f"{name}: tokens of length one, layer by layer{where}; {_read(record['text'])}"
@@ -147,17 +267,32 @@ def _show(record: dict[str, Any]) -> None:
         inner = [{**row, "part": row["part"].replace("_", " ")} for row in record["inside"]]
         table("inside the blocks", _brief(inner), INSIDE_COLUMNS)
     verdict = record["verdict"]
-    colour = {"kept": "green", "reduced": "yellow", "collapsed": "red"}[verdict["status"]]
-    paper.print(verdict["headline"], style=f"bold {colour}", markup=False, highlight=False)
-    for reason in verdict["reasons"][1:]:
-        paper.print(f"  {reason['topic']}: {reason['text']}", markup=False, highlight=False)
+    paper.print(verdict["headline"], style="bold", markup=False, highlight=False)
+    for finding in verdict["findings"]:
+        paper.print(f"  {finding['asks']} ", end="", markup=False, highlight=False)
+        colour = COLOURS.get(finding["status"], "red")
+        paper.print(finding["status"], style=f"bold {colour}", markup=False, highlight=False)
+        for sentence in finding["sentences"] if finding["places"] else ():
+            paper.print(Padding(Text(sentence), (0, 0, 0, 4)))
+    for reason in verdict["reasons"]:
+        paper.print(Padding(Text(f"{reason['topic']}: {reason['text']}"), (0, 0, 0, 2)))
+    text = record["text"]
+    paper.print(f"  {loss_line(text['loss'], text['loss_reason'])}", markup=False, highlight=False)
+    for note in record["model"]["notes"]:
+        paper.print(f"  note: {note}", style="yellow", markup=False, highlight=False)
+    if record["unchecked"]:
+        paper.print(f"  NOT CHECKED {record['unchecked']}", style="bold yellow", markup=False, highlight=False)
     for part, why in record["missing"].items():
         paper.print(f"  missing, {part}: {why}", style="yellow", markup=False, highlight=False)
     for one in record["failed"]:
-        places = ", ".join(f"layer {at['layer']} ({at['value']:.4g})" for at in one["layers"][:4])
+        places = ", ".join(f"layer {at['layer']} ({_value(at['value'])})" for at in one["layers"][:4])
         paper.print(f"  FAILED {one['condition']}: {places}", style="bold red", markup=False, highlight=False)
     if record["report"]:
         paper.print(f"  report: {record['report']}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _value(found: float | str) -> str:
+    return found if isinstance(found, str) else f"{found:.4g}"
 
 
 def _brief(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

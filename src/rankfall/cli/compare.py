@@ -9,9 +9,10 @@ import typer
 
 from rankfall.catalogue import NAMED_MODELS
 from rankfall.cli import output
-from rankfall.cli.output import JsonFlag, command, emit, paper, shown, table
+from rankfall.cli.output import JsonFlag, command, emit, notes, paper, shown, table
 
 COLUMNS = ("model", "layer", "effective_rank", "energy_rank", "relative_mu", "mean_abs_cosine")
+DIFFERENCES = ("layer", "other_layer", *COLUMNS[2:])
 
 
 def compare(
@@ -27,23 +28,20 @@ def compare(
     text: output.TextFiles = None,
     tokens: output.TokenCount = 128,
     passages: output.PassageCount = None,
-    out: Annotated[Path, typer.Option("--out", help="Folder for the report, its tables and pictures.")] = Path(
-        "report"
-    ),
+    out: Annotated[Path | None, typer.Option("--out", help="Folder for the report, its tables and pictures.")] = None,
     device: output.Device = "cpu",
     seed: Annotated[int, typer.Option("--seed", help="Seed of the bootstrap.")] = 0,
+    store: Annotated[Path, typer.Option("--store", help="Folder that keeps finished audits.")] = Path("audits"),
     json: JsonFlag = False,
 ) -> None:
-    """Audit two models on the same text and write one report of both.
+    """Audit two models on the same text and lay one over the other, layer by layer and head by head.
 
     Example: `rankfall compare minilm smollm2 --tokens 128 --out report`
 
     Quick: `rankfall compare minilm minilm --tokens 8 --passages 1 --out report`
     """
     from rankfall.api.compare import compare as run
-    from rankfall.api.result import require_folder
 
-    require_folder(out, "--out")
     with shown("comparing") as progress:
         result = run(
             first,
@@ -53,16 +51,23 @@ def compare(
             passages=passages,
             device=device,
             seed=seed,
+            store=store,
+            out=out,
             progress=progress,
-            command=command(),
+            note=lambda told: notes.print(told, markup=False, highlight=False, soft_wrap=True),
         )
-        page = result.save(out, command=command())
-    record = result.record() | {"report": str(page)}
+        page = None if out is None else result.save(out, command=command())
+    record = result.record() | {"report": None if page is None else str(page)}
 
     def show() -> None:
         table("tokens of length one, layer by layer", record["depth"], COLUMNS)
+        first, second = result.labels
+        table(f"{second} minus {first}, layer by layer", record["differences"], DIFFERENCES)
         for headline in result.verdicts.values():
             paper.print(headline, markup=False, highlight=False)
-        paper.print(f"report: {page}", markup=False, highlight=False, soft_wrap=True)
+        for line in result.changes:
+            paper.print(line, markup=False, highlight=False)
+        if page is not None:
+            paper.print(f"report: {page}", markup=False, highlight=False, soft_wrap=True)
 
     emit(record, as_json=json, show=show)

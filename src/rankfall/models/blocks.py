@@ -38,8 +38,8 @@ def stream_of(*values: Any) -> Tensor | None:
 
 
 def as_tokens(stream: Tensor, ids: Tensor | None = None) -> Tensor:
-    """A stream as tokens (b, n, d). `ids` (b, n) tell several streams a token, which become one long vector, from
-    images that run through blocks as grids (b, h, w, d), which become rows; (n, d) is one text."""
+    """A stream as tokens (b, n, d). `ids` (b, n) tell several streams a token, which become one long vector each,
+    from images that run through blocks as grids (b, h, w, d), which become rows; (n, d) is one text."""
     if stream.ndim == 2:
         return stream[None]
     if stream.ndim == 4:
@@ -84,6 +84,12 @@ class BlockStack:
     names: tuple[str, ...]
     blocks: tuple[nn.Module, ...]
 
+    @property
+    def sequence_first(self) -> tuple[nn.MultiheadAttention, ...]:
+        """The multi-head attention inside that takes its tokens as (n, b, d), as it says itself."""
+        inner = (module for block in self.blocks for module in block.modules())
+        return tuple(one for one in inner if isinstance(one, nn.MultiheadAttention) and not one.batch_first)
+
 
 def find_stacks(model: nn.Module) -> list[BlockStack]:
     """The outermost lists of modules that hold attention; of any that hold matrices, if none holds attention.
@@ -93,9 +99,9 @@ def find_stacks(model: nn.Module) -> list[BlockStack]:
     found = _stacks(model)
     if not found:
         raise RequestError(
-            required="a model made of blocks (a ModuleList or Sequential of layers)",
+            required="a model made of blocks (a ModuleList, ModuleDict or Sequential of layers)",
             got=f"{type(model).__name__}, 0 blocks found",
-            remedy="pass the part of the model that holds its layers, or name the blocks where that is possible",
+            remedy="put its layers into an nn.ModuleList, or pass the part of the model that holds them",
         )
     return found
 
@@ -153,7 +159,9 @@ def stacks_that_run(model: nn.Module, inputs: Mapping[str, Any]) -> list[BlockSt
 def body_of(model: nn.Module) -> nn.Module:
     """The model without its head, where that takes the same inputs: what some classes call their base model is an
     inner part that does not."""
-    body: nn.Module = getattr(model, "base_model", model)
+    body = getattr(model, "base_model", model)
+    if not isinstance(body, nn.Module):
+        return model
     main = getattr(model, "main_input_name", None)
     return body if main is None or main in inspect.signature(body.forward).parameters else model
 
@@ -206,12 +214,14 @@ def _outermost(module: nn.Module, path: str) -> Iterator[BlockStack]:
 
 
 def _in_turn(module: nn.Module) -> dict[str, nn.Module]:
-    """The blocks of a list; of a Sequential those of its commonest class, where two or more are not leaves."""
+    """The blocks of a list; of a Sequential or ModuleDict those of its commonest class, where two or more are not
+    leaves."""
     if isinstance(module, nn.ModuleList):
         return dict(module.named_children())
-    if not isinstance(module, nn.Sequential):
+    if not isinstance(module, nn.Sequential | nn.ModuleDict):
         return {}
-    for items in (dict(_flattened(module)), dict(module.named_children())):
+    plain = dict(module.named_children())
+    for items in (dict(_flattened(module)), plain) if isinstance(module, nn.Sequential) else (plain,):
         kinds = Counter(type(item) for item in items.values() if not is_leaf(item))
         if kinds and (commonest := kinds.most_common(1)[0])[1] > 1:
             return {name: item for name, item in items.items() if type(item) is commonest[0]}

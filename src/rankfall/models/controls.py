@@ -2,88 +2,134 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 
-from rankfall.errors import RequestError, reason_of
+from rankfall.errors import RequestError, reason_of, require_count
 from rankfall.models import configuration as aliases
 from rankfall.models.blocks import BlockStack, same_stack
+from rankfall.models.calling import Inputs, as_calls
 from rankfall.models.depth.measure import measure_depth
 from rankfall.models.depth.rows import DepthRow
+from rankfall.models.reset import fresh_copy, not_reset
 from rankfall.models.texts import Batch, shuffled, with_random_tokens
+from rankfall.models.twin import draw_seed, random_weights, separate_twin
+
+DRAWS = 3
+# Decompositions grow with the cube of the smaller side: beyond this size a control is measured at a few layers.
+EVERY_LAYER_BELOW = 1024
+LARGE_LAYERS = 5
 
 
 @final
 @dataclass(frozen=True)
 class Control:
-    """Depth rows of one control; `reason` says why there are none."""
+    """Depth rows of one draw of one control; `reason` says why there are none.
+
+    Draw 0 is measured at every layer, or, where the matrices are large, at a few layers spread evenly; further draws,
+    which are there for the spread, at the embeddings, in the middle and at the end.
+    """
 
     name: str
     meaning: str
     rows: tuple[DepthRow, ...] = ()
     reason: str | None = None
+    draw: int = 0
 
     def record(self) -> dict[str, Any]:
         """The control as `--json` prints it."""
         depth = [row.record() for row in self.rows]
-        return {"name": self.name, "meaning": self.meaning, "depth": depth, "reason": self.reason}
+        head = {"name": self.name, "meaning": self.meaning, "draw": self.draw}
+        return {**head, "depth": depth, "reason": self.reason}
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Given:
-    """What the model itself was run on: the arguments of its forward pass, which positions of each text are real, the
-    tokens' names, and the stack of blocks that was measured. `batch` holds the token ids, where there are some."""
+    """What the model itself was run on: the arguments of its forward pass, or of several, which positions of each
+    text are real, the tokens' names, and the stack of blocks that was measured. `batch` holds the token ids, where
+    there are some; numbers have their texts on `text_axis`."""
 
-    inputs: Mapping[str, Any]
+    inputs: Inputs
     real: Sequence[Tensor | None]
     names: Sequence[list[str]]
     batch: Batch | None = None
     stack: BlockStack | None = None
+    text_axis: int = 0
 
     def with_ids(self, batch: Batch) -> Given:
         """The same with other token ids; a decoder that was given the text's own ids is given the new ones."""
-        before, after = self.inputs["input_ids"], batch.ids.to(self.inputs["input_ids"].device)
+        if batch.calling is not None:
+            return replace(self, inputs=batch.calling.calls(batch.ids, batch.real))
+        (inputs,) = as_calls(self.inputs)
+        before, after = inputs["input_ids"], batch.ids.to(inputs["input_ids"].device)
         changed = {
             name: after
-            for name, value in self.inputs.items()
+            for name, value in inputs.items()
             if name == "input_ids" or (name == "decoder_input_ids" and torch.equal(value, before))
         }
-        return replace(self, inputs={**self.inputs, **changed})
-
-
-def run_controls(network: nn.Module, given: Given, *, seed: int = 0) -> tuple[Control, ...]:
-    """Random weights on the same inputs, and the same weights on inputs without their order or meaning: shuffled and
-    random tokens, or numbers, for a model of images or sound."""
-    made = [_random_weights(network, given, seed)]
-    for name, meaning, change in (
-        token_changes(network, given.batch, seed) if given.batch is not None else _number_changes(seed)
-    ):
-        try:
-            made.append(_measured(name, meaning, network, change(given), seed))
-        except Exception as error:
-            made.append(Control(name, meaning, reason=reason_of(error)))
-    return tuple(made)
+        return replace(self, inputs={**inputs, **changed})
 
 
 Change = Callable[[Given], Given]
 
 
+def run_controls(
+    network: nn.Module, given: Given, *, layers: int, seed: int = 0, draws: int = DRAWS
+) -> tuple[Control, ...]:
+    """Random weights on the same inputs, and the same weights on inputs without their order or meaning: shuffled and
+    random tokens, or numbers, for a model of images or sound.
+
+    Several draws of each; draw 0 is the one of `seed` itself, and what fails there is not drawn again. `layers` is
+    how many the model has.
+    """
+    require_count("draws", draws)
+    made: list[Control] = []
+    few = _spread(layers, LARGE_LAYERS) if _size(network, given.batch) > EVERY_LAYER_BELOW else None
+    for draw in range(draws):
+        own, wanted = draw_seed(seed, draw), few if draw == 0 else _spread(layers, 3)
+        failed = {one.name for one in made if one.reason is not None}
+        if "random_weights" not in failed:
+            made.append(_random_weights(network, given, own, wanted, draw))
+        for name, meaning, change in (
+            token_changes(network, given.batch, own) if given.batch is not None else _number_changes(own)
+        ):
+            if name in failed:
+                continue
+            control = Control(name, meaning, draw=draw)
+            try:
+                made.append(_measured(control, network, change(given), own, wanted))
+            except Exception as error:
+                made.append(replace(control, reason=reason_of(error)))
+    return tuple(made)
+
+
+def _size(network: nn.Module, batch: Batch | None) -> int:
+    """The smaller side of the matrices of tokens, as far as it is known."""
+    width = aliases.number(getattr(network, "config", None), aliases.WIDTH) or EVERY_LAYER_BELOW
+    return width if batch is None else min(width, batch.ids.shape[1])
+
+
+def _spread(layers: int, count: int) -> set[int]:
+    """So many layers, spread evenly from the embeddings to the last."""
+    return {round(place * layers / (count - 1)) for place in range(count)}
+
+
 def token_changes(network: nn.Module, batch: Batch, seed: int) -> Iterator[tuple[str, str, Change]]:
     """Name, meaning and way of each control of a text."""
-    fixed = torch.tensor(sorted(placeholders(getattr(network, "config", None))), dtype=torch.long)
-    held = torch.isin(batch.ids, fixed)
+    held = torch.isin(
+        batch.ids, torch.tensor(sorted(placeholders(getattr(network, "config", None))), dtype=torch.long)
+    )
     # Where an image or a sound goes into a text stays where it is.
     batch = replace(batch, special=batch.special | held)
     yield "shuffled_tokens", "the same tokens in random order", lambda given: given.with_ids(shuffled(batch, seed))
 
     def drawn(given: Given) -> Given:
-        vocabulary = _vocabulary(network)
+        vocabulary = _vocabulary(network) if batch.calling is None else batch.calling.vocabulary
         if vocabulary is None:
             raise RequestError(
                 required="a table of token embeddings, to draw tokens from",
@@ -91,7 +137,10 @@ def token_changes(network: nn.Module, batch: Batch, seed: int) -> Iterator[tuple
                 remedy="leave this control out",
             )
         made = with_random_tokens(batch, vocabulary, seed)
-        return given.with_ids(replace(made, ids=torch.where(torch.isin(made.ids, fixed), batch.ids, made.ids)))
+        wrong = torch.isin(
+            made.ids, torch.tensor(sorted(placeholders(getattr(network, "config", None))), dtype=torch.long)
+        )
+        return given.with_ids(replace(made, ids=torch.where(wrong, batch.ids, made.ids)))
 
     yield "random_tokens", "tokens drawn uniformly from the vocabulary", drawn
 
@@ -120,12 +169,19 @@ def _number_changes(seed: int) -> Iterator[tuple[str, str, Change]]:
 
 def _changed(given: Given, change: Callable[[Tensor, torch.Generator], Tensor], seed: int) -> Given:
     generator = torch.Generator().manual_seed(seed)
-    numbers = {
-        name: torch.stack([change(one.cpu(), generator) for one in value]).to(value)
-        for name, value in given.inputs.items()
-        if isinstance(value, Tensor) and value.is_floating_point() and value.ndim > 1
-    }
-    return replace(given, inputs={**given.inputs, **numbers})
+
+    def other(call: Mapping[str, Any]) -> dict[str, Any]:
+        numbers = {
+            name: torch.stack(
+                [change(one.cpu(), generator) for one in value.unbind(given.text_axis)], given.text_axis
+            ).to(value)
+            for name, value in call.items()
+            # Masks are no inputs to be changed: they say what is seen.
+            if isinstance(value, Tensor) and value.is_floating_point() and value.ndim > 1 and "mask" not in name
+        }
+        return {**call, **numbers}
+
+    return replace(given, inputs=[other(call) for call in as_calls(given.inputs)])
 
 
 def _mixed(one: Tensor, generator: torch.Generator) -> Tensor:
@@ -147,27 +203,37 @@ def _vocabulary(network: Any) -> int | None:
     return getattr(table, "num_embeddings", None)
 
 
-def _random_weights(network: nn.Module, given: Given, seed: int) -> Control:
-    meaning = "the same architecture with freshly initialised weights"
+def _random_weights(
+    network: nn.Module, given: Given, seed: int, layers: Collection[int] | None, draw: int
+) -> Control:
+    control = Control("random_weights", "the same architecture with freshly initialised weights", draw=draw)
     try:
-        return _measured("random_weights", meaning, random_twin(network, seed), given, seed)
+        if not hasattr(network, "_from_config"):
+            twin, left = fresh_copy(network, seed)
+            control = replace(control, meaning=control.meaning + not_reset(left))
+            return _measured(control, twin, given, seed, layers)
+        try:
+            with random_weights(network, seed):
+                return _measured(control, network, given, seed, layers)
+        except RequestError:
+            # Some parameters are initialised nowhere but where the library builds the model.
+            return _measured(control, separate_twin(network, seed), given, seed, layers)
     except Exception as error:
-        return Control("random_weights", meaning, reason=reason_of(error))
+        return replace(control, reason=reason_of(error))
 
 
-def random_twin(network: nn.Module, seed: int = 0) -> nn.Module:
-    """A model of the same class and configuration with its library's own initialisation."""
-    config: Any = network.config
-    kind: Any = type(network)
-    parameter = next(network.parameters())
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        twin = kind._from_config(copy.deepcopy(config), dtype=parameter.dtype)
-    return twin.to(parameter.device).eval()
-
-
-def _measured(name: str, meaning: str, network: nn.Module, given: Given, seed: int) -> Control:
-    # By name: a twin has blocks of its own.
-    stack = None if given.stack is None else same_stack(network, given.stack)
-    rows = measure_depth(network, given.inputs, real=given.real, names=given.names, seed=seed, stack=stack)
-    return Control(name, meaning, tuple(rows))
+def _measured(
+    control: Control, network: nn.Module, given: Given, seed: int, layers: Collection[int] | None
+) -> Control:
+    rows = measure_depth(
+        network,
+        given.inputs,
+        real=given.real,
+        names=given.names,
+        layers=layers,
+        # By name: a twin has blocks of its own.
+        stack=None if given.stack is None else same_stack(network, given.stack),
+        without_sinks=control.draw == 0,
+        seed=seed,
+    )
+    return replace(control, rows=tuple(rows))

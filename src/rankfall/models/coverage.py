@@ -75,8 +75,8 @@ PARTS = ("depth", "masks", "heads", "ablation", "controls")
 @dataclass(frozen=True)
 class Checked:
     """`outcome` is about recording. `exact`: outputs bit-equal to eager attention and every attention module that ran
-    was seen in full. The parts of an audit of the same model each have a grade; `reasons` say, by part, why not
-    exact."""
+    was seen in full. The parts of an audit of the same model each have a grade; `reasons` say, by part, why one is
+    not exact."""
 
     model_type: str
     outcome: CheckOutcome
@@ -133,8 +133,8 @@ def graded(found: AuditFindings) -> dict[str, tuple[Grade, str]]:
     seen = found.coverage
     unnamed = [one for one in found.masks if one.name is None]
     unseen = missing.get("mask", "")
-    if seen is not None and (seen.missed or not found.masks):
-        unseen = unseen or seen.reason
+    if not unseen and seen is not None and (seen.missed or not found.masks):
+        unseen = seen.reason
     unnamed_reason = f"{len(unnamed)} of {len(found.masks)} calls: {unnamed[0].reason}" if unnamed else ""
     controls = [why for part, why in missing.items() if part.startswith("control")]
     return {

@@ -120,7 +120,10 @@ class MaskObserver:
         pattern, reason = allowed_pattern(call)
         described: str | None = None
         sizes = _sizes(call, pattern)
-        if sizes is not None and sizes[0] != sizes[1]:
+        if call.elsewhere:
+            reason, described = "keys are other tokens than the queries (cross-attention)", "cross-attention"
+            pattern = None
+        elif sizes is not None and sizes[0] != sizes[1]:
             reason = f"{sizes[0]} queries look at {sizes[1]} keys, which are not their own tokens"
             described = "cross-attention"
             pattern = None

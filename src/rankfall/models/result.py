@@ -7,9 +7,10 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, final
 
 from rankfall.measures.profile import VIEWS
-from rankfall.models.ablation import AblationRow
+from rankfall.models.ablation import AblationRow, ReplayCheck
 from rankfall.models.controls import Control
 from rankfall.models.depth.rows import DepthRow
+from rankfall.models.heads.random import by_layer
 from rankfall.models.heads.ranks import HeadRecord
 from rankfall.models.masks import ObservedMask
 from rankfall.models.recorder import Coverage
@@ -36,11 +37,13 @@ class ModelFacts:
 @final
 @dataclass(frozen=True)
 class TextFacts:
-    """What it was given to read."""
+    """What it was given to read, and how well it predicted it: `loss` in nats per token, None for `loss_reason`."""
 
     texts: int
     tokens: tuple[int, ...]
     padded: bool
+    loss: float | None = None
+    loss_reason: str | None = None
 
 
 @final
@@ -78,6 +81,8 @@ class AuditFindings:
     missing: Mapping[str, str] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
     measured_rate: float | None = None
+    random_heads: tuple[HeadRecord, ...] = ()
+    ablation_check: ReplayCheck | None = None
     stack: str = ""
     other_stacks: tuple[StackDepth, ...] = ()
 
@@ -85,6 +90,14 @@ class AuditFindings:
     def boundaries(self) -> list[DepthRow]:
         """The rows at the ends of blocks, the embeddings first."""
         return [row for row in self.depth if row.part == "boundary"]
+
+    def control_boundaries(self) -> dict[str, list[DepthRow]]:
+        """The first draw of each control by name, at the places of `boundaries`."""
+        return {
+            one.name: [row for row in one.rows if row.part == "boundary"]
+            for one in self.controls
+            if one.rows and one.draw == 0
+        }
 
     def record(self) -> dict[str, Any]:
         """The result as `--json` prints it: `depth` holds block boundaries, `inside` everything between them."""
@@ -96,10 +109,12 @@ class AuditFindings:
             "other_stacks": [one.record() for one in self.other_stacks],
             "inside": [row.record() for row in self.depth if row.part != "boundary"],
             "heads": [head.record() for head in self.heads],
+            "random_heads": by_layer(self.random_heads),
             "mask": [mask.record() for mask in self.masks],
             "measured_rate": self.measured_rate,
             "controls": [control.record() for control in self.controls],
             "ablation": [row.record() for row in self.ablation],
+            "ablation_check": None if self.ablation_check is None else self.ablation_check.record(),
             "coverage": None if self.coverage is None else self.coverage.record(),
             "verdict": self.verdict.record(),
             "missing": dict(self.missing),
@@ -122,8 +137,29 @@ class AuditFindings:
             "sinks": [
                 {"layer": row.layer, "part": row.part, **asdict(sink)} for row in self.depth for sink in row.sinks
             ],
-            "controls": [line for one in self.controls for row in one.rows for line in _lines(row, one.name)],
+            "controls": [
+                {**line, "draw": one.draw}
+                for one in self.controls
+                for row in one.rows
+                for line in _lines(row, one.name)
+            ],
             "masks": [{**mask.record(), "first_roots": str(mask.record().get("first_roots"))} for mask in self.masks],
+            "questions": [
+                {
+                    "question": finding.question,
+                    "place": one.place,
+                    "layer": one.layer,
+                    "module": one.module,
+                    "status": one.status,
+                    "number": name,
+                    "median": number.median,
+                    "low": number.low,
+                    "high": number.high,
+                }
+                for finding in self.verdict.findings
+                for one in finding.places
+                for name, number in one.numbers.items()
+            ],
             "heads": [head.line() for head in self.heads],
             "ablation": [row.record() for row in self.ablation],
         }

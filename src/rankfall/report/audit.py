@@ -1,26 +1,23 @@
-"""Audits as reports: one with its verdict first, then the evidence; or two side by side, layer by layer."""
+"""An audit as a report: its verdict first, then the evidence."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-from rankfall.drawing.audit import draw_ablation, draw_comparison, draw_head_ranks, draw_token_depth, draw_views
+from rankfall.drawing.audit import draw_ablation, draw_head_ranks, draw_token_depth, draw_views
+from rankfall.models.questions import QUESTIONS, Finding, Status
 from rankfall.models.result import AuditFindings
-from rankfall.provenance import provenance
 from rankfall.report.document import Answer, Document, Grid, Level, Picture, Section
 from rankfall.report.verb_definitions import definitions_for
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-LEVELS: dict[str, Level] = {"kept": "good", "reduced": "warn", "collapsed": "bad"}
-QUESTIONS = {
-    "token rank": "Where does it lose rank?",
-    "alikeness": "How alike are the tokens at the end?",
-    "sinks": "Does a single token distort the picture?",
+LEVELS: dict[Status, Level] = {
+    **dict.fromkeys(("not aligned", "kept", "not dominated"), "good"),
+    **dict.fromkeys(("aligned", "reduced", "dominated", "depends", "too little text"), "warn"),
+    **dict.fromkeys(("lost", "collapsed"), "bad"),
+}
+BESIDE = {
+    "token rank": "Where is the rank lowest?",
     "mask": "What would attention alone do?",
-    "controls": "Compared with what?",
-    "head rank": "Are the heads the bottleneck?",
+    "head rank": "How do heads use their rank?",
+    "head bound": "What does the bound say about heads of this shape?",
     "what holds it up": "What holds the rank up?",
     "what to change": "What would one change?",
 }
@@ -30,6 +27,7 @@ TITLES = {
     "sinks": "Sinks",
     "controls": "Controls",
     "masks": "Masks that the model used",
+    "questions": "The numbers behind each answer",
     "heads": "Every head",
     "ablation": "Blocks taken apart",
 }
@@ -42,11 +40,17 @@ def audit_document(result: AuditFindings, command: str) -> Document:
         name: Grid(name, TITLES[name], table, definitions=definitions_for("audit"))
         for name, table in result.tables().items()
     }
-    first = Answer("Does it keep its token rank?", verdict.headline, LEVELS[verdict.status], _thresholds(result))
-    answers = [first] + [
-        Answer(QUESTIONS[reason.topic], reason.text) for reason in verdict.reasons if reason.topic in QUESTIONS
+    answers = [
+        Answer("What happens to the tokens?", verdict.headline),
+        *(
+            Answer(QUESTIONS[one.question], one.status, LEVELS[one.status], [*one.sentences, *_thresholds(one)])
+            for one in verdict.findings
+        ),
+        *(Answer(BESIDE[reason.topic], reason.text) for reason in verdict.reasons if reason.topic in BESIDE),
     ]
     sections = [_tokens(result, tables), _parts(result, tables), _heads(result, tables), _masks(tables)]
+    if result.model.notes:
+        sections.append(Section("Notes on the model", list(result.model.notes)))
     if result.missing:
         lines = [f"{part}: {reason}" for part, reason in result.missing.items()]
         sections.append(Section("What is missing, and why", lines))
@@ -54,7 +58,8 @@ def audit_document(result: AuditFindings, command: str) -> Document:
     return Document(
         title=f"Audit of {model.name}",
         summary=f"{model.kind}, {model.layers} layers, {model.parameters:,} parameters, read {text.texts} text(s) of"
-        f" {', '.join(str(count) for count in text.tokens)} tokens.",
+        f" {', '.join(str(count) for count in text.tokens)} tokens, loss"
+        f" {f'none: {text.loss_reason}' if text.loss is None else f'{text.loss:.2f} nats per token'}.",
         answers=answers,
         sections=[section for section in sections if section.blocks or section.text],
         command=command,
@@ -62,19 +67,13 @@ def audit_document(result: AuditFindings, command: str) -> Document:
     )
 
 
-def _thresholds(result: AuditFindings) -> list[str]:
-    t = result.verdict.thresholds
-    return [
-        f"collapsed: relative mu below {t.collapsed_relative_mu} or energy rank below"
-        f" {t.collapsed_energy_rank} at the last layer, tokens scaled to length one",
-        f"reduced: energy rank below {t.reduced_share:.0%} of its highest, relative mu below"
-        f" {t.reduced_relative_mu}, or mean |cosine| above {t.reduced_cosine}",
-    ]
+def _thresholds(finding: Finding) -> list[str]:
+    given = ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in finding.thresholds.items())
+    return [f"thresholds: {given}"] if given else []
 
 
 def _tokens(result: AuditFindings, tables: dict[str, Grid]) -> Section:
     rows = result.boundaries
-    controls = {one.name: [row for row in one.rows if row.part == "boundary"] for one in result.controls if one.rows}
     name = result.model.name
     pictures = [
         Picture(
@@ -82,7 +81,7 @@ def _tokens(result: AuditFindings, tables: dict[str, Grid]) -> Section:
             "Token rank by depth",
             "Tokens scaled to length one. The band is a 95 % bootstrap interval over texts. Layer 0 is the"
             " embeddings; the last layer is after the final norm, where the model has one.",
-            draw_token_depth(rows, controls, f"Token rank by depth, {name}"),
+            draw_token_depth(rows, result.control_boundaries(), f"Token rank by depth, {name}"),
         ),
         Picture(
             "views",
@@ -92,7 +91,7 @@ def _tokens(result: AuditFindings, tables: dict[str, Grid]) -> Section:
             draw_views(rows, f"Effective and energy rank in four views, {name}"),
         ),
     ]
-    grids = [tables[key] for key in ("depth", "sinks", "controls", "per_text") if key in tables]
+    grids = [tables[key] for key in ("questions", "depth", "sinks", "controls", "per_text") if key in tables]
     return Section("Token rank by depth", (), [*pictures, *grids])
 
 
@@ -102,8 +101,10 @@ def _parts(result: AuditFindings, tables: dict[str, Grid]) -> Section:
     picture = Picture(
         "parts",
         "Blocks taken apart",
-        "The model's own attention modules, replayed without norm, residual or feed-forward layers, each replay"
-        " verified first. Scale-matched: one factor a layer gives tokens the size that the layer really got.",
+        "Tokens of length one, medians over passages; below the dotted line a variant counts as collapsed (one whose"
+        " energy rank is below 2 does too). The model's own attention modules, replayed without norm, residual or"
+        " feed-forward layers, each replay verified first."
+        " Scale-matched: one factor a layer gives tokens the size that the layer really got.",
         draw_ablation(tables["ablation"].table, f"What holds the rank up, {result.model.name}"),
     )
     return Section("What holds the rank up", (), [picture, tables["ablation"]])
@@ -123,92 +124,3 @@ def _heads(result: AuditFindings, tables: dict[str, Grid]) -> Section:
 
 def _masks(tables: dict[str, Grid]) -> Section:
     return Section("Masks", (), [tables["masks"]] if "masks" in tables else [])
-
-
-def comparison_document(first: AuditFindings, second: AuditFindings, command: str) -> Document:
-    """One report of two audits. Depth is drawn as a share, so that models of different depth lie over each other."""
-    names = labels(first, second)
-    pairs = list(zip(names, (first, second), strict=True))
-    return Document(
-        title=f"{names[0]} beside {names[1]}",
-        summary="; ".join(
-            f"{name}: {one.model.kind}, {one.model.layers} layers, {one.model.parameters:,} parameters"
-            for name, one in pairs
-        ),
-        answers=[
-            Answer("Which keeps more of its token rank?", _kept(pairs)),
-            *(Answer(f"{name}: what is its verdict?", one.verdict.headline) for name, one in pairs),
-        ],
-        sections=[
-            Section(
-                "Token rank by depth",
-                (),
-                [
-                    Picture(
-                        "comparison",
-                        "Both models over relative depth",
-                        "Tokens scaled to length one; 0 is the embeddings, 1 the last layer.",
-                        draw_comparison(depth_table(pairs)),
-                    ),
-                    Grid("depth", "Layer by layer", depth_table(pairs), definitions=definitions_for("audit")),
-                ],
-            ),
-            Section(
-                "Head rank",
-                (),
-                [
-                    Grid(
-                        "heads",
-                        "Median over the heads of each layer",
-                        heads_table(pairs),
-                        definitions=definitions_for("audit"),
-                    )
-                ],
-            ),
-        ],
-        command=command,
-        provenance=provenance(),
-    )
-
-
-def labels(first: AuditFindings, second: AuditFindings) -> tuple[str, str]:
-    """The models' names, folders by their last part, told apart when they are the same."""
-    one, two = (result.model.name.rstrip("/").rpartition("/")[2] for result in (first, second))
-    return (one, two) if one != two else (f"{one} (A)", f"{two} (B)")
-
-
-def depth_table(pairs: list[tuple[str, AuditFindings]]) -> pd.DataFrame:
-    """Measures of unit-length tokens at every block boundary of both models."""
-    import pandas as pd
-
-    rows: list[dict[str, Any]] = []
-    for name, one in pairs:
-        last = max(row.layer for row in one.boundaries) or 1
-        rows += [
-            {"model": name, "layer": row.layer, "depth": row.layer / last, **row.values["unit"]}
-            for row in one.boundaries
-        ]
-    return pd.DataFrame(rows)
-
-
-def heads_table(pairs: list[tuple[str, AuditFindings]]) -> pd.DataFrame:
-    """Ranks of query/key forms as medians per layer, and the effective one as a share of the head's width."""
-    import pandas as pd
-
-    found = [one.tables()["heads"].assign(model=name) for name, one in pairs if one.heads]
-    if not found:
-        return pd.DataFrame({"model": [name for name, _ in pairs]})
-    heads = pd.concat(found)
-    heads["share"] = heads["qk_effective_rank"] / heads["head_dim"]
-    chosen = ["head_dim", "qk_rank", "qk_effective_rank", "qk_energy_rank", "share"]
-    return heads.groupby(["model", "layer"], sort=False)[chosen].median().reset_index()
-
-
-def _kept(pairs: list[tuple[str, AuditFindings]]) -> str:
-    shares = {}
-    for name, one in pairs:
-        ranks = [row.values["unit"]["energy_rank"] for row in one.boundaries]
-        shares[name] = ranks[-1] / max(ranks)
-    ahead, behind = sorted(shares, key=lambda name: -shares[name])
-    told = (f"{name} ({shares[name]:.0%} of its highest energy rank at the last layer)" for name in (ahead, behind))
-    return " over ".join(told)

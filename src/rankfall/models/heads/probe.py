@@ -15,6 +15,7 @@ from rankfall.errors import RequestError, require
 from rankfall.linalg.factored import Factored
 from rankfall.models.blocks import is_norm
 from rankfall.models.interface import Eager
+from rankfall.models.placement import input_device
 from rankfall.models.replay import Passed, Replay, Site
 from rankfall.models.small import image_shape
 
@@ -72,7 +73,7 @@ def _same_height(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
 def sample_inputs(model: Any, position: int = 0) -> dict[str, Any]:
     """One token at the given position for a model of text; one blank image for a model of images."""
     accepted = inspect.signature(model.forward).parameters
-    device = next(model.parameters()).device
+    device = input_device(model)
     main = getattr(model, "main_input_name", "input_ids")
     if main == "pixel_values":
         return {"pixel_values": torch.zeros(1, *image_shape(model.config), device=device)}
@@ -154,7 +155,8 @@ class _Answers:
 
 
 def probe_site(layer: int, site: Site, elsewhere: Site, at_offset: Site | None, offset: int) -> HeadMaps:
-    """The maps of one site. `site` was traced at position 0, `elsewhere` at another one, where rotary maps differ;
+    """The maps of one site. `site` was traced at position 0, `elsewhere` at another one, where rotary maps differ (or
+    is the same, where the module counts positions by itself);
     `at_offset` at the position of the query, when the offset is not 0."""
     replay = Replay(site)
     width = site.tokens.shape[-1]
@@ -171,26 +173,43 @@ def probe_site(layer: int, site: Site, elsewhere: Site, at_offset: Site | None, 
         ).to(site.tokens.device)
         answers = _answers(replay, random, packed)
         checks["linearity"] = _linearity_error(random, answers, here)
-        replay.arguments = Replay(elsewhere).arguments
-        moved = _answers(replay, random, packed)
+        if elsewhere is site:
+            # Positions are the module's own business: its last token stands elsewhere.
+            moved = _answers(replay, random, packed, at=-1)
+        else:
+            replay.arguments = Replay(elsewhere).arguments
+            moved = _answers(replay, random, packed)
         checks["same_position_scores"] = _relative(_own_scores(moved), _own_scores(answers))
         rotary = _relative(moved.query, answers.query) > ROTATED
         normed = _norms_before_attention(replay, norms)
     output, note = _output_map(replay, site, here.value.shape[-1], here.query.shape[1])
+    shared = _repeated(here.key, here.value)
     return HeadMaps(
         layer=layer,
         name=site.name,
         source="probe",
         query=queries.query[1:].movedim(1, 0) / _own_scale(site),
-        key=here.key[1:].movedim(1, 0),
-        value=here.value[1:].movedim(1, 0),
+        key=here.key[1:, ::shared].movedim(1, 0),
+        value=here.value[1:, ::shared].movedim(1, 0),
         output=output,
         offset=offset if rotary else 0,
         rotary=rotary,
-        qk_norm=normed,
+        qk_norm=normed and site.norms_queries_and_keys,
         checks=checks,
         notes=(note,) if note else (),
     )
+
+
+def _repeated(key: Tensor, value: Tensor) -> int:
+    """How often a module itself repeats each head of its keys and values before attention gets them."""
+    heads = key.shape[1]
+    if value.shape[1] != heads:
+        return 1
+    for times in (times for times in range(heads, 1, -1) if heads % times == 0):
+        grouped = [part.unflatten(1, (-1, times)) for part in (key, value)]
+        if all(torch.equal(part, part[:, :, :1].expand_as(part)) for part in grouped):
+            return times
+    return 1
 
 
 def _maps(replay: Replay, width: int) -> tuple[_Answers, bool]:
@@ -248,7 +267,8 @@ def _position_free(replay: Replay) -> bool:
     return all(_relative(one, first) < ROTATED for one, first in pairs)
 
 
-def _answers(replay: Replay, rows: Tensor, packed: bool) -> _Answers:
+def _answers(replay: Replay, rows: Tensor, packed: bool, at: int = 0) -> _Answers:
+    """`at` is the position from which the answers are taken, where positions matter."""
     count, width = rows.shape
     length = replay.site.tokens.shape[1]
     if packed:
@@ -259,10 +279,9 @@ def _answers(replay: Replay, rows: Tensor, packed: bool) -> _Answers:
     tokens = rows[:, None].expand(count, length, width)
     context = None
     if replay.site.context_name is not None:
-        looked_at = replay.arguments[replay.site.context_name]
         # Both sides get the same vectors; one side wider than the other is not probed.
-        context = rows[:, None].expand(count, looked_at.shape[1], width)
-    return _Answers(*(part[:, :, 0] for part in _parts(replay.run(tokens, context))))
+        context = rows[:, None].expand(count, replay.context.shape[1], width)
+    return _Answers(*(part[:, :, at] for part in _parts(replay.run(tokens, context))))
 
 
 def _parts(passed: Passed) -> tuple[Tensor, Tensor, Tensor]:

@@ -18,7 +18,7 @@ from rankfall.measures.measures import entropy_rank
 from rankfall.models import configuration as aliases
 from rankfall.models.heads.probe import HeadMaps, probe_site, sample_inputs
 from rankfall.models.heads.weights import TensorFiles, maps_from_tensors
-from rankfall.models.load.folder import find_weights
+from rankfall.models.load.files import find_weights
 from rankfall.models.load.guards import clean_config, read_json
 from rankfall.models.load.headers import read_safetensors_header
 from rankfall.models.load.named import named_path
@@ -27,6 +27,8 @@ from rankfall.theory.head_bounds import HeadClass, mse_floor
 
 # Where the self-check looks for rotations, unless an offset is asked for: any position but 0 serves.
 ELSEWHERE = 7
+# Where queries, keys and values are seen.
+SEEN_WHOLE = ("interface", "sdpa", "multihead")
 # The weights of most models are kept in float32 at best: below this relative size a singular value is rounding.
 EPSILON = torch.finfo(torch.float32).eps
 
@@ -124,14 +126,14 @@ def probe_heads(model: Any, offset: int = 0, inputs: Mapping[str, Any] | None = 
         # Images, and inputs that the caller made, stand where they stand: there is no other position to trace.
         whole = traced(model, sample_inputs(model) if given is None else given)
         traces.append((whole, whole, None))
-    if not any(trace.coverage.calls.get("interface", 0) for trace, _, _ in traces):
+    if not any(site.call.source in SEEN_WHOLE for trace, _, _ in traces for site in trace.sites):
         return ProbedHeads(_by_name(model, traces[0][0]), {})
     records: list[HeadRecord] = []
     missing: dict[str, str] = {}
     seen: set[int] = set()
     for here, elsewhere, at_query in traces:
         for number, site in enumerate(here.sites):
-            if id(site.call.module) in seen or site.call.source != "interface":
+            if id(site.call.module) in seen or site.call.source not in SEEN_WHOLE:
                 continue
             at_offset = at_query.sites[number] if at_query else None
             try:
@@ -166,7 +168,7 @@ def _text_traces(model: Any, offset: int, given: Mapping[str, Any] | None) -> It
         got=type(model).__name__,
         remedy="use offset 0",
     )
-    most = aliases.number(model.config, aliases.POSITIONS) or math.inf
+    most = aliases.number(getattr(model, "config", None), aliases.POSITIONS) or math.inf
     require(
         offset < most,
         required=f"an offset within the model's {most} positions",
@@ -200,13 +202,15 @@ def require_checked(maps: HeadMaps, site: Site) -> None:
 
 
 def _by_name(model: Any, trace: Trace) -> tuple[HeadRecord, ...]:
+    config: Any = getattr(model, "config", None)
+    known = config.to_dict() if hasattr(config, "to_dict") else {}
     try:
-        return _records_of(model.state_dict(), model.config.to_dict())
+        return _records_of(model.state_dict(), known)
     except RequestError as error:
         raise RequestError(
-            required="attention that goes through the library's interface, or weights under names that we know",
+            required="attention through torch's functions or the library's interface, or weights under known names",
             got=f"{trace.coverage.reason}; {error.got}",
-            remedy="add the layout of its weights to the catalogue",
+            remedy="call torch's scaled_dot_product_attention, or add the layout of its weights to the catalogue",
         ) from None
 
 
@@ -231,7 +235,7 @@ def head_ranks_from_file(name: Path | str) -> tuple[HeadRecord, ...]:
     )
     config, _ = clean_config(read_json(folder / "config.json"))
     if path.is_dir():
-        files = list(find_weights(path, path).files.values())
+        files = list(find_weights(path).files.values())
     else:
         read_safetensors_header(path)
         files = [path]
