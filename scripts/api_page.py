@@ -67,7 +67,7 @@ checkpoints.plot("layers-by-checkpoints.png")""",
         "coverage": """\
 covered = rankfall.coverage(["llama"])  # measured now; without names, the table that ships""",
         "CoverageResult": """\
-print(covered.exact, covered.counts)""",
+print(covered.complete, covered.counts)""",
         "survey": """\
 surveyed = rankfall.survey(["gpt2", "gemma"])  # every model type of transformers without names""",
         "SurveyResult": """\
