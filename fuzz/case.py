@@ -1,0 +1,128 @@
+"""One input: files to prepare, edits that damage them, and a command line; plain values, so that it can be kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+Edit = list[Any]
+"""A path, what to do with it, and with what: see `EDITS`."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """`template` names the folder that is copied first; edits come next, in order; then the command runs."""
+
+    arguments: tuple[str, ...]
+    template: str = "plain"
+    edits: tuple[Edit, ...] = field(default=())
+
+    def record(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        return {"arguments": list(self.arguments), "template": self.template, "edits": [list(one) for one in self.edits]}
+
+    @classmethod
+    def of(cls, record: dict[str, Any]) -> Case:
+        """The case of a record."""
+        return cls(tuple(record["arguments"]), record.get("template", "plain"), tuple(record.get("edits", ())))
+
+
+def _clear(path: Path) -> None:
+    if path.is_symlink() or path.is_file():
+        path.unlink()
+    elif path.is_dir():
+        import shutil
+
+        shutil.rmtree(path)
+
+
+def _write(path: Path, text: str) -> None:
+    _clear(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8", errors="surrogatepass")
+
+
+def _cut(path: Path, share: float) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * share)])
+
+
+def _flip(path: Path, place: float, value: int) -> None:
+    content = bytearray(path.read_bytes())
+    if content:
+        content[int(place * (len(content) - 1))] ^= value
+    path.write_bytes(bytes(content))
+
+
+def _set(path: Path, keys: list[Any], value: Any) -> None:
+    """Set, add or (with the value "<gone>") take out one entry of a JSON file."""
+    document = json.loads(path.read_text())
+    place = document
+    for key in keys[:-1]:
+        place = place[key]
+    if value == "<gone>":
+        del place[keys[-1]]
+    else:
+        place[keys[-1]] = value
+    path.write_text(json.dumps(document))
+
+
+def _folder(path: Path) -> None:
+    _clear(path)
+    path.mkdir(parents=True)
+
+
+def _link(path: Path, target: str) -> None:
+    _clear(path)
+    path.symlink_to(target)
+
+
+def _fifo(path: Path) -> None:
+    _clear(path)
+    os.mkfifo(path)
+
+
+def _socket(path: Path) -> None:
+    _clear(path)
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(path.name)
+
+
+def _size(path: Path, size: int) -> None:
+    """A file with a hole: large, and almost nothing on the disk."""
+    with path.open("r+b" if path.exists() else "wb") as file:
+        file.truncate(size)
+
+
+EDITS: dict[str, Callable[..., None]] = {
+    "write": _write,
+    "cut": _cut,
+    "flip": _flip,
+    "set": _set,
+    "remove": _clear,
+    "folder": _folder,
+    "link": _link,
+    "fifo": _fifo,
+    "socket": _socket,
+    "size": _size,
+}
+
+
+def apply(edits: tuple[Edit, ...]) -> None:
+    """Edit the files of the present folder; an edit of what an earlier one took away does nothing."""
+    for path, name, *values in edits:
+        try:
+            EDITS[name](Path(path), *values)
+        except (OSError, KeyError, IndexError, TypeError, ValueError):
+            continue
+
+
+def pick(draw: random.Random, table: dict[Any, float]) -> Any:
+    """One of the keys, with its weight."""
+    return draw.choices(list(table), weights=list(table.values()))[0]
