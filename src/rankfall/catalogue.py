@@ -184,6 +184,10 @@ NAMED_MODELS: Registry[NamedModel] = Registry(
     {
         "minilm": "rankfall.models.load.named:MINILM",
         "smollm2": "rankfall.models.load.named:SMOLLM2",
+        "gemma3-270m": "rankfall.models.load.named:GEMMA3",
+        "qwen2.5-coder-0.5b": "rankfall.models.load.named:QWEN_CODER",
+        "all-mpnet-base-v2": "rankfall.models.load.named:MPNET",
+        "whisper-tiny.en": "rankfall.models.load.named:WHISPER",
     },
     example="minilm",
 )

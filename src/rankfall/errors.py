@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+
+# Control characters (C0, delete, C1), marks and overrides of writing direction, separators of lines and paragraphs:
+# printed, they move the cursor, recolour the terminal or show a text in another order than it has.
+CONTROLS = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069\\ufeff]")
+SPACES = re.compile("[\\t\\n\\v\\f\\r\\x85\\u2028\\u2029]+")
+
+
+def printable(text: object) -> str:
+    """The text on one line, without anything that would control a terminal; for all that came from outside."""
+    return CONTROLS.sub("", SPACES.sub(" ", str(text)).encode("utf-8", "replace").decode())
 
 
 class RequestError(ValueError):
     """A wrong request. Its message is one line in three parts, and the command line prints nothing else."""
 
     def __init__(self, *, required: str, got: object, remedy: str) -> None:
-        super().__init__(f"required {required}; got {got}; {remedy}")
+        super().__init__(printable(f"required {required}; got {got}; {remedy}"))
         self.required = required
         self.got = got
         self.remedy = remedy

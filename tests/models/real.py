@@ -1,17 +1,14 @@
-"""The two real models, where `make models` or RANKFALL_MODELS has put them."""
+"""Real models, where `make models`, `make models-all` or RANKFALL_MODELS has put them."""
 
 from __future__ import annotations
 
 import pytest
 
-from rankfall.errors import RequestError
-from rankfall.models.load.named import named_path
+from rankfall.catalogue import NAMED_MODELS
+from rankfall.models.load.named import installed
 
 
 def needs(name: str) -> pytest.MarkDecorator:
     """Skip, saying so, where the model is not installed."""
-    try:
-        named_path(name)
-    except RequestError as missing:
-        return pytest.mark.skipif(True, reason=f"{name} is not installed: {missing.remedy}")
-    return pytest.mark.skipif(False, reason="")
+    wanted = "make models" if NAMED_MODELS[name].light else "make models-all"
+    return pytest.mark.skipif(not installed(name), reason=f"{name} is not installed: run `{wanted}`")

@@ -29,6 +29,8 @@ MEASURES = [
     "min_singular_value",
 ]
 
+NO_HEAD = "the model has no language-model head, or its weights are not in the files"
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -68,7 +70,7 @@ def test_json_has_what_the_contract_says(folder: Path, text: Path, capsys: pytes
     assert {row["part"] for row in record["inside"]} == {"attention_output", "after_attention", "mlp_output"}
     assert record["missing"] == {}
     assert record["ablation"]
-    assert record["text"] == {"texts": 1, "tokens": [20], "padded": False}
+    assert record["text"] == {"texts": 1, "tokens": [20], "padded": False, "loss": None, "loss_reason": NO_HEAD}
 
 
 def test_a_condition_that_holds_exits_one(folder: Path, text: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -249,7 +251,7 @@ def test_controls_change_what_they_say_and_nothing_else(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [
-        (["no-such-model"], "a model folder, a GGUF file, a hub id or one of minilm, smollm2"),
+        (["no-such-model"], "no-such-model in the local hub cache; got not there; add --allow-download"),
         (["org/never-downloaded"], "add --allow-download"),
         (["minilm", "--layers", "x"], "--layers such as"),
         (["minilm", "--dtype", "int8"], "a dtype among"),

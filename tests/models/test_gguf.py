@@ -40,7 +40,7 @@ def interleaved(weight: np.ndarray, heads: int) -> np.ndarray:
     return weight.reshape(heads, 2, rows // heads // 2, columns).swapaxes(1, 2).reshape(rows, columns)
 
 
-def write_gguf(path: Path, *, layers: int = LAYERS) -> Path:
+def write_gguf(path: Path, *, layers: int = LAYERS, add_bos: bool | None = None) -> Path:
     state = {name: value.detach().numpy() for name, value in llama().state_dict().items()}
     writer = gguf.GGUFWriter(str(path), "llama")
     writer.add_block_count(layers)
@@ -59,6 +59,8 @@ def write_gguf(path: Path, *, layers: int = LAYERS) -> Path:
     writer.add_token_merges(["w 0"])
     writer.add_bos_token_id(2)
     writer.add_eos_token_id(3)
+    if add_bos is not None:
+        writer.add_add_bos_token(add_bos)
     writer.add_tensor("token_embd.weight", state["model.embed_tokens.weight"])
     writer.add_tensor("output_norm.weight", state["model.norm.weight"])
     names = {

@@ -62,13 +62,6 @@ def edit(path: Path, **changes: Any) -> None:
     path.write_text(json.dumps({**table, **changes}))
 
 
-def test_a_pickle_payload_is_not_read(folder: Path, witness: Path) -> None:
-    (folder / "model.safetensors").unlink()
-    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Payload(witness)))
-    assert_refused(folder, "only pytorch_model.bin")
-    assert not witness.exists()
-
-
 def test_a_pickle_renamed_safetensors_is_not_read(folder: Path, witness: Path) -> None:
     (folder / "model.safetensors").write_bytes(pickle.dumps(Payload(witness)) + bytes(64))
     assert_refused(folder, "sound safetensors.*pickle or archive renamed")

@@ -14,7 +14,7 @@ from tests.models.small import save_small
 from rankfall.cli.main import run
 from rankfall.errors import RequestError
 from rankfall.models.load import folder as loader
-from rankfall.models.load.guards import time_limit
+from rankfall.models.load.confinement import time_limit
 from rankfall.models.load.open import open_model
 
 SHORT = 0.2

@@ -51,6 +51,8 @@ class AuditResult(Result, AuditFindings):
             f"{self.model.name}, {self.model.layers} layers, width {self.model.width}",
             verdict.headline,
             *(f"{reason.topic}: {reason.text}" for reason in verdict.reasons[1:]),
+            loss_line(self.text.loss, self.text.loss_reason),
+            *(f"note: {note}" for note in self.model.notes),
             *(f"missing, {part}: {why}" for part, why in self.missing.items()),
         ]
 
@@ -87,6 +89,8 @@ def audit(
     device: str = "cpu",
     allow_download: bool = False,
     load_seconds: float = 600.0,
+    revision: str | None = None,
+    adapter: str | Path | None = None,
     seed: int = 0,
     progress: Progress = silent,
     command: str | None = None,
@@ -96,7 +100,8 @@ def audit(
     `model` is a short name, a folder, a GGUF file, a hub id, or a module in memory, which needs a `tokenizer`, or
     `inputs`: token ids (b, n) or the keyword arguments of its forward pass. `text`: one text or several; a Path is
     read as a file; without it a text that ships with the package is read. `layers` limits what is measured to some
-    layers and both ends, such as `[6, 12]` or `"1-5"`. What cannot be done for this model is named in `missing`.
+    layers and both ends, such as `[6, 12]` or `"1-5"`. `revision` is that of a hub id, `adapter` a folder of low-rank
+    updates to merge first. What cannot be done for this model is named in `missing`.
     """
     from rankfall.models.audit import audit as run
 
@@ -118,11 +123,18 @@ def audit(
         device=device,
         allow_download=allow_download,
         load_seconds=load_seconds,
+        revision=revision,
+        adapter=adapter,
         seed=seed,
         progress=progress,
         command=command,
     )
     return AuditResult(**vars(found))
+
+
+def loss_line(loss: float | None, reason: str | None) -> str:
+    """What the model's loss on the text was, in words."""
+    return f"loss on the text: none, {reason}" if loss is None else f"loss on the text: {loss:.2f} nats per token"
 
 
 def _texts(text: str | Path | Sequence[str | Path] | None) -> list[str] | None:

@@ -24,7 +24,7 @@ def audit(
     model: Annotated[
         str,
         typer.Argument(
-            help=f"A folder of safetensors, a GGUF file, a hub id, or a name: {NAMES}.",
+            help=f"A folder of safetensors, a GGUF file, a hub id (org/name@revision), or a name: {NAMES}.",
             autocompletion=NAMED_MODELS.complete,
         ),
     ] = NAMED_MODELS.names[0],
@@ -62,6 +62,12 @@ def audit(
     load_seconds: Annotated[
         float, typer.Option("--load-seconds", help="Longest time that loading may take, in seconds.")
     ] = 600.0,
+    revision: Annotated[
+        str | None, typer.Option("--revision", help="Branch, tag or commit of a hub id, as in org/name@revision.")
+    ] = None,
+    adapter: Annotated[
+        Path | None, typer.Option("--adapter", help="Folder of a LoRA adapter to merge into the weights first.")
+    ] = None,
     seed: Annotated[int, typer.Option("--seed", help="Seed of the controls and the bootstrap.")] = 0,
     json: JsonFlag = False,
 ) -> None:
@@ -72,7 +78,8 @@ def audit(
     Quick: `rankfall audit minilm --tokens 16 --passages 1 --no-controls --no-ablate --no-heads`
     """
     if weights_only:
-        _refuse_what_needs_a_run({"--fail-if": fail_if, "--text": text, "--out": out, "--layers": layers})
+        needs = {"--fail-if": fail_if, "--text": text, "--out": out, "--layers": layers}
+        _refuse_what_needs_a_run(needs | {"--revision": revision, "--adapter": adapter})
         _weights_only(model, json)
         return
     from rankfall.api.audit import audit as run
@@ -101,6 +108,8 @@ def audit(
             device=device,
             allow_download=allow_download,
             load_seconds=load_seconds,
+            revision=revision,
+            adapter=adapter,
             seed=seed,
             progress=progress,
             command=command(),
@@ -118,7 +127,7 @@ def _refuse_what_needs_a_run(options: dict[str, Any]) -> None:
     given = [name for name, value in options.items() if value]
     require(
         not given,
-        required="--weights-only without options about tokens, which only a run has",
+        required="--weights-only without options that only a run has",
         got=", ".join(given),
         remedy="leave out one or the other",
     )
@@ -137,6 +146,8 @@ def _weights_only(model: str, json: bool) -> None:
 
 
 def _show(record: dict[str, Any]) -> None:
+    from rankfall.api.audit import loss_line
+
     name = record["model"]["name"]
     table(f"{name}: tokens of length one, layer by layer; {_read(record['text'])}", _brief(record["depth"]), COLUMNS)
     if any(row["part"] != "before_final_norm" for row in record["inside"]):
@@ -147,6 +158,10 @@ def _show(record: dict[str, Any]) -> None:
     paper.print(verdict["headline"], style=f"bold {colour}", markup=False, highlight=False)
     for reason in verdict["reasons"][1:]:
         paper.print(f"  {reason['topic']}: {reason['text']}", markup=False, highlight=False)
+    text = record["text"]
+    paper.print(f"  {loss_line(text['loss'], text['loss_reason'])}", markup=False, highlight=False)
+    for note in record["model"]["notes"]:
+        paper.print(f"  note: {note}", style="yellow", markup=False, highlight=False)
     for part, why in record["missing"].items():
         paper.print(f"  missing, {part}: {why}", style="yellow", markup=False, highlight=False)
     for one in record["failed"]:

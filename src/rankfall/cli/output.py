@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rankfall.api.result import Result, plain
+from rankfall.errors import printable
 from rankfall.progress import Progress
 
 SCHEMA = 2
@@ -47,8 +48,21 @@ PlotPath = Annotated[Path | None, typer.Option("--plot", help="Draw the result i
 # The papers' word for it still works.
 WIDTH = ("--width", "--dim")
 
-notes = Console(stderr=True)
-paper = Console()
+
+class SafeConsole(Console):
+    """Prints text without its control characters: names, keys and messages come from models and files."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """As Rich does it, each line of a string made printable."""
+        super().print(*(_by_line(one) if isinstance(one, str) else one for one in objects), **options)
+
+
+def _by_line(text: str) -> str:
+    return "\n".join(printable(line) for line in text.split("\n"))
+
+
+notes = SafeConsole(stderr=True)
+paper = SafeConsole()
 
 
 def emit(result: Mapping[str, Any], *, as_json: bool, show: Callable[[], None]) -> None:
@@ -67,13 +81,14 @@ def table(title: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[str] 
     are left out, and named below it. Only sentences wrap.
     """
     columns = list(columns) if columns is not None else list(rows[0]) if rows else []
-    texts = {name: [cell(row.get(name)) for row in rows] for name in columns}
-    page = paper if paper.is_terminal else Console(width=UNLIMITED)
+    texts = {name: [printable(cell(row.get(name))) for row in rows] for name in columns}
+    page = paper if paper.is_terminal else SafeConsole(width=UNLIMITED)
     kept = fitting(texts, page.width)
-    drawn = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    called = Text(printable(title))
+    drawn = Table(title=called, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for name in kept:
         wraps = page is paper and sentences(texts[name])
-        drawn.add_column(heading(name), justify="left" if wraps else "right", no_wrap=not wraps)
+        drawn.add_column(Text(heading(name)), justify="left" if wraps else "right", no_wrap=not wraps)
     for values in zip(*(texts[name] for name in kept), strict=True):
         drawn.add_row(*(Text(value) for value in values))
     page.print(drawn)
@@ -84,7 +99,7 @@ def table(title: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[str] 
 
 def heading(name: str) -> str:
     """A column's name in words; a long one is stacked, so that a column is as wide as its numbers and one word."""
-    return name.replace("_", "\n" if len(name) > LONG_HEADING else " ")
+    return printable(name).replace("_", "\n" if len(name) > LONG_HEADING else " ")
 
 
 def sentences(texts: Sequence[str]) -> bool:
@@ -148,10 +163,15 @@ def shown(title: str) -> Iterator[Progress]:
         from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as Bar
 
-        columns = (BarColumn(20), TaskProgressColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
+        columns = (
+            BarColumn(20),
+            TaskProgressColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.description}", markup=False),
+        )
         with Bar(*columns, console=notes, transient=True) as bar:
-            task = bar.add_task(title, total=1.0)
-            yield lambda what, share: bar.update(task, completed=share, description=f"{title}: {what}")
+            task = bar.add_task(printable(title), total=1.0)
+            yield lambda what, share: bar.update(task, completed=share, description=printable(f"{title}: {what}"))
         return
     begun = said = time.perf_counter()
     first: float | None = None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rankfall.drawing.canvas import COLOURS, MARKERS, canvas
+from rankfall.drawing.canvas import COLOURS, MARKERS, canvas, heading, literal
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,7 +48,7 @@ def draw_token_depth(rows: Sequence[DepthRow], controls: Mapping[str, Sequence[D
         panel.xaxis.get_major_locator().set_params(integer=True)
         panel.set_ylim(bottom=0)
     axes[0, 0].legend(fontsize=8)
-    figure.suptitle(title)
+    heading(figure, title)
     return figure
 
 
@@ -69,7 +69,7 @@ def draw_views(rows: Sequence[DepthRow], title: str) -> Figure:
         panel.set_ylim(bottom=0)
         panel.xaxis.get_major_locator().set_params(integer=True)
     axes[0, 1].legend(fontsize=8, loc="center left", bbox_to_anchor=(1.01, 0.5))
-    figure.suptitle(title)
+    heading(figure, title)
     return figure
 
 
@@ -88,7 +88,7 @@ def draw_head_ranks(heads: pd.DataFrame, title: str) -> Figure:
         panel.set_ylabel("head")
         for axis in (panel.xaxis, panel.yaxis):
             axis.get_major_locator().set_params(integer=True)
-    figure.suptitle(title)
+    heading(figure, title)
     return figure
 
 
@@ -115,7 +115,7 @@ def draw_ablation(rows: pd.DataFrame, title: str) -> Figure:
         panel.xaxis.get_major_locator().set_params(integer=True)
     axes[0, 0].set_ylabel("relative mu")
     axes[0, 0].legend(fontsize=8)
-    figure.suptitle(title)
+    heading(figure, title)
     return figure
 
 
@@ -125,7 +125,7 @@ def draw_comparison(table: pd.DataFrame) -> Figure:
     for axis, (measure, label) in zip(axes.flat, PANELS, strict=True):
         for name, colour in zip(table["model"].drop_duplicates(), COLOURS, strict=False):
             mine = table[table["model"] == name]
-            axis.plot(mine["depth"], mine[measure], marker="o", markersize=3, color=colour, label=name)
+            axis.plot(mine["depth"], mine[measure], marker="o", markersize=3, color=colour, label=literal(name))
         axis.set_xlabel("depth")
         axis.set_ylabel(label)
     axes[0, 0].legend(fontsize=8)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rankfall.errors import require
+from rankfall.errors import printable, require
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -41,6 +41,16 @@ def canvas(
         FigureCanvasAgg(figure)
         axes = figure.subplots(rows, columns, squeeze=False, **options)
     return figure, axes
+
+
+def literal(text: str) -> str:
+    """A name or title as it stands: a dollar sign in it begins no formula."""
+    return printable(text).replace("$", r"\$")
+
+
+def heading(figure: Figure, text: str) -> None:
+    """The title above all panels; names of models stand in it."""
+    figure.suptitle(literal(text))
 
 
 def save(figure: Figure, path: Path) -> Path:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rankfall.drawing.canvas import COLOURS, canvas
+from rankfall.drawing.canvas import COLOURS, canvas, heading
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -72,7 +72,7 @@ def draw_collapse(curves: Sequence[Mapping[str, Any]], title: str) -> Figure:
     for axis in axes.flat:
         axis.set_xlabel("layer")
     deep.legend(fontsize=8)
-    figure.suptitle(title)
+    heading(figure, title)
     return figure
 
 

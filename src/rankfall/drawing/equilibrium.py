@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
-from rankfall.drawing.canvas import COLOURS, MARKERS, canvas
+from rankfall.drawing.canvas import COLOURS, MARKERS, canvas, heading
 from rankfall.linalg.spectra import singular_values
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def draw_equilibrium(tokens: Tensor, multipliers: Sequence[np.ndarray], title: s
     middle.legend()
     draw_multipliers(right, multipliers)
     right.set_title("multipliers of the layer's derivative")
-    figure.suptitle(title)
+    heading(figure, title)
     return figure
 
 

@@ -348,7 +348,8 @@ def _round(points: float) -> float:
 
 def _plain_text(text: str) -> str:
     """Matplotlib's dollar signs mean nothing to a browser."""
-    plain = text.replace("\n", " ")
+    literal = "\0"
+    plain = text.replace("\n", " ").replace(r"\$", literal)
     if plain.count("$") >= 2:
         for name, letter in GREEK.items():
             plain = plain.replace(f"\\{name}", letter)
@@ -356,7 +357,7 @@ def _plain_text(text: str) -> str:
         for sign in ("$", "\\mathrm", "{", "}"):
             plain = plain.replace(sign, "")
         plain = plain.replace("\\log", "log")
-    return plain
+    return plain.replace(literal, "$")
 
 
 def _is_number(label: str) -> bool:

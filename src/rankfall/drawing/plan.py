@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rankfall.drawing.canvas import COLOURS, MARKERS, canvas
+from rankfall.drawing.canvas import COLOURS, MARKERS, canvas, heading
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -49,7 +49,7 @@ def draw_plan(rows: Rows, title: str, directions: int) -> Figure:
         textcoords="offset points",
         size=8,
     )
-    figure.suptitle(title)
+    heading(figure, title)
     return figure
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rankfall.drawing.canvas import COLOURS, MARKERS, canvas
+from rankfall.drawing.canvas import COLOURS, MARKERS, canvas, heading
 from rankfall.models.survey import HeadShape
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def draw_survey(models: Sequence[HeadShape], title: str) -> Figure:
     ratio.minorticks_off()
     share.set(xscale="log", yscale="log", xlabel="width d", ylabel="r / d: share of the width one head compares")
     ratio.legend(loc="upper left", fontsize=8)
-    figure.suptitle(title)
+    heading(figure, title)
     return figure
 
 

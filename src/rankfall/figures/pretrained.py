@@ -45,7 +45,7 @@ def subjects(scale: Scale, notes: list[str]) -> Iterator[Subject]:
         yield from _tiny(scale)
         return
     found = 0
-    for one in NAMED_MODELS:
+    for one in (one for one in NAMED_MODELS if one.light):
         try:
             loaded = open_model(one.name)
         except RequestError as error:

@@ -23,6 +23,7 @@ from rankfall.models.load.folder import LoadedModel
 from rankfall.models.load.guards import LIMITS
 from rankfall.models.load.named import DEFAULT_NAME
 from rankfall.models.load.open import open_model
+from rankfall.models.loss import last_hidden, text_loss
 from rankfall.models.masks import MaskObserver, ObservedMask, observe_masks
 from rankfall.models.recorder import Coverage, recorded
 from rankfall.models.result import AuditFindings, ModelFacts, TextFacts
@@ -54,6 +55,8 @@ def audit(
     device: str = "cpu",
     allow_download: bool = False,
     load_seconds: float = LIMITS.seconds,
+    revision: str | None = None,
+    adapter: str | Path | None = None,
     seed: int = 0,
     progress: Progress = silent,
     command: str | None = None,
@@ -71,15 +74,21 @@ def audit(
         require_count("passages", passages)
     progress("opening the model", 0.0)
     options = {"dtype": dtype, "device": device, "allow_download": allow_download, "load_seconds": load_seconds}
+    options |= {"revision": revision, "adapter": adapter}
     loaded = _loaded(model, tokenizer, options)
     network = loaded.network
     missing: dict[str, str] = {}
     with evaluating(network):
         batch, given, real, names = _inputs(loaded, texts, inputs, tokens, passages)
         progress("measuring tokens at every block", 0.1)
-        wanted = None if layers is None else _with_both_ends(layers, capture(network, given, _unread, stack=stack))
+        with running(loaded.name):
+            last = None if layers is None else capture(network, given, _unread, stack=stack)
+        wanted = None if layers is None or last is None else _with_both_ends(layers, last)
         asked = {"layers": wanted, "inside": inside, "stack": stack, "seed": seed}
-        depth, seen, coverage = _depth(network, given, real, names, asked, missing)
+        with last_hidden(network) as hidden, running(loaded.name):
+            depth, seen, coverage = _depth(network, given, real, names, asked, missing)
+        loss = text_loss(loaded, batch, hidden)
+        hidden.tokens = None
         found_heads: tuple[HeadRecord, ...] = ()
         if heads:
             progress("probing the heads", 0.4)
@@ -97,9 +106,13 @@ def audit(
     boundaries = [row for row in depth if row.part == "boundary"]
     more = [heads_reason(found_heads), parts_reason([row.record() for row in parts])]
     return AuditFindings(
-        model=_facts(loaded, boundaries[-1].layer),
+        model=_facts(loaded, boundaries[-1].layer, () if loss.warning is None else (loss.warning,)),
         text=TextFacts(
-            len(real), () if batch is None else tuple(batch.lengths), any(one is not None for one in real)
+            len(real),
+            () if batch is None else tuple(batch.lengths),
+            any(one is not None for one in real),
+            loss.value,
+            loss.reason,
         ),
         depth=tuple(depth),
         masks=tuple(seen),
@@ -128,6 +141,21 @@ def evaluating(network: nn.Module) -> Iterator[None]:
             module.training = training
 
 
+@contextlib.contextmanager
+def running(name: str) -> Iterator[None]:
+    """A model that fails inside its forward pass is refused in one line; our own refusals pass through."""
+    try:
+        yield
+    except RequestError:
+        raise
+    except Exception as error:
+        raise RequestError(
+            required=f"{name} to run on these inputs",
+            got=_reason(error),
+            remedy="check that weights, tokenizer and inputs belong together, or pass inputs= from Python",
+        ) from error
+
+
 def _unread(place: Place, tokens: Tensor) -> None:
     """For a run that only counts layers."""
 
@@ -149,7 +177,8 @@ def _loaded(model: Any, tokenizer: Any, options: Mapping[str, Any]) -> LoadedMod
         return model
     if isinstance(model, nn.Module):
         body = getattr(model, "base_model", model)
-        return LoadedModel(body, tokenizer, type(model).__name__, "a module in memory")
+        whole = None if body is model else model
+        return LoadedModel(body, tokenizer, type(model).__name__, "a module in memory", whole=whole)
     return open_model(model, **options)
 
 
@@ -173,6 +202,7 @@ def _inputs(
         passages = SHIPPED_PASSAGES if texts is None else 1
     batch = encode(loaded.tokenizer, [shipped_text()] if texts is None else texts, tokens=tokens, passages=passages)
     _require_positions(loaded.network, batch)
+    _require_known_tokens(loaded.network, batch)
     return batch, batch.inputs(loaded.network), batch.kept(), list(batch.names)
 
 
@@ -196,6 +226,19 @@ def _require_positions(network: nn.Module, batch: Batch) -> None:
         required=f"at most {most} tokens, the positions that this model has",
         got=longest,
         remedy=f"use --tokens {most}",
+    )
+
+
+def _require_known_tokens(network: Any, batch: Batch) -> None:
+    """A tokenizer with more tokens than the model has embeddings for belongs to another model."""
+    table = network.get_input_embeddings() if hasattr(network, "get_input_embeddings") else None
+    rows = getattr(table, "num_embeddings", None)
+    largest = int(batch.ids.max())
+    require(
+        rows is None or largest < rows,
+        required=f"token ids below {rows:,}, the embeddings that this model has" if rows else "token ids",
+        got=largest,
+        remedy="the tokenizer belongs to another model; put the right one into the folder",
     )
 
 
@@ -264,8 +307,9 @@ def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
-def _facts(loaded: LoadedModel, layers: int) -> ModelFacts:
+def _facts(loaded: LoadedModel, layers: int, warnings: tuple[str, ...]) -> ModelFacts:
     config = getattr(loaded.network, "config", None)
     width = aliases.number(config, aliases.WIDTH) or 0
     kind = str(getattr(config, "model_type", type(loaded.network).__name__))
-    return ModelFacts(loaded.name, loaded.source, kind, loaded.parameters, layers, width, loaded.notes)
+    notes = (*loaded.notes, *warnings)
+    return ModelFacts(loaded.name, loaded.source, kind, loaded.parameters, layers, width, notes)

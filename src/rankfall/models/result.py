@@ -36,11 +36,13 @@ class ModelFacts:
 @final
 @dataclass(frozen=True)
 class TextFacts:
-    """What it was given to read."""
+    """What it was given to read, and how well it predicted it: `loss` in nats per token, None for `loss_reason`."""
 
     texts: int
     tokens: tuple[int, ...]
     padded: bool
+    loss: float | None = None
+    loss_reason: str | None = None
 
 
 @dataclass(frozen=True)

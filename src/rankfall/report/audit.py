@@ -47,6 +47,8 @@ def audit_document(result: AuditFindings, command: str) -> Document:
         Answer(QUESTIONS[reason.topic], reason.text) for reason in verdict.reasons if reason.topic in QUESTIONS
     ]
     sections = [_tokens(result, tables), _parts(result, tables), _heads(result, tables), _masks(tables)]
+    if result.model.notes:
+        sections.append(Section("Notes on the model", list(result.model.notes)))
     if result.missing:
         lines = [f"{part}: {reason}" for part, reason in result.missing.items()]
         sections.append(Section("What is missing, and why", lines))
@@ -54,7 +56,8 @@ def audit_document(result: AuditFindings, command: str) -> Document:
     return Document(
         title=f"Audit of {model.name}",
         summary=f"{model.kind}, {model.layers} layers, {model.parameters:,} parameters, read {text.texts} text(s) of"
-        f" {', '.join(str(count) for count in text.tokens)} tokens.",
+        f" {', '.join(str(count) for count in text.tokens)} tokens, loss"
+        f" {f'none: {text.loss_reason}' if text.loss is None else f'{text.loss:.2f} nats per token'}.",
         answers=answers,
         sections=[section for section in sections if section.blocks or section.text],
         command=command,

@@ -18,7 +18,7 @@ from rankfall.measures.measures import entropy_rank
 from rankfall.models import configuration as aliases
 from rankfall.models.heads.probe import HeadMaps, probe_site, sample_inputs
 from rankfall.models.heads.weights import TensorFiles, maps_from_tensors
-from rankfall.models.load.folder import find_weights
+from rankfall.models.load.files import find_weights
 from rankfall.models.load.guards import clean_config, read_json
 from rankfall.models.load.headers import read_safetensors_header
 from rankfall.models.load.named import named_path
@@ -149,7 +149,7 @@ def head_ranks_from_file(name: Path | str) -> tuple[HeadRecord, ...]:
     )
     config, _ = clean_config(read_json(folder / "config.json"))
     if path.is_dir():
-        files = list(find_weights(path, path).files.values())
+        files = list(find_weights(path).files.values())
     else:
         read_safetensors_header(path)
         files = [path]

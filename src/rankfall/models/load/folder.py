@@ -1,4 +1,4 @@
-"""A model ready to be audited."""
+"""A model's folder becomes a model: everything checked, then only checked files handed to the library."""
 
 from __future__ import annotations
 
@@ -14,120 +14,40 @@ import torch
 from torch import nn
 
 from rankfall.errors import RequestError, require
-from rankfall.models.load.guards import (
-    LIMITS,
-    Limits,
-    clean_config,
-    read_json,
-    require_memory,
-    require_size,
-    skeleton,
+from rankfall.models.load.adapter import merge_adapter
+from rankfall.models.load.confinement import memory_limit, offline
+from rankfall.models.load.files import INDEX, WeightFiles, find_weights, inside, repository_root
+from rankfall.models.load.guards import LIMITS, clean_config, read_json, require_room, require_size, skeleton
+from rankfall.models.load.quantised import elements_held, quantisation
+from rankfall.models.load.tokenizer import (
+    TOKENIZER_FILES,
+    TOKENIZER_TABLES,
+    checked_table,
+    has_tokenizer,
+    library_tokenizer,
+    require_sound_tokenizer,
 )
-from rankfall.models.load.headers import TensorEntry, read_safetensors_header
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class LoadedModel:
-    """The network, its tokenizer if it has one, where it came from, and what was ignored on the way."""
+    """The network, its tokenizer if it has one, where it came from, and what was ignored on the way.
+
+    `network` is the body that is audited; `whole` is the model with its head, None where no sound head was loaded.
+    """
 
     network: nn.Module
     tokenizer: Any | None
     name: str
     source: str
     notes: tuple[str, ...] = ()
+    whole: nn.Module | None = None
 
     @property
     def parameters(self) -> int:
         """How many numbers the network holds, shared ones once."""
         return sum(parameter.numel() for parameter in self.network.parameters())
-
-
-SINGLE = "model.safetensors"
-INDEX = "model.safetensors.index.json"
-PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".h5", ".msgpack")
-
-
-@final
-@dataclass(frozen=True)
-class WeightFiles:
-    """Names as the library expects them, the real files, and every tensor that they hold."""
-
-    files: dict[str, Path]
-    tensors: dict[str, TensorEntry]
-
-    @property
-    def elements(self) -> int:
-        """Numbers in all tensors together."""
-        return sum(entry.elements for entry in self.tensors.values())
-
-
-def find_weights(folder: Path, root: Path, limits: Limits = LIMITS) -> WeightFiles:
-    """The folder's safetensors files; `root` is the folder that no file may lie outside of."""
-    sharded = (folder / INDEX).exists()
-    names = _shards(folder) if sharded else [_single_file(folder)]
-    files: dict[str, Path] = {}
-    tensors: dict[str, TensorEntry] = {}
-    for name in names:
-        path = inside(folder, name, root)
-        files[name if sharded else SINGLE] = path
-        tensors.update(read_safetensors_header(path, limits))
-    return WeightFiles(files, tensors)
-
-
-def inside(folder: Path, name: str, root: Path) -> Path:
-    """The file of that plain name in the folder, its links followed, which must end inside `root`."""
-    plain = Path(name).name == name and name not in ("", ".", "..") and "\\" not in name
-    path = (folder / name).resolve() if plain else folder
-    require(
-        plain and path.is_relative_to(root.resolve()),
-        required="weights inside the model's own folder",
-        got=repr(name)[:80],
-        remedy="do not trust this model; nothing was read",
-    )
-    require(path.is_file(), required=f"the file {name}", got="nothing there", remedy="download the model again")
-    return path
-
-
-def _shards(folder: Path) -> list[str]:
-    mapping = read_json(folder / INDEX, LIMITS.header_bytes).get("weight_map")
-    if not isinstance(mapping, dict) or not all(isinstance(name, str) for name in mapping.values()):
-        raise RequestError(required=f"a weight_map in {INDEX}", got="none", remedy="download the model again")
-    names = sorted(set(mapping.values()))
-    for name in names:
-        require(
-            name.endswith(".safetensors"),
-            required="an index that names safetensors files only",
-            got=repr(name)[:80],
-            remedy="pickled weights are never read; convert the model to safetensors",
-        )
-    return names
-
-
-def _single_file(folder: Path) -> str:
-    if (folder / SINGLE).exists():
-        return SINGLE
-    found = sorted(path.name for path in folder.glob("*.safetensors"))
-    if len(found) == 1:
-        return found[0]
-    pickled = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLES)
-    raise RequestError(
-        required=f"weights as {SINGLE} (or with an index) in {folder.name}",
-        got=f"only {', '.join(pickled[:3])}" if pickled else f"{len(found)} safetensors files",
-        remedy="pickled weights are never read; convert the model to safetensors",
-    )
-
-
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "vocab.txt",
-    "vocab.json",
-    "merges.txt",
-    "tokenizer.model",
-    "spiece.model",
-    "sentencepiece.bpe.model",
-)
-TOKENIZER_TABLES = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 
 
 @contextlib.contextmanager
@@ -138,24 +58,19 @@ def staged(folder: Path, root: Path, config: dict[str, Any], weights: WeightFile
         (stage / "config.json").write_text(json.dumps(config))
         for name, path in weights.files.items():
             (stage / name).symlink_to(path)
-        if (folder / INDEX).exists():
-            (stage / INDEX).write_text(json.dumps(read_json(folder / INDEX, LIMITS.header_bytes)))
+        if weights.index is not None:
+            (stage / INDEX).write_text(json.dumps({"metadata": {}, **weights.index}))
         for name in TOKENIZER_FILES:
             if (folder / name).exists():
                 path = inside(folder, name, root)
                 require_size(path, LIMITS.tokenizer_bytes)
+                if name == "tokenizer.json":
+                    require_sound_tokenizer(path)
                 (stage / name).symlink_to(path)
         for name in TOKENIZER_TABLES:
             if (folder / name).exists():
-                table = read_json(inside(folder, name, root))
-                table.pop("auto_map", None)
-                (stage / name).write_text(json.dumps(table))
+                (stage / name).write_text(json.dumps(checked_table(inside(folder, name, root))))
         yield stage
-
-
-def has_tokenizer(folder: Path) -> bool:
-    """Whether any file there can hold a vocabulary."""
-    return any((folder / name).exists() for name in TOKENIZER_FILES)
 
 
 def open_folder(
@@ -165,10 +80,15 @@ def open_folder(
     source: str,
     dtype: torch.dtype = torch.float32,
     device: str = "cpu",
-    root: Path | None = None,
+    adapter: Path | None = None,
+    online: bool = False,
 ) -> LoadedModel:
-    """Check everything, build the skeleton without storage, then load; `root` bounds where links may lead."""
-    root = folder if root is None else root
+    """Check everything, build the skeleton without storage, then load.
+
+    Nothing that is loaded lies outside of the folder, or of its repository in the hub's cache. `adapter` is a folder
+    of low-rank updates to merge. Unless `online`, nothing reaches the network meanwhile.
+    """
+    root = repository_root(folder)
     require(
         (folder / "config.json").exists(),
         required=f"config.json in {folder.name}",
@@ -176,12 +96,20 @@ def open_folder(
         remedy="name a folder that holds a model",
     )
     weights = find_weights(folder, root)
-    config_table, notes = clean_config(read_json(folder / "config.json"))
-    with staged(folder, root, config_table, weights) as stage, quiet(), refused_in_one_line():
+    config_table, notes = clean_config(read_json(inside(folder, "config.json", root)))
+    method, config_table = quantisation(config_table)
+    with (
+        staged(folder, root, config_table, weights) as stage,
+        offline(not online),
+        memory_limit(weights.bytes),
+        quiet(),
+        refused_in_one_line(),
+    ):
         config = library_config(config_table, stage)
         kind = library_class(config)
-        empty = skeleton(kind, config, elements=weights.elements, tensors=len(weights.tensors))
-        require_memory(sum(p.numel() for p in empty.parameters()), torch.finfo(dtype).bits // 8)
+        held = elements_held(weights.tensors, method)
+        empty = skeleton(kind, config, elements=held, tensors=len(weights.tensors))
+        require_room(empty, torch.finfo(dtype).bits // 8)
         network, info = kind.from_pretrained(
             stage,
             config=config,
@@ -192,11 +120,36 @@ def open_folder(
             trust_remote_code=False,
             output_loading_info=True,
         )
-        require_complete(info)
+        unused = require_complete(info, network)
+        if method is not None:
+            _forget_quantisation(network, dtype)
+            notes += (f"weights in {method} were turned back into {str(dtype).removeprefix('torch.')}",)
+        if adapter is not None:
+            notes += merge_adapter(network, adapter)
         tokenizer = library_tokenizer(stage) if has_tokenizer(stage) else None
     require_finite(network)
+    if unused:
+        notes += (f"{len(unused)} weights outside the body are not in the files, such as {unused[0]}; not used",)
+    body = body_of(network)
+    whole = network if body is not network and not unused else None
+    network.to(device).eval()
+    return LoadedModel(body, tokenizer, name, source, (*notes, *weights.notes), whole)
+
+
+def body_of(network: nn.Module) -> nn.Module:
+    """The part below the head, which is what an audit runs."""
     body = getattr(network, "base_model", network)
-    return LoadedModel(body.to(device).eval(), tokenizer, name, source, notes)
+    return body if isinstance(body, nn.Module) else network
+
+
+def _forget_quantisation(network: Any, dtype: torch.dtype) -> None:
+    """The weights are plain numbers now; what is left of their past would make copies of the model fail."""
+    network.to(dtype)
+    for owner in (network, *(one for one in network.modules() if hasattr(one, "config"))):
+        for key in ("hf_quantizer", "quantization_method", "is_quantized"):
+            owner.__dict__.pop(key, None)
+        if hasattr(owner.config, "quantization_config"):
+            del owner.config.quantization_config
 
 
 def library_config(table: dict[str, Any], stage: Path) -> Any:
@@ -227,23 +180,31 @@ def library_class(config: Any) -> Any:
     return transformers.AutoModel._model_mapping[type(config)]
 
 
-def library_tokenizer(stage: Path) -> Any:
-    """The tokenizer, by the library's own classes only."""
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(stage, local_files_only=True, trust_remote_code=False)
-
-
-def require_complete(info: dict[str, Any]) -> None:
-    """Weights that are not in the files would be random numbers: refuse."""
+def require_complete(info: dict[str, Any], network: nn.Module) -> list[str]:
+    """Weights of the body that are not in the files would be random numbers: refuse. Gives those missing outside."""
     missing = sorted(str(key) for key in info.get("missing_keys", ()))
     wrong = sorted(str(key) for key in info.get("mismatched_keys", ()))
+    needed = _body_names(network)
+    absent = [key for key in missing if key in needed]
     require(
-        not missing and not wrong,
+        not absent and not wrong,
         required="weights for every part of the model",
-        got=f"{len(missing)} missing and {len(wrong)} of another shape, such as {(missing + wrong)[:1]}",
+        got=f"{len(absent)} missing and {len(wrong)} of another shape, such as {(absent + wrong)[:1]}",
         remedy="the files do not belong to this configuration; download the model again",
     )
+    return [key for key in missing if key not in needed]
+
+
+def _body_names(network: nn.Module) -> set[str]:
+    """The names of all that the token stream runs through; a pooler reads it at its end and changes nothing in it."""
+    body = body_of(network)
+    mine = {id(tensor) for name, tensor in _named_tensors(body) if "pooler" not in name.split(".")}
+    return {name for name, tensor in _named_tensors(network) if id(tensor) in mine}
+
+
+def _named_tensors(network: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    yield from network.named_parameters(remove_duplicate=False)
+    yield from network.named_buffers(remove_duplicate=False)
 
 
 def require_finite(network: nn.Module) -> None:
@@ -281,10 +242,34 @@ def refused_in_one_line() -> Iterator[None]:
         yield
     except RequestError:
         raise
-    except Exception as error:
+    except MemoryError as error:
+        raise RequestError(
+            required="a model that fits into the free memory",
+            got="an allocation beyond it while loading",
+            remedy="check config.json, use --dtype bfloat16, or a larger machine",
+        ) from error
+    except BaseException as error:
+        # Compiled libraries panic with something that is no Exception.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
         lines = str(error).strip().splitlines() or [""]
         raise RequestError(
             required="a model that the transformers library can load",
             got=f"{type(error).__name__}: {lines[0][:200]}",
-            remedy="check the files, or audit the loaded module from Python",
+            remedy=OFFLINE_REMEDY if _wanted_network(error) else REMEDY,
         ) from error
+
+
+REMEDY = "check the files, or audit the loaded module from Python"
+OFFLINE_REMEDY = (
+    "its configuration names another model on the hub, such as a backbone: --allow-download lets it be fetched"
+)
+
+
+def _wanted_network(error: BaseException | None) -> bool:
+    """Whether the library failed because it was kept from the network, here or in what led to this."""
+    while error is not None:
+        if "Offline" in type(error).__name__ or "network is off" in str(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False

@@ -1,4 +1,4 @@
-"""What protects loading: limits on sizes and time, configuration read as data, skeletons built without storage.
+"""What protects loading: limits on sizes, configuration read as data, skeletons built without storage.
 
 Nothing heavy is imported before a model is built: help texts state the limits.
 """
@@ -7,12 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-import signal
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any, final
 
 from rankfall.errors import RequestError, require
@@ -37,8 +34,14 @@ class Limits:
     # Layers, heads, experts, blocks: anything a configuration makes a loop of.
     repeats: int = 10_000
     whole_number: int = 1 << 31
-    # A model may be this many times what its files hold while it is being built (tied weights are made twice).
+    # Classes of a classifier, each of which becomes an entry of two tables.
+    labels: int = 1_000_000
+    # Numbers in a tokenizer's tables: some of them become a list of that many words.
+    tokenizer_number: int = 1_000_000
+    # A model may have this many times what its files hold, shared tensors counted once; more while it is being
+    # built, because what is shared is made for every place first (an encoder-decoder makes its embedding four times).
     slack: int = 2
+    building: int = 8
     download_bytes: int = 20 * GIBI
     memory_share: float = 0.8
     # Converting a GGUF file of 135 million parameters takes half a minute on one core; downloading is not counted.
@@ -61,15 +64,15 @@ def require_size(path: Path, most: int) -> int:
         size <= most,
         required=f"{path.name} of at most {most:,} bytes",
         got=f"{size:,} bytes",
-        remedy="no real model needs more; do not trust this file",
+        remedy="no real model needs more; use another copy of it",
     )
     return size
 
 
-def require_memory(parameters: int, bytes_each: int, limits: Limits = LIMITS) -> None:
-    """Refuse a model that would not fit into the memory that is free now."""
+def require_memory(parameters: int, bytes_each: int, buffers: int = 0, limits: Limits = LIMITS) -> None:
+    """Refuse a model that would not fit into the memory that is free now; `buffers` are bytes that no file holds."""
     free = available_memory()
-    needed = parameters * bytes_each
+    needed = parameters * bytes_each + buffers
     require(
         needed <= limits.memory_share * free,
         required=f"a model that fits into {limits.memory_share:.0%} of the free memory",
@@ -78,58 +81,15 @@ def require_memory(parameters: int, bytes_each: int, limits: Limits = LIMITS) ->
     )
 
 
-class _OutOfTime(BaseException):
-    """Not an Exception: libraries catch those and go on."""
-
-
-@contextlib.contextmanager
-def time_limit(seconds: float, what: str) -> Iterator[None]:
-    """Refuse in one line when the block takes longer than this."""
-    require(
-        seconds > 0,
-        required="a positive number of seconds to load in",
-        got=seconds,
-        remedy="a model of a few billion parameters opens within a minute",
-    )
-    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    expired = False
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        nonlocal expired
-        expired = True
-        raise _OutOfTime
-
-    before = signal.signal(signal.SIGALRM, interrupt)
-    left, interval = signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        try:
-            yield
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, left, interval)
-    except _OutOfTime:
-        raise _out_of_time(seconds, what) from None
-    finally:
-        signal.signal(signal.SIGALRM, before)
-    if expired:  # someone caught the interruption and went on
-        raise _out_of_time(seconds, what)
-
-
-def _out_of_time(seconds: float, what: str) -> RequestError:
-    return RequestError(
-        required=f"{what} to load within {seconds:g} seconds",
-        got="still loading then",
-        remedy="allow more with --load-seconds if you trust it, or check the file and the disk",
-    )
-
-
 # Names of attention implementations that a saved configuration may mention; they are dropped. Anything else, such as
 # the address of a kernel to download, is refused.
 KNOWN_IMPLEMENTATIONS = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention")
 IMPLEMENTATION_KEYS = ("attn_implementation", "_attn_implementation", "_attn_implementation_internal")
 REPEATED = ("layer", "block", "depth", "stage", "head", "expert", "group")
+# Tables from words to numbers, whose keys are names of classes.
+LABEL_TABLES = ("label2id", "id2label", "task_specific_params")
 DEEPEST = 8
+HUGE = 10**30
 
 
 def read_json(path: Path, most: int = LIMITS.config_bytes) -> dict[str, Any]:
@@ -154,19 +114,15 @@ def clean_config(raw: dict[str, Any], limits: Limits = LIMITS) -> tuple[dict[str
         got="a configuration with auto_map, which asks to run code that came with the weights",
         remedy="remove auto_map from config.json if the library's own class is what you want",
     )
-    require(
-        "quantization_config" not in raw,
-        required="weights in plain numbers",
-        got="a configuration with quantization_config",
-        remedy="use the unquantised model or a GGUF file",
-    )
     for key, value in _numbers(raw, ()):
-        most = limits.repeats if any(word in key.rpartition(".")[2] for word in REPEATED) else limits.whole_number
+        last = key.rpartition(".")[2]
+        repeated = any(word in last for word in REPEATED)
+        most = limits.repeats if repeated else limits.labels if "label" in last else limits.whole_number
         require(
             abs(value) <= most,
-            required=f"{key} in config.json to be at most {most:,}",
-            got=f"{value:,}",
-            remedy="no real model needs more; do not trust this file",
+            required=f"{key[:60]} in config.json to be at most {most:,}",
+            got=f"{value:,}" if abs(value) < HUGE else "a number of many digits",
+            remedy="no real model has more; do not trust this file",
         )
     notes: list[str] = []
     return _without_implementations(raw, notes), tuple(notes)
@@ -197,9 +153,9 @@ def _numbers(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, int | flo
         len(path) <= DEEPEST,
         required=f"config.json nested at most {DEEPEST} deep",
         got="deeper",
-        remedy="do not trust this file",
+        remedy="no real model's is deeper; do not trust this file",
     )
-    if isinstance(value, bool):
+    if isinstance(value, bool) or (path and path[-1] in LABEL_TABLES):
         return
     if isinstance(value, int) or (isinstance(value, float) and path and any(word in path[-1] for word in REPEATED)):
         yield ".".join(path), value
@@ -220,8 +176,18 @@ def skeleton(kind: Any, config: Any, *, elements: int, tensors: int, limits: Lim
     """The model on the meta device, or a refusal once it needs more than the files hold."""
     import torch
 
-    with torch.device("meta"), _bounded(elements * limits.slack, (tensors + SOME) * MODULES_PER_TENSOR):
-        return kind._from_config(config) if hasattr(kind, "_from_config") else kind.from_config(config)
+    with torch.device("meta"), _bounded(elements * limits.building, (tensors + SOME) * MODULES_PER_TENSOR):
+        made: nn.Module = kind._from_config(config) if hasattr(kind, "_from_config") else kind.from_config(config)
+    unique = sum(parameter.numel() for parameter in made.parameters())
+    if unique > elements * limits.slack:
+        raise _outgrown(f"a configuration that asks for {unique:,} parameters where the files hold {elements:,}")
+    return made
+
+
+def require_room(made: nn.Module, bytes_each: int) -> None:
+    """Refuse a skeleton that would not fit into memory with its buffers, which are made without any file."""
+    buffers = sum(buffer.numel() * buffer.element_size() for buffer in made.buffers())
+    require_memory(sum(parameter.numel() for parameter in made.parameters()), bytes_each, buffers)
 
 
 @contextlib.contextmanager
@@ -231,10 +197,15 @@ def _bounded(elements: int, modules: int) -> Iterator[None]:
         register_module_parameter_registration_hook,
     )
 
+    # Tied tensors are registered at several places: each counts once. Kept, so that no id is used again.
+    seen: dict[int, Any] = {}
     made = {"elements": 0, "modules": 0}
 
     def count_parameter(module: nn.Module, name: str, parameter: Any) -> None:
-        made["elements"] += 0 if parameter is None else parameter.numel()
+        if parameter is None or id(parameter) in seen:
+            return
+        seen[id(parameter)] = parameter
+        made["elements"] += parameter.numel()
         if made["elements"] > elements:
             raise _outgrown(f"a configuration that asks for more than {elements:,} parameters")
 
@@ -253,5 +224,5 @@ def _outgrown(got: str) -> RequestError:
     return RequestError(
         required="a configuration that matches its weights",
         got=got,
-        remedy="the files hold far less; do not trust this model",
+        remedy="config.json and the weights do not belong together; download the model again",
     )

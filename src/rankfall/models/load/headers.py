@@ -21,8 +21,8 @@ from rankfall.errors import RequestError
 from rankfall.models.load.guards import LIMITS, Limits
 
 BITS = {
-    "BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "U16": 16, "I16": 16, "F16": 16, "BF16": 16,
-    "U32": 32, "I32": 32, "F32": 32, "U64": 64, "I64": 64, "F64": 64,
+    "BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "U16": 16, "I16": 16, "F16": 16,
+    "BF16": 16, "U32": 32, "I32": 32, "F32": 32, "U64": 64, "I64": 64, "F64": 64,
 }  # fmt: skip
 PICKLE_STARTS = (b"PK", b"\x80\x02", b"\x80\x04")
 
@@ -106,8 +106,12 @@ def _unsound(path: Path, got: str, kind: str = "safetensors") -> RequestError:
 
 
 SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
-STRING, ARRAY = 8, 9
+UINT32, STRING, ARRAY = 4, 8, 9
 LONGEST_STRING = 1 << 24
+# Of a vocabulary: the library cuts each word at every place, so long words cost the square of their length.
+LONGEST_WORD = 1 << 10
+VOCABULARY_BYTES = 1 << 24
+VOCABULARY = "tokenizer.ggml.tokens"
 FACTS_AT_MOST = 10_000
 DIMENSIONS_AT_MOST = 4
 DEFAULT_ALIGNMENT = 32
@@ -117,10 +121,19 @@ BLOCK_NAME = re.compile(r"(?:^|\.)blk\.(\d+)\.")
 @final
 @dataclass(frozen=True)
 class GgufHeader:
-    """The facts that are single values, and each tensor's element count by name."""
+    """The facts that are single values, each tensor's element count by name, and where in the file everything lies.
+
+    `spans` holds the first byte of each fact and the one behind it, `table` those of the list of tensors, `data` the
+    place of the first tensor; `vocabulary` is the number of tokens.
+    """
 
     facts: dict[str, Any]
     elements: dict[str, int]
+    spans: dict[str, tuple[int, int]]
+    table: tuple[int, int]
+    data: int
+    alignment: int
+    vocabulary: int
 
     @property
     def architecture(self) -> str:
@@ -139,8 +152,17 @@ def read_gguf_header(path: Path, limits: Limits = LIMITS) -> GgufHeader:
         tensors, count = reader.number("<Q"), reader.number("<Q")
         if tensors > limits.tensors or count > FACTS_AT_MOST:
             raise reader.unsound(f"{tensors:,} tensors and {count:,} facts")
-        facts = dict(reader.fact() for _ in range(count))
+        facts: dict[str, Any] = {}
+        spans: dict[str, tuple[int, int]] = {}
+        for _ in range(count):
+            begin = file.tell()
+            key, value = reader.fact()
+            if key in facts:
+                raise reader.unsound(f"the fact {key!r} twice")
+            facts[key], spans[key] = value, (begin, file.tell())
+        listed = file.tell()
         places = [reader.tensor() for _ in range(tensors)]
+        table = (listed, file.tell())
         alignment = facts.get("general.alignment", DEFAULT_ALIGNMENT)
         if not isinstance(alignment, int) or not 1 <= alignment <= 1 << 20:
             raise reader.unsound(f"an alignment of {alignment}")
@@ -148,7 +170,8 @@ def read_gguf_header(path: Path, limits: Limits = LIMITS) -> GgufHeader:
         for name, _, size, offset in places:
             if start + offset + size > reader.size:
                 raise reader.unsound(f"tensor {name!r} ending beyond the file (truncated?)")
-        header = GgufHeader(facts, {name: elements for name, elements, _, _ in places})
+        elements = {name: elements for name, elements, _, _ in places}
+        header = GgufHeader(facts, elements, spans, table, start, alignment, reader.lengths.get(VOCABULARY, 0))
         _check_counts(reader, header, limits)
         return header
 
@@ -171,6 +194,7 @@ class _Reader:
 
     def __init__(self, path: Path, file: BinaryIO, size: int) -> None:
         self.path, self.file, self.size = path, file, size
+        self.lengths: dict[str, int] = {}
 
     def unsound(self, got: str) -> RequestError:
         return _unsound(self.path, got, "GGUF")
@@ -192,28 +216,39 @@ class _Reader:
 
     def fact(self) -> tuple[str, Any]:
         key = self.string()
-        return key, self.value(self.number("<I"))
+        return key, self.value(self.number("<I"), key)
 
-    def value(self, kind: int, *, nested: bool = False) -> Any:
+    def value(self, kind: int, key: str, *, nested: bool = False) -> Any:
         if kind in SCALARS:
             return self.number(SCALARS[kind])
         if kind == STRING:
             return self.string()
         if kind == ARRAY and not nested:
-            return self.skip_array()
+            return self.skip_array(key)
         raise self.unsound(f"a value of unknown type {kind}")
 
-    def skip_array(self) -> None:
-        """Arrays hold vocabularies; only their soundness matters here."""
+    def skip_array(self, key: str) -> None:
+        """Arrays hold vocabularies; only their soundness and length matter here."""
         kind, count = self.number("<I"), self.number("<Q")
+        self.lengths[key] = count
         least = struct.calcsize(SCALARS[kind]) if kind in SCALARS else 8
         if count * least > self.size - self.file.tell():
             raise self.unsound(f"an array of {count:,} values")
         if kind in SCALARS:
             self.file.seek(count * least, 1)
             return
+        if kind != STRING:
+            raise self.unsound(f"an array of values of unknown type {kind}")
+        begin = self.file.tell()
         for _ in range(count):
-            self.value(kind, nested=True)
+            length = self.number("<Q")
+            if length > LONGEST_WORD and key == VOCABULARY:
+                raise self.unsound(f"a token of {length:,} bytes")
+            if length > self.size - self.file.tell():
+                raise self.unsound(f"a string of {length:,} bytes")
+            self.file.seek(length, 1)
+        if key == VOCABULARY and self.file.tell() - begin - 8 * count > VOCABULARY_BYTES:
+            raise self.unsound(f"a vocabulary of more than {VOCABULARY_BYTES:,} bytes")
 
     def tensor(self) -> tuple[str, int, int, int]:
         """Name, elements, bytes and offset."""

@@ -1,0 +1,150 @@
+"""What holds while a model is being loaded: a time limit, a limit of memory, and no network."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+from rankfall.errors import RequestError, require
+from rankfall.system import available_memory
+
+
+class _OutOfTime(BaseException):
+    """Not an Exception: libraries catch those and go on."""
+
+
+@contextlib.contextmanager
+def time_limit(seconds: float, what: str) -> Iterator[None]:
+    """Refuse in one line when the block takes longer than this."""
+    require(
+        seconds > 0,
+        required="a positive number of seconds to load in",
+        got=seconds,
+        remedy="a model of a few billion parameters opens within a minute",
+    )
+    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    expired = False
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        nonlocal expired
+        expired = True
+        raise _OutOfTime
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    left, interval = signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, left, interval)
+    except _OutOfTime:
+        raise _out_of_time(seconds, what) from None
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    if expired:  # someone caught the interruption and went on
+        raise _out_of_time(seconds, what)
+
+
+def _out_of_time(seconds: float, what: str) -> RequestError:
+    return RequestError(
+        required=f"{what} to load within {seconds:g} seconds",
+        got="still loading then",
+        remedy="allow more with --load-seconds if you trust it, or check the file and the disk",
+    )
+
+
+_turn = threading.Lock()
+_inside = {"memory": 0, "offline": 0}
+_before: dict[str, Any] = {}
+
+
+@contextlib.contextmanager
+def memory_limit(more: int = 0) -> Iterator[None]:
+    """Allocations beyond the memory that is free now fail, instead of driving the machine into swapping.
+
+    `more` is added for files that are mapped into memory. Python and torch turn the failure into an error; other
+    compiled code may end the process, which is why tokenizers are tried in a process of their own. Where the system
+    has no such limit, nothing happens.
+    """
+    with _turn:
+        if _inside["memory"] == 0:
+            _before["memory"] = _lower_data_limit(available_memory() + more)
+        _inside["memory"] += 1
+    try:
+        yield
+    finally:
+        with _turn:
+            _inside["memory"] -= 1
+            earlier = _before.pop("memory") if _inside["memory"] == 0 else None
+            if earlier is not None:
+                resource: Any = importlib.import_module("resource")
+                resource.setrlimit(resource.RLIMIT_DATA, earlier)
+
+
+def _lower_data_limit(allowed: int) -> tuple[int, int] | None:
+    """Limits what this process may allocate besides what it has; gives the limits from before, None if unchanged."""
+    import psutil
+
+    used = getattr(psutil.Process().memory_info(), "data", None)
+    if used is None or sys.platform != "linux":
+        return None
+    resource: Any = importlib.import_module("resource")
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    most = used + allowed
+    if soft != resource.RLIM_INFINITY and soft <= most:
+        return None
+    resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
+    return soft, hard
+
+
+_thread = threading.local()
+NETWORK_EVENTS = ("socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socket.sendto")
+
+
+@contextlib.contextmanager
+def offline(wanted: bool = True) -> Iterator[None]:
+    """Nothing in this thread reaches the network, whatever a configuration asks for; the hub's library is told."""
+    if not wanted:
+        yield
+        return
+    from huggingface_hub import constants
+
+    _install_hook()
+    with _turn:
+        if _inside["offline"] == 0:
+            _before["offline"] = constants.HF_HUB_OFFLINE
+            constants.HF_HUB_OFFLINE = True
+        _inside["offline"] += 1
+    earlier = getattr(_thread, "offline", False)
+    _thread.offline = True
+    try:
+        yield
+    finally:
+        _thread.offline = earlier
+        with _turn:
+            _inside["offline"] -= 1
+            if _inside["offline"] == 0:
+                constants.HF_HUB_OFFLINE = _before.pop("offline")
+
+
+def _install_hook() -> None:
+    """Once in a process: such a hook cannot be taken away, so it does nothing unless its thread is offline."""
+    if not _before.get("hook"):
+        _before["hook"] = True
+        sys.addaudithook(_refuse_network)
+
+
+def _refuse_network(event: str, arguments: tuple[Any, ...]) -> None:
+    if event in NETWORK_EVENTS and getattr(_thread, "offline", False):
+        address = arguments[1] if event in ("socket.connect", "socket.sendto") else arguments[0]
+        local = event == "socket.connect" and isinstance(address, (str, bytes))
+        if not local:
+            raise OSError(f"the network is off while a model is loaded (asked for {address!r})")

@@ -1,0 +1,81 @@
+"""Weights in pickled files (.bin, .pt): read in a process of their own, kept as safetensors, never unpickled here."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from rankfall.errors import RequestError
+from rankfall.models.load import unpickle
+from rankfall.models.load.guards import GIBI, LIMITS, Limits, require_size
+from rankfall.system import cache_folder
+
+PICKLES = (".bin", ".pt", ".pth", ".ckpt")
+# Raised when the conversion changes, so that old copies are not used.
+CONVERSION = 1
+
+
+def as_safetensors(path: Path, limits: Limits = LIMITS) -> Path:
+    """The tensors of a pickled file as safetensors, kept under the hash of its bytes."""
+    require_size(path, limits.download_bytes)
+    kept = cache_folder() / "converted" / f"{digest(path)}-tensors-{CONVERSION}.safetensors"
+    if not kept.exists():
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(prefix=".converting-", dir=kept.parent))
+        try:
+            _convert(path, made / kept.name, limits)
+            (made / kept.name).replace(kept)
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+    return kept
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of the file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _convert(path: Path, out: Path, limits: Limits) -> None:
+    size = path.stat().st_size
+    asked = {
+        "path": str(path.resolve()),
+        "out": str(out),
+        "memory": 4 * size + GIBI,
+        "seconds": int(limits.seconds),
+        "modules": [place for place in sys.path if place],
+    }
+    # -I: nothing of the user's environment, nothing from the folder it runs in.
+    done = subprocess.run(
+        [sys.executable, "-I", "-B", str(Path(unpickle.__file__)), json.dumps(asked)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        cwd=out.parent,
+        timeout=limits.seconds,
+        check=False,
+    )
+    why = _answer(done.stdout).get("refused") or ("" if done.returncode == 0 else _death(done.returncode))
+    if why or not out.is_file():
+        raise RequestError(
+            required=f"only tensors in {path.name}",
+            got=why or "no answer from the process that read it",
+            remedy="save the model with safe_serialization=True, or name a copy of it with safetensors",
+        )
+
+
+def _answer(said: bytes) -> dict[str, Any]:
+    try:
+        answer = json.loads(said.decode("utf-8", "replace").strip().splitlines()[-1])
+    except (ValueError, IndexError):
+        return {}
+    return answer if isinstance(answer, dict) else {}
+
+
+def _death(status: int) -> str:
+    return f"the process that read it ended with status {status}: out of memory or time"
