@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
+import pkgutil
 import random
 import sys
 import tempfile
@@ -15,6 +17,8 @@ from pathlib import Path
 
 CORPUS = Path(__file__).with_name("corpus.jsonl")
 SHARES = {"commands": 0.6, "grids": 0.25, "stores": 0.1, "models": 0.05}
+NOT_IMPORTED = ("rankfall.__main__", "rankfall.explorer.page", "rankfall.training.kernels")
+"""What runs when imported, or needs the compiler of a GPU."""
 AT_ONCE = 1_000
 """Inputs of one child, after which a fresh one begins."""
 
@@ -94,15 +98,19 @@ def _plan(given: argparse.Namespace, made: Path) -> list[tuple[str, Callable[[in
 
 
 def _warm() -> None:
-    """Import once what children would each import again."""
+    """Import once what children would each import again; from then on a change of the source changes nothing."""
     import duckdb  # noqa: F401
     import matplotlib.pyplot  # noqa: F401
     import torch
-    import transformers  # noqa: F401
+    import transformers
 
-    import rankfall.cli.main  # noqa: F401
+    import rankfall
 
+    for found in pkgutil.walk_packages(rankfall.__path__, "rankfall."):
+        if not found.name.startswith(NOT_IMPORTED):
+            importlib.import_module(found.name)
     torch.set_num_threads(1)
+    transformers.utils.logging.disable_progress_bar()
 
 
 if __name__ == "__main__":

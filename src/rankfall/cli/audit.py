@@ -9,7 +9,7 @@ import typer
 
 from rankfall.catalogue import NAMED_MODELS
 from rankfall.cli import output
-from rankfall.cli.output import JsonFlag, command, emit, paper, shown, table
+from rankfall.cli.output import JsonFlag, Outputs, command, emit, paper, shown, table
 from rankfall.errors import require
 
 NAMES = "; ".join(f"{one.name} ({one.meaning})" for one in NAMED_MODELS)
@@ -84,13 +84,11 @@ def audit(
         return
     from rankfall.api.audit import audit as run
     from rankfall.api.audit import layer_numbers
-    from rankfall.api.result import require_folder
     from rankfall.models.condition import parse_condition
 
     conditions = [parse_condition(one).text for one in fail_if or ()]
     chosen = None if layers is None else layer_numbers(layers, "--layers")
-    if out is not None:
-        require_folder(out, "--out")
+    outputs = Outputs(out=out)
     with shown(model) as progress:
         result = run(
             model,
@@ -114,10 +112,10 @@ def audit(
             progress=progress,
             command=command(),
         )
-        page = None if out is None else result.save(out, command=command())
     failed = [{"condition": one, "layers": found} for one in conditions if (found := result.failures(one))]
-    record = result.record() | {"failed": failed, "report": None if page is None else str(page)}
+    record = result.record() | {"failed": failed, "report": outputs.page}
     emit(record, as_json=json, show=lambda: _show(record))
+    outputs.write(result)
     if failed:
         raise typer.Exit(1)
 
@@ -167,8 +165,6 @@ def _show(record: dict[str, Any]) -> None:
     for one in record["failed"]:
         places = ", ".join(f"layer {at['layer']} ({at['value']:.4g})" for at in one["layers"][:4])
         paper.print(f"  FAILED {one['condition']}: {places}", style="bold red", markup=False, highlight=False)
-    if record["report"]:
-        paper.print(f"  report: {record['report']}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _brief(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ import typer
 
 from rankfall.catalogue import NAMED_MODELS
 from rankfall.cli import output
-from rankfall.cli.output import JsonFlag, command, emit, paper, shown, table
+from rankfall.cli.output import JsonFlag, Outputs, command, emit, paper, shown, table
 
 COLUMNS = ("model", "layer", "effective_rank", "energy_rank", "relative_mu", "mean_abs_cosine")
 
@@ -41,9 +41,8 @@ def compare(
     Quick: `rankfall compare minilm minilm --tokens 8 --passages 1 --out report`
     """
     from rankfall.api.compare import compare as run
-    from rankfall.api.result import require_folder
 
-    require_folder(out, "--out")
+    outputs = Outputs(out=out)
     with shown("comparing") as progress:
         result = run(
             first,
@@ -56,13 +55,12 @@ def compare(
             progress=progress,
             command=command(),
         )
-        page = result.save(out, command=command())
-    record = result.record() | {"report": str(page)}
+    record = result.record() | {"report": outputs.page}
 
     def show() -> None:
         table("tokens of length one, layer by layer", record["depth"], COLUMNS)
         for headline in result.verdicts.values():
             paper.print(headline, markup=False, highlight=False)
-        paper.print(f"report: {page}", markup=False, highlight=False, soft_wrap=True)
 
     emit(record, as_json=json, show=show)
+    outputs.write(result)

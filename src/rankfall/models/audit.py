@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rankfall.errors import RequestError, require, require_count
+from rankfall.errors import RequestError, require, require_count, require_number, require_seed
 from rankfall.models import configuration as aliases
 from rankfall.models.ablation import Ablation, AblationRow, ablate
 from rankfall.models.controls import Control, run_controls
@@ -33,6 +33,7 @@ from rankfall.progress import Progress, part, silent
 from rankfall.provenance import provenance
 
 DEFAULT_TOKENS = 128
+MOST_LOAD_SECONDS = 1e7
 SHIPPED_PASSAGES = 4
 
 
@@ -69,7 +70,8 @@ def audit(
     last layer are always there, because the verdict is about them. What cannot be done for this model is named in
     `missing` with its reason; token rank by depth is always there.
     """
-    require_count("seed", seed, least=0)
+    require_seed(seed, "seed")
+    require_number("load_seconds", load_seconds, above=0, most=MOST_LOAD_SECONDS)
     if passages is not None:
         require_count("passages", passages)
     progress("opening the model", 0.0)
