@@ -66,7 +66,11 @@ def _run(given: argparse.Namespace, folder: Path) -> int:
                     break
             if time.monotonic() > until:
                 break
-    print(json.dumps({"seed": given.seed, "inputs": dict(ran), "statuses": dict(sorted(statuses.items())), "failed": failed}))
+    print(
+        json.dumps(
+            {"seed": given.seed, "inputs": dict(ran), "statuses": dict(sorted(statuses.items())), "failed": failed}
+        )
+    )
     return 1 if failed else 0
 
 
@@ -92,7 +96,9 @@ def _plan(given: argparse.Namespace, made: Path) -> list[tuple[str, Callable[[in
     for kind, share in SHARES.items():
         if given.kind in (None, kind):
             count = given.count if given.kind else round(given.count * share)
-            numbers = range(given.first, given.first + count) if given.only is None else range(given.only, given.only + 1)
+            numbers = (
+                range(given.first, given.first + count) if given.only is None else range(given.only, given.only + 1)
+            )
             planned.append((kind, partial(numbered, kind), numbers))
     return planned
 

@@ -25,7 +25,11 @@ class Case:
 
     def record(self) -> dict[str, Any]:
         """As JSON holds it."""
-        return {"arguments": list(self.arguments), "template": self.template, "edits": [list(one) for one in self.edits]}
+        return {
+            "arguments": list(self.arguments),
+            "template": self.template,
+            "edits": [list(one) for one in self.edits],
+        }
 
     @classmethod
     def of(cls, record: dict[str, Any]) -> Case:

@@ -11,10 +11,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from rankfall.catalogue import ENGINES, FAMILIES, FIGURES, MASKS, NORMS, TASKS, VERBS
-
 from fuzz import values
 from fuzz.case import Case, pick
+from rankfall.catalogue import ENGINES, FAMILIES, FIGURES, MASKS, NORMS, TASKS, VERBS
 
 # How often each verb is tried: the more so the less one costs. The page is a server; only its refusals are tried.
 SHARES = {"simulate": 30, "bounds": 20, "equilibrium": 20, "plan": 16, "runs": 14, "sweep": 12, "survey": 4}
@@ -35,7 +34,8 @@ WORDS: dict[str, Callable[[], tuple[str, ...]]] = {
     "device": lambda: ("cpu", "cpu", "cpu", "cuda", "cuda:99", "meta", "tpu"),
     "dtype": lambda: ("float32", "float64", "bfloat16", "float16", "int8"),
     "scale": lambda: ("smoke", "huge"),
-    "model": lambda: ("model", "model", "model", "minilm", "nothing", "org/name", "folder", "file.csv", "binary"),
+    "models": lambda: ("model", "model", "model", "nothing", "org/name", "folder", "file.csv", "binary", "mod*"),
+    "model": lambda: ("model", "model", "model", "nothing", "org/name", "folder", "file.csv", "binary"),
     "first": lambda: ("model", "nothing"),
     "second": lambda: ("model", "file.csv"),
     "model_types": lambda: ("gpt2", "llama", "bert", "nothing"),
@@ -43,9 +43,22 @@ WORDS: dict[str, Callable[[], tuple[str, ...]]] = {
     "outcome": lambda: ("exact", "partial", "nothing"),
     "layers": lambda: ("0,1", "1", "0-2", "0-999999999", "5-1", "99"),
     "stack": lambda: ("encoder", "decoder", "nothing"),
-    "fail_if": lambda: ("effective_rank < 4", "mu > 0 at last", "rank <", "nothing < 1", "mu < 1e999", "mu < nan at 9"),
+    "fail_if": lambda: (
+        "effective_rank < 4",
+        "mu > 0 at last",
+        "rank <",
+        "nothing < 1",
+        "mu < 1e999",
+        "mu < nan at 9",
+    ),
     "where": lambda: ("rank=8", "mse_best<0.1", "rank", "rank<", "nothing=1", "rank=1e999", "seed<nan"),
-    "sql": lambda: ("select * from runs", "select 1/0", "select", "drop table runs", "select rank, count(*) from runs group by 1"),
+    "sql": lambda: (
+        "select * from runs",
+        "select 1/0",
+        "select",
+        "drop table runs",
+        "select rank, count(*) from runs group by 1",
+    ),
     "grid": lambda: ("smoke", "quick", "nothing", "file.csv", "binary", "folder", "fifo", "grid.toml"),
     "link": lambda: ("x", "http://127.0.0.1:1/?a=b", "?mask=nothing"),
     "address": lambda: ("nothing",),
@@ -56,7 +69,13 @@ ALWAYS = {
     "explore": ("--port", "-1"),
     "reproduce": ("--scale", "smoke"),
 }
-NEVER = {("sweep", "engine"), ("sweep", "address"), ("audit", "allow_download"), ("reproduce", "every"), ("plan", "seconds")}
+NEVER = {
+    ("sweep", "engine"),
+    ("sweep", "address"),
+    ("audit", "allow_download"),
+    ("reproduce", "every"),
+    ("plan", "seconds"),
+}
 
 
 @dataclass(frozen=True)
@@ -143,7 +162,10 @@ def _value(draw: random.Random, verb: str, one: Parameter) -> str:
     words = WORDS[one.name]() if one.name in WORDS else values.NONSENSE
     chance, word = draw.random(), draw.choice(words)
     if one.name in ("mask", "norm", "task"):
-        word += "".join(f":{values.whole(draw) if draw.random() < 0.8 else values.real(draw)}" for _ in range(draw.choice((0, 0, 1, 2))))
+        word += "".join(
+            f":{values.whole(draw) if draw.random() < 0.8 else values.real(draw)}"
+            for _ in range(draw.choice((0, 0, 1, 2)))
+        )
         if one.name == "mask" and draw.random() < 0.1:
             word += "+" + draw.choice(words)
     if chance < 0.85:

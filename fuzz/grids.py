@@ -6,10 +6,9 @@ import dataclasses
 import json
 import random
 
-from rankfall.training.cell import CHOICES, Cell
-
 from fuzz import values
 from fuzz.case import Case
+from rankfall.training.cell import CHOICES, Cell
 
 WORDS = {
     "task": ("farthest", "nearest", "biased", "in-context", "nothing", "nearest:2", "biased:1e999"),
@@ -28,7 +27,11 @@ def grid(draw: random.Random) -> Case:
     if draw.random() < 0.15:
         text = values.mutated(draw, text)
     options = [draw.choice(("--json", "--device=cpu")) for _ in range(draw.choice((0, 1, 1)))]
-    for option, value in (("--memory", values.real(draw)), ("--max-stack", values.whole(draw)), ("--threads", values.whole(draw, 2))):
+    for option, value in (
+        ("--memory", values.real(draw)),
+        ("--max-stack", values.whole(draw)),
+        ("--threads", values.whole(draw, 2)),
+    ):
         if draw.random() < 0.07:
             options += [option, value]
     arguments = ("sweep", "given.toml", "--dry-run", "--store", "runs", *options)
@@ -39,7 +42,9 @@ def _settings(draw: random.Random, shared: bool = False) -> str:
     lines = dict(GOOD) if shared and draw.random() < 0.8 else {}
     for one in dataclasses.fields(Cell):
         if draw.random() < 0.12:
-            lines[one.name if draw.random() < 0.98 else values.mutated(draw, one.name)] = _entry(draw, one.name, str(one.type))
+            lines[one.name if draw.random() < 0.98 else values.mutated(draw, one.name)] = _entry(
+                draw, one.name, str(one.type)
+            )
     return "".join(f"{key} = {value}\n" for key, value in lines.items())
 
 
@@ -54,7 +59,9 @@ def _entry(draw: random.Random, name: str, kind: str) -> str:
 def _scalar(draw: random.Random, name: str, kind: str) -> str:
     chance = draw.random()
     if chance < 0.06:
-        return draw.choice(('"none"', "true", "[[1]]", "{a=1}", "1979-05-27", "nan", "inf", "-inf", "1e400", '"\\u001b[31m"'))
+        return draw.choice(
+            ('"none"', "true", "[[1]]", "{a=1}", "1979-05-27", "nan", "inf", "-inf", "1e400", '"\\u001b[31m"')
+        )
     if kind.startswith("str"):
         words = CHOICES.get(name) or WORDS.get(name, ("nothing",))
         return json.dumps(draw.choice(words) if chance < 0.9 else draw.choice(values.NONSENSE[:-6]))

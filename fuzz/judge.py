@@ -74,7 +74,9 @@ def _stop(number: int, frame: FrameType | None) -> None:
 def _faults(case: Case, status: int, out: str, notes: str) -> tuple[str | None, str]:
     """What is wrong with an outcome, and where."""
     if "Traceback (most recent call last)" in notes or status not in (0, 1, 2):
-        last = [line for line in notes.splitlines() if re.match(r"\w[\w.]*(Error|Exception|Interrupt|Warning)\b", line)]
+        last = [
+            line for line in notes.splitlines() if re.match(r"\w[\w.]*(Error|Exception|Interrupt|Warning)\b", line)
+        ]
         places = re.findall(r'File "[^"]*?/(rankfall/[^"]+)", line (\d+)', notes)
         where = ":".join(places[-1]) if places else ""
         return f"status {status}: {last[-1][:200] if last else notes[-200:]}", where

@@ -12,17 +12,76 @@ QUICK = ("--tokens", "4", "--passages", "1", "--no-controls", "--no-ablate", "--
 KEYS = (
     *("model_type", "architectures", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"),
     *("vocab_size", "max_position_embeddings", "type_vocab_size", "layer_norm_eps", "hidden_act", "pad_token_id"),
-    *("torch_dtype", "dtype", "num_labels", "id2label", "auto_map", "quantization_config", "is_decoder", "chunk_size_feed_forward"),
-    *("attn_implementation", "_attn_implementation", "tie_word_embeddings", "hidden_dropout_prob", "add_cross_attention"),
-    *("use_pretrained_backbone", "backbone", "rope_scaling", "num_key_value_heads", "head_dim", "transformers_version"),
-    *("cross_attention_hidden_size", "sliding_window", "layer_types", "problem_type", "name_or_path", "\x1b[31mkey", "[/b]"),
+    *(
+        "torch_dtype",
+        "dtype",
+        "num_labels",
+        "id2label",
+        "auto_map",
+        "quantization_config",
+        "is_decoder",
+        "chunk_size_feed_forward",
+    ),
+    *(
+        "attn_implementation",
+        "_attn_implementation",
+        "tie_word_embeddings",
+        "hidden_dropout_prob",
+        "add_cross_attention",
+    ),
+    *(
+        "use_pretrained_backbone",
+        "backbone",
+        "rope_scaling",
+        "num_key_value_heads",
+        "head_dim",
+        "transformers_version",
+    ),
+    *(
+        "cross_attention_hidden_size",
+        "sliding_window",
+        "layer_types",
+        "problem_type",
+        "name_or_path",
+        "\x1b[31mkey",
+        "[/b]",
+    ),
 )
 TYPES = ("gpt2", "llama", "t5", "vit", "xlnet", "mamba", "bert", "nothing", "", None, 5, "detr", "zamba", "whisper")
 JSON_EDGES: tuple[Any, ...] = (
-    *(None, True, False, 0, 1, -1, 2, 7, 2**31, 2**63, 10**30, 1.5, 1e308, "", "x", "[/b]", "\u202e", [], [1], {}, {"a": 1}),
+    *(
+        None,
+        True,
+        False,
+        0,
+        1,
+        -1,
+        2,
+        7,
+        2**31,
+        2**63,
+        10**30,
+        1.5,
+        1e308,
+        "",
+        "x",
+        "[/b]",
+        "\u202e",
+        [],
+        [1],
+        {},
+        {"a": 1},
+    ),
     *("a" * 5000, [[]] * 50, {"0": "x"}, "float16", "gelu", "os.system", "<gone>"),
 )
-FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
+FILES = (
+    "config.json",
+    "model.safetensors",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "vocab.txt",
+)
 
 
 def model(draw: random.Random) -> Case:
@@ -43,17 +102,59 @@ def _edit(draw: random.Random) -> Edit:
         return ["model/config.json", "set", [key], value]
     if kind == "tokenizer":
         keys: list[Any] = draw.choice(
-            (["model"], ["model", "type"], ["model", "vocab"], ["model", "unk_token"], ["normalizer"], ["pre_tokenizer"])
+            (
+                ["model"],
+                ["model", "type"],
+                ["model", "vocab"],
+                ["model", "unk_token"],
+                ["normalizer"],
+                ["pre_tokenizer"],
+            )
             + (["post_processor"], ["added_tokens"], ["decoder"], ["truncation"], ["padding"], ["version"])
         )
         if draw.random() < 0.2:
-            return ["model/tokenizer_config.json", "set", [draw.choice(("tokenizer_class", "auto_map", "model_max_length"))], draw.choice(JSON_EDGES)]
-        return ["model/tokenizer.json", "set", keys, draw.choice((*JSON_EDGES, {"type": "BPE", "vocab": {}, "merges": []}, {"a": 2**31}))]
+            return [
+                "model/tokenizer_config.json",
+                "set",
+                [draw.choice(("tokenizer_class", "auto_map", "model_max_length"))],
+                draw.choice(JSON_EDGES),
+            ]
+        return [
+            "model/tokenizer.json",
+            "set",
+            keys,
+            draw.choice((*JSON_EDGES, {"type": "BPE", "vocab": {}, "merges": []}, {"a": 2**31})),
+        ]
     if kind == "header":
         return ["model/model.safetensors", "flip", draw.random() * 0.2, draw.randint(1, 255)]
     name = f"model/{draw.choice(FILES)}"
     if kind == "bytes":
-        return [name, "cut", draw.random()] if draw.random() < 0.5 else [name, "flip", draw.random(), draw.randint(1, 255)]
+        return (
+            [name, "cut", draw.random()]
+            if draw.random() < 0.5
+            else [name, "flip", draw.random(), draw.randint(1, 255)]
+        )
     if kind == "file":
-        return [name, *draw.choice((["remove"], ["folder"], ["fifo"], ["link", "/dev/zero"], ["link", name], ["write", ""], ["write", "{}"], ["write", "[]"], ["write", "[" * 100_000], ["size", 2**33], ["write", draw.choice(values.NONSENSE)]))]
-    return [f"model/{draw.choice(('adapter_config.json', 'generation_config.json', 'model.safetensors.index.json', 'added_tokens.json', 'chat_template.jinja', 'pytorch_model.bin'))}", "write", draw.choice(("{}", "[]", "", '{"weight_map": {"a": "../x"}}', '{"auto_map": {"x": "y"}}', "[" * 10_000))]
+        return [
+            name,
+            *draw.choice(
+                (
+                    ["remove"],
+                    ["folder"],
+                    ["fifo"],
+                    ["link", "/dev/zero"],
+                    ["link", name],
+                    ["write", ""],
+                    ["write", "{}"],
+                    ["write", "[]"],
+                    ["write", "[" * 100_000],
+                    ["size", 2**33],
+                    ["write", draw.choice(values.NONSENSE)],
+                )
+            ),
+        ]
+    return [
+        f"model/{draw.choice(('adapter_config.json', 'generation_config.json', 'model.safetensors.index.json', 'added_tokens.json', 'chat_template.jinja', 'pytorch_model.bin'))}",
+        "write",
+        draw.choice(("{}", "[]", "", '{"weight_map": {"a": "../x"}}', '{"auto_map": {"x": "y"}}', "[" * 10_000)),
+    ]

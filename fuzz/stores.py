@@ -8,9 +8,45 @@ from typing import Any
 from fuzz import values
 from fuzz.case import Case, Edit
 
-FILES = ("config.json", "manifest.json", "summary.parquet", "environment.json", "history.parquet", "weights.safetensors")
-EDGES: tuple[Any, ...] = (None, True, 0, -1, 2**63, 10**30, 1e308, "", "x", [], {}, "[/b]", "\x1b[31m", "<gone>", [1], "NaN")
-KEYS = (["version"], ["format"], ["files"], ["id"], ["rank"], ["dim"], ["seed"], ["task"], ["schema"], ["time"], ["new"])
+FILES = (
+    "config.json",
+    "manifest.json",
+    "summary.parquet",
+    "environment.json",
+    "history.parquet",
+    "weights.safetensors",
+)
+EDGES: tuple[Any, ...] = (
+    None,
+    True,
+    0,
+    -1,
+    2**63,
+    10**30,
+    1e308,
+    "",
+    "x",
+    [],
+    {},
+    "[/b]",
+    "\x1b[31m",
+    "<gone>",
+    [1],
+    "NaN",
+)
+KEYS = (
+    ["version"],
+    ["format"],
+    ["files"],
+    ["id"],
+    ["rank"],
+    ["dim"],
+    ["seed"],
+    ["task"],
+    ["schema"],
+    ["time"],
+    ["new"],
+)
 COMMANDS: tuple[tuple[str, ...], ...] = (
     ("runs", "--store", "runs"),
     ("runs", "--store", "runs", "--verify"),
@@ -39,13 +75,38 @@ def _edit(draw: random.Random, runs: tuple[str, ...]) -> Edit:
     path = draw.choice(
         [f"{folder}/{draw.choice(FILES)}"] * 6
         + ["runs/store.json", folder, "results/a.csv", "results/a.json", f"runs/.claims/{folder[5:]}", "runs/.claims"]
-        + ["runs/.checkpoints", "runs/.checkpoints/x", "runs/.checkpoints/x/checkpoint.json", "runs/.partial", "runs/.damaged"]
+        + [
+            "runs/.checkpoints",
+            "runs/.checkpoints/x",
+            "runs/.checkpoints/x/checkpoint.json",
+            "runs/.partial",
+            "runs/.damaged",
+        ]
     )
     if path.endswith(".json") and draw.random() < 0.4:
         return [path, "set", draw.choice(KEYS), draw.choice(EDGES)]
     what: tuple[Any, ...] = draw.choice(
-        (("cut", draw.random()), ("flip", draw.random(), draw.randint(1, 255)), ("flip", draw.random(), 1 << draw.randrange(8)))
-        + (("remove",), ("folder",), ("fifo",), ("link", "/dev/zero"), ("link", "nowhere"), ("link", path), ("write", ""))
-        + (("write", "{}"), ("write", "[]"), ("write", "null"), ("write", "[" * 10_000), ("size", 2**33), ("write", draw.choice(values.NONSENSE)))
+        (
+            ("cut", draw.random()),
+            ("flip", draw.random(), draw.randint(1, 255)),
+            ("flip", draw.random(), 1 << draw.randrange(8)),
+        )
+        + (
+            ("remove",),
+            ("folder",),
+            ("fifo",),
+            ("link", "/dev/zero"),
+            ("link", "nowhere"),
+            ("link", path),
+            ("write", ""),
+        )
+        + (
+            ("write", "{}"),
+            ("write", "[]"),
+            ("write", "null"),
+            ("write", "[" * 10_000),
+            ("size", 2**33),
+            ("write", draw.choice(values.NONSENSE)),
+        )
     )
     return [path, *what]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fuzz.case import EDITS
 
-GRID = 'points = 4\ndim = 8\nfeed_forward = 16\nbatch = 4\nsteps = 100\nrank = [2, 4, 8]\nseed = [0, 1]\nlearning_rate = 0.003\n'
+GRID = "points = 4\ndim = 8\nfeed_forward = 16\nbatch = 4\nsteps = 100\nrank = [2, 4, 8]\nseed = [0, 1]\nlearning_rate = 0.003\n"
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *(f"w{number}" for number in range(60))]
 LINKS = {
     **{f"dangling{ending}": "nowhere" for ending in ("", ".csv", ".png")},
@@ -83,10 +83,9 @@ def _layer(path: Path) -> None:
 
 def _runs(folder: Path) -> None:
     from rankfall.store.results import export_results
+    from rankfall.store.store import Store
     from rankfall.training.grid import read_grid
     from rankfall.training.sweep import sweep
-
-    from rankfall.store.store import Store
 
     sweep(read_grid(folder / "grid.toml")[:3], folder / "runs")
     page, notes = export_results(Store(folder / "runs").runs(), folder / "results")

@@ -14,7 +14,23 @@ REAL_EDGES = (
     *("nan", "-nan", "inf", "-inf", "Infinity", "1e999", "1_0", "0x10", "½", "١"),
 )
 NONSENSE = (
-    *("", " ", "-", "--", "0-999999999", "0-9999999", "1-", "-1-5", "5-1", "0,,1", "1,2,3", "None", "null", "true", "é"),
+    *(
+        "",
+        " ",
+        "-",
+        "--",
+        "0-999999999",
+        "0-9999999",
+        "1-",
+        "-1-5",
+        "5-1",
+        "0,,1",
+        "1,2,3",
+        "None",
+        "null",
+        "true",
+        "é",
+    ),
     *("\x1b[31mred\x1b[0m", "\u202eright", "[/b]", "[bold]", "$$", "{task}", "%s", "\x00", "a\nb", "😀", "\ud800"),
     *("a" * 300, "9" * 200, "9" * 5000, "../../../etc/passwd", "/proc/self/mem", "~root", "'; drop table runs; --"),
 )
@@ -25,7 +41,9 @@ PATHS = {
     **dict.fromkeys(("file", "file.csv", "file.png", "file/below.png", "folder", "folder.csv", "folder.png"), 2.0),
     **dict.fromkeys(("dangling", "dangling.csv", "dangling.png", "loop", "loop.csv", "loop.png", "loop/x.csv"), 2.0),
     **dict.fromkeys(("fifo", "fifo.csv", "fifo.png", "socket.csv", "socket.png", "tofile.csv", "tofile.png"), 2.0),
-    **dict.fromkeys(("device", "device.csv", "device.png", "todevice.csv", "todevice.png", "/proc/x.csv", "zero"), 1.0),
+    **dict.fromkeys(
+        ("device", "device.csv", "device.png", "todevice.csv", "todevice.png", "/proc/x.csv", "zero"), 1.0
+    ),
     **dict.fromkeys(("readonly/x.csv", "readonly/x.png", "readonly", ".", "..", "", " ", "new/"), 1.0),
     **dict.fromkeys(("n" * 300 + ".csv", "n" * 300 + ".png", "n/" * 3000 + "x.csv", "a\x00b.csv", "new.bmp"), 1.0),
     **dict.fromkeys(("runs", "empty", "text.txt", "binary", "layer.json", "[/b].csv", "\x1b[31m.csv"), 2.0),

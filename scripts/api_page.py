@@ -57,8 +57,13 @@ assert audited.failures("effective_rank < 1 at last") == []""",
 other = BertModel(BertConfig(vocab_size=100, **sizes))
 compared = rankfall.compare(model, other, inputs=ids)""",
         "ComparisonResult": """\
-print(compared.verdicts, compared.first.verdict.status)
+print(compared.verdicts, compared.changes, compared.first.record["verdict"]["status"])
 compared.plot("both.png")""",
+        "series": """\
+checkpoints = rankfall.series([model, other], inputs=ids)  # or "runs/checkpoint-*", "org/name@{step1,step9}\"""",
+        "SeriesResult": """\
+print(checkpoints.verdict.headline, checkpoints.failed, checkpoints.to_frame())
+checkpoints.plot("layers-by-checkpoints.png")""",
         "coverage": """\
 covered = rankfall.coverage(["llama"])  # measured now; without names, the table that ships""",
         "CoverageResult": """\

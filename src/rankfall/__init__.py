@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from rankfall.api.reproduce import reproduce as reproduce
     from rankfall.api.runs import RunsResult as RunsResult
     from rankfall.api.runs import runs as runs
+    from rankfall.api.series import SeriesResult as SeriesResult
+    from rankfall.api.series import series as series
     from rankfall.api.simulate import SimulationResult as SimulationResult
     from rankfall.api.simulate import simulate as simulate
     from rankfall.api.survey import SurveyResult as SurveyResult
@@ -66,6 +68,7 @@ __version__ = "0.1.0"
 _PLACES = {
     "rankfall.api.audit": ("audit", "AuditResult"),
     "rankfall.api.compare": ("compare", "ComparisonResult"),
+    "rankfall.api.series": ("series", "SeriesResult"),
     "rankfall.api.coverage": ("coverage", "CoverageResult"),
     "rankfall.api.simulate": ("simulate", "SimulationResult"),
     "rankfall.api.equilibrium": ("equilibrium", "EquilibriumResult"),

@@ -18,16 +18,16 @@ import rankfall
 
 ROOT = Path(rankfall.__file__).parents[2]
 FUNCTIONS = (
-    "audit compare coverage simulate equilibrium bounds plan survey sweep runs reproduce measure rankme attention "
-    "trainer_callback lightning_callback"
+    "audit compare series coverage simulate equilibrium bounds plan survey sweep runs reproduce measure rankme "
+    "attention trainer_callback lightning_callback"
 )
 MEASURES = (
     "effective_rank energy_rank first_direction_share alpha mu relative_mu rank stable_rank participation_ratio "
     "mean_abs_cosine min_singular_value max_singular_value rank_one_residual largest_token_share"
 )
 CLASSES = (
-    "AuditResult ComparisonResult CoverageResult SimulationResult EquilibriumResult BoundsResult PlanResult "
-    "SurveyResult SweepResult RunsResult ReproductionResult RankMonitor RankWarning Heads RequestError"
+    "AuditResult ComparisonResult SeriesResult CoverageResult SimulationResult EquilibriumResult BoundsResult "
+    "PlanResult SurveyResult SweepResult RunsResult ReproductionResult RankMonitor RankWarning Heads RequestError"
 )
 OTHERS = "masks norms __version__"
 PUBLIC = f"{FUNCTIONS} {MEASURES} {CLASSES} {OTHERS}".split()

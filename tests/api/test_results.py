@@ -36,6 +36,11 @@ def compared(folder: Path) -> Result:
     return rankfall.compare(small_model("bert"), small_model("gpt2"), inputs=ids)
 
 
+def in_series(folder: Path) -> Result:
+    ids = torch.randint(64, (1, 12), generator=torch.Generator().manual_seed(0))
+    return rankfall.series([small_model("gpt2", seed) for seed in (0, 1, 2)], inputs=ids)
+
+
 def swept(folder: Path) -> Result:
     (folder / "grid.toml").write_text(GRID)
     return rankfall.sweep(folder / "grid.toml", store=folder / "runs", threads=1)
@@ -60,6 +65,7 @@ def stored(folder: Path) -> Result:
 MADE: dict[str, Callable[[Path], Result]] = {
     "audit": audited,
     "compare": compared,
+    "series": in_series,
     "coverage": lambda _: rankfall.coverage(outcome="partial"),
     "simulate": lambda _: rankfall.simulate(["causal", Window(2)], tokens=6, width=3, layers=20, seeds=2),
     "equilibrium": lambda _: rankfall.equilibrium(5, 3, 2, stable=True, disturb=1e-4, layers=50),
@@ -80,7 +86,8 @@ def result(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def test_every_public_verb_is_tried_here() -> None:
-    assert {*MADE} == {*VERBS.names} & {*rankfall.__all__}
+    # A series is what the command `audit` makes of several models.
+    assert {*MADE} == {*VERBS.names, "series"} & {*rankfall.__all__}
 
 
 def test_repr_is_short_and_html_is_escaped(result: Result) -> None:
@@ -220,7 +227,7 @@ def test_measures_take_tensors_arrays_and_lists() -> None:
     assert {name for name in every if name != "most" and not callable(getattr(rankfall, name))} == set()
 
 
-@pytest.mark.parametrize("verb", MADE)
+@pytest.mark.parametrize("verb", [verb for verb in MADE if verb in VERBS])
 def test_a_command_has_the_defaults_of_its_function(verb: str) -> None:
     """Where both take an argument of one name, they agree on what it is when left out."""
     function = inspect.signature(getattr(rankfall, verb)).parameters
@@ -229,6 +236,9 @@ def test_a_command_has_the_defaults_of_its_function(verb: str) -> None:
     for name in shared:
         ours, theirs = command[name].default, function[name].default
         assert (str(ours) if isinstance(ours, Path) else ours) == theirs, name
+    if verb == "audit":
+        # Of several models it makes a series.
+        function = {**function, **inspect.signature(rankfall.series).parameters, "context": None}
     only = {name for name in command if name not in function}
     assert only <= {"csv", "plot", "out", "json", "every", "fail_if", "weights_only", "check"}
 

@@ -11,10 +11,12 @@ import transformers
 from torch import Tensor
 
 from rankfall.masks import Causal, Complete, Window
+from rankfall.models import ablation as ablation_room
 from rankfall.models.ablation import (
     ALL_VARIANTS,
     ATTENTION,
     FULL,
+    QUICK,
     WITH_BOTH,
     WITH_NORM,
     AblatedBlock,
@@ -22,9 +24,11 @@ from rankfall.models.ablation import (
     ablate,
     block_around,
     changed,
+    equal_texts,
     single_texts,
     whole_under,
 )
+from rankfall.models.assembly import _scale
 from rankfall.models.replay import KeepFloat64, traced
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 48}
@@ -91,6 +95,111 @@ def test_blocks_are_recognised_and_their_replay_verified(config: str) -> None:
     assert ablation.verified < 1e-5
     assert len(ablation.rows) == (4 * 2 + 1) * 4
     assert not any(math.isnan(row.relative_mu) for row in ablation.rows)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("config", ["LlamaConfig", "GPT2Config", "BertConfig", "GraniteConfig", "GPTNeoXConfig"])
+def test_models_in_half_precision_are_taken_apart_like_their_float32_twins(config: str, dtype: torch.dtype) -> None:
+    arguments, kinds = KINDS[config]
+    wide, narrow = (
+        ablate(build(config, arguments).to(one), inputs_of_kind(config)) for one in (torch.float32, dtype)
+    )
+    assert narrow.refusal is None
+    assert narrow.blocks == kinds
+    check = narrow.check
+    assert check is not None
+    rounding = torch.finfo(dtype).eps
+    assert (check.dtype, check.own_tolerance) == (str(dtype).removeprefix("torch."), rounding)
+    assert check.tolerance == 4 * rounding
+    # In its own arithmetic a block is replayed to the bit, or to one rounding where its scale was measured.
+    assert check.own_error is not None
+    assert check.own_error <= (rounding if config == "GraniteConfig" else 0.0)
+    assert rounding / 100 < check.error < 2 * rounding
+    for one, other in zip(wide.rows, narrow.rows, strict=True):
+        assert (one.variant, one.scaling, one.layer) == (other.variant, other.scaling, other.layer)
+        assert other.relative_mu == pytest.approx(one.relative_mu, abs=rounding / 2)
+
+
+def inputs_of_kind(config: str) -> dict[str, Tensor]:
+    return inputs_of(build(config, KINDS[config][0]))
+
+
+def test_a_wrong_replay_in_half_precision_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build("LlamaConfig", GROUPED).bfloat16()
+    copied = ablation_room.float64_copy
+
+    def wrong(module: torch.nn.Module) -> torch.nn.Module:
+        made = copied(module)
+        if type(module).__name__ == "LlamaRMSNorm":
+            made.weight.data.mul_(1.2)
+        return made
+
+    monkeypatch.setattr(ablation_room, "float64_copy", wrong)
+    assert "as a pre-norm block in float64" in (ablate(model, inputs_of(model)).refusal or "")
+    monkeypatch.undo()
+    own = ablation_room.alone
+    monkeypatch.setattr(ablation_room, "alone", lambda module: wrong(module).bfloat16())
+    assert own is not ablation_room.alone
+    assert "as a pre-norm block in bfloat16" in (ablate(model, inputs_of(model)).refusal or "")
+
+
+def test_a_sum_in_half_precision_is_told_from_a_sum_with_something_more() -> None:
+    generator = torch.Generator().manual_seed(0)
+    stream, branch, other = (torch.randn(1, 9, 64, generator=generator).bfloat16() for _ in range(3))
+    # One token outweighs all others: beside it, what the others lack is small.
+    stream[0, 0] *= 1000
+    total = (stream.double() + 0.22 * branch.double()).bfloat16()
+    assert _scale(total, stream, branch) == pytest.approx(0.22, rel=1e-2)
+    assert _scale((total + 0.1 * other), stream, branch) is None
+
+
+def test_many_tokens_attend_in_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    for config in ("LlamaConfig", "BertConfig"):
+        model = build(config, KINDS[config][0])
+        together = ablate(model, inputs_of(model, 2), masks=(None, Window(2)))
+        monkeypatch.setattr(ablation_room, "SCORES_AT_ONCE", 2 * 4 * 12 * 5)
+        in_rows = ablate(model, inputs_of(model, 2), masks=(None, Window(2)))
+        monkeypatch.undo()
+        for one, other in zip(together.rows, in_rows.rows, strict=True):
+            assert other.relative_mu == pytest.approx(one.relative_mu, rel=1e-9, abs=1e-13)
+
+
+def test_texts_of_one_length_run_together_as_far_as_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build("LlamaConfig", GROUPED)
+    texts = [{"input_ids": torch.zeros(1, n, dtype=torch.long)} for n in (5, 7, 5, 5)]
+    assert [numbers for numbers, _ in equal_texts(texts, 2)] == [[0, 2], [3], [1]]
+    assert [group["input_ids"].shape for _, group in equal_texts(texts, 9)] == [(3, 5), (1, 7)]
+    together = ablate(model, inputs_of(model, 3))
+    monkeypatch.setattr(ablation_room, "STATE_NUMBERS", 1)
+    alone = ablate(model, inputs_of(model, 3))
+    assert [row.text for row in together.rows] == [row.text for row in alone.rows]
+    assert [row.mu for row in together.rows] == pytest.approx([row.mu for row in alone.rows], rel=1e-9)
+
+
+def test_only_what_is_asked_for_is_measured_large_spectra_at_a_few_layers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = build("LlamaConfig", {**GROUPED, "num_hidden_layers": 8})
+    quick = ablate(model, inputs_of(model), measures=QUICK)
+    assert all(row.rank is None and row.min_singular_value is None for row in quick.rows)
+    assert all("rank" not in row.record() and "energy_rank" in row.record() for row in quick.rows)
+    assert all(row.energy_rank is not None for row in quick.rows)
+    monkeypatch.setattr(ablation_room, "EVERY_LAYER_BELOW", 8)
+    large = ablate(model, inputs_of(model), measures=QUICK)
+    assert {row.layer for row in large.rows if row.energy_rank is not None} == {0, 2, 4, 6, 8}
+    assert all(row.relative_mu is not None and row.mean_abs_cosine is not None for row in large.rows)
+
+
+def test_nothing_of_the_pass_but_tokens_and_arguments_waits_for_its_turn() -> None:
+    model = build("LlamaConfig", GROUPED)
+    steps = ablation_room._steps(model, inputs_of(model))
+    assert [step.block.kind for step in steps] == ["pre"] * 3
+    for step in steps:
+        assert step.site.before == step.site.after == ()
+        assert step.site.call.weights is None
+        assert step.site.call.query is None
+        assert step.site.projection is not None
+        assert step.site.projection.output.numel() == 0
 
 
 def test_full_model_is_what_the_model_says() -> None:

@@ -14,9 +14,10 @@ from rankfall.cli.main import run
 from rankfall.drawing.audit import PANELS, draw_token_depth
 from rankfall.errors import RequestError
 from rankfall.models.audit import audit
-from rankfall.models.controls import random_twin
+from rankfall.models.depth.capture import capture
 from rankfall.models.load.open import open_model
 from rankfall.models.texts import encode, shipped_text, shuffled, with_random_tokens
+from rankfall.models.twin import separate_twin
 
 MEASURES = [
     "mu",
@@ -66,7 +67,12 @@ def test_json_has_what_the_contract_says(folder: Path, text: Path, capsys: pytes
     )
     assert [mask["name"] for mask in record["mask"]] == ["complete"] * 3
     assert record["verdict"]["status"] in ("kept", "reduced", "collapsed")
-    assert [one["name"] for one in record["controls"]] == ["random_weights", "shuffled_tokens", "random_tokens"]
+    names = ["random_weights", "shuffled_tokens", "random_tokens"]
+    assert [(one["name"], one["draw"]) for one in record["controls"]] == [(n, k) for k in range(3) for n in names]
+    assert [row["layer"] for row in record["controls"][0]["depth"]] == [0, 1, 2, 3]
+    assert [row["layer"] for row in record["controls"][-1]["depth"]] == [0, 2, 3]
+    assert record["ablation_check"]["dtype"] == "float32"
+    assert record["ablation_check"]["error"] < record["ablation_check"]["tolerance"] == 1e-3
     assert {row["part"] for row in record["inside"]} == {"attention_output", "after_attention", "mlp_output"}
     assert record["missing"] == {}
     assert record["ablation"]
@@ -190,11 +196,19 @@ def test_no_failing_part_ends_an_audit(target: str, part: str, monkeypatch: pyte
 
 def test_controls_are_compared_in_the_view_in_which_the_model_is_judged() -> None:
     result = audit(small_model("llama"), inputs=torch.randint(4, 60, (2, 14)), heads=False, ablation=False)
-    ends = {one.name: one.rows[-1].values for one in result.controls}
+    drawn: dict[str, list[Any]] = {}
+    for one in result.controls:
+        drawn.setdefault(one.name, []).append(one.rows[-1].values)
     (reason,) = (one for one in result.verdict.reasons if one.topic == "controls")
-    assert reason.numbers == {name: values["unit"]["energy_rank"] for name, values in ends.items()}
-    assert all(values["unit"]["energy_rank"] != values["raw"]["energy_rank"] for values in ends.values())
-    boundaries = {one.name: [row for row in one.rows if row.part == "boundary"] for one in result.controls}
+    medians = {name: sorted(one["unit"]["energy_rank"] for one in some)[1] for name, some in drawn.items()}
+    assert reason.numbers == medians
+    for some in drawn.values():
+        assert len({one["unit"]["energy_rank"] for one in some}) == 3
+        assert all(one["unit"]["energy_rank"] != one["raw"]["energy_rank"] for one in some)
+    low, high = (f"{f([one['unit']['energy_rank'] for one in drawn['random_weights']]):.1f}" for f in (min, max))
+    assert f"({low} to {high} in 3 draws)" in reason.text
+    boundaries = result.control_boundaries()
+    assert [[row.layer for row in rows] for rows in boundaries.values()] == [[0, 1, 2, 3]] * 3
     figure = draw_token_depth(result.boundaries, boundaries, "m")
     for panel, (measure, _) in zip(figure.axes, PANELS, strict=True):
         drawn = {line.get_label(): list(line.get_ydata()) for line in panel.lines}
@@ -240,8 +254,8 @@ def test_controls_change_what_they_say_and_nothing_else(folder: Path) -> None:
     assert torch.equal(drawn.ids[~batch.real], batch.ids[~batch.real])
     assert not torch.equal(drawn.ids[batch.real], batch.ids[batch.real])
     before = {name: value.clone() for name, value in loaded.network.state_dict().items()}
-    twin: Any = random_twin(loaded.network, seed=3)
-    again: Any = random_twin(loaded.network, seed=3)
+    twin: Any = separate_twin(loaded.network, seed=3)
+    again: Any = separate_twin(loaded.network, seed=3)
     weight = "encoder.layer.0.attention.self.query.weight"
     assert torch.equal(twin.state_dict()[weight], again.state_dict()[weight])
     assert not torch.equal(twin.state_dict()[weight], before[weight])
@@ -308,9 +322,14 @@ def test_the_table_says_what_was_read_and_shows_the_inside(
     assert "attention output" in said
 
 
-def test_chosen_layers_come_with_both_ends(folder: Path) -> None:
+def test_chosen_layers_come_with_both_ends_in_one_pass(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     quick: dict[str, Any] = {"tokens": 20, "controls": False, "ablation": False, "heads": False}
+    passes: list[int] = []
+    monkeypatch.setattr(
+        "rankfall.models.depth.measure.capture", lambda *a, **k: (passes.append(1), capture(*a, **k))[1]
+    )
     result = audit(folder, [some_text(100)], layers=[1], **quick)
+    assert len(passes) == 1
     assert [row.layer for row in result.boundaries] == [0, 1, 3]
     assert result.model.layers == 3
     whole = audit(folder, [some_text(100)], **quick)

@@ -86,11 +86,17 @@ def test_no_more_waits_than_is_measured_at_once(monkeypatch: pytest.MonkeyPatch)
     assert sizes == [3, 3, 2]
 
 
-def test_layers_that_were_not_asked_for_are_not_measured() -> None:
+def test_layers_that_were_not_asked_for_are_not_measured_but_the_last_is() -> None:
     taken = DepthMeasurement([None], [[]], layers={1, 3})
     for layer in range(5):
         taken.take(Place(layer), tokens_at(layer, 1))
-    assert [row.layer for row in taken.rows()] == [1, 3]
+    taken.take(Place(4, "before_final_norm"), tokens_at(4, 1))
+    assert [(row.layer, row.part) for row in taken.rows()] == [
+        (1, "boundary"),
+        (3, "boundary"),
+        (4, "before_final_norm"),
+        (4, "boundary"),
+    ]
 
 
 def test_every_listed_measure_is_in_every_view() -> None:

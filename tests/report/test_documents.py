@@ -11,6 +11,7 @@ import pytest
 
 import rankfall
 from rankfall.api.result import Result
+from rankfall.catalogue import MEASURES
 from rankfall.cli.main import run
 from rankfall.dynamics.experiment import Experiment
 from rankfall.dynamics.experiment import run as simulate
@@ -19,13 +20,14 @@ from rankfall.masks import parse_schedule
 from rankfall.models.audit import audit
 from rankfall.models.result import AuditFindings
 from rankfall.models.verdict import Reason, advice
-from rankfall.report.audit import audit_document, comparison_document, depth_table, labels
+from rankfall.report.audit import audit_document
 from rankfall.report.page import render
 from rankfall.report.simulation import simulation_document
 from rankfall.report.verb_definitions import definitions_for
 from rankfall.store.results import committed_summaries
 from tests.drawing.read import curves, panels_of, same
 from tests.models.small import save_small, some_text
+from tests.models.trained import save_checkpoints
 
 
 @pytest.fixture(scope="module")
@@ -112,12 +114,17 @@ def test_advice_follows_from_the_findings() -> None:
     assert "tokens of length one" in advice("kept", [Reason("sinks", "x", {})]).text
 
 
-def test_comparison_lays_models_over_relative_depth(audits) -> None:
-    document = comparison_document(*audits, "rankfall compare")
+@pytest.fixture(scope="module")
+def compared(folders: tuple[Path, Path], tmp_path_factory) -> rankfall.ComparisonResult:
+    return rankfall.compare(*folders, some_text(40), tokens=16, store=tmp_path_factory.mktemp("store"))
+
+
+def test_comparison_lays_models_over_relative_depth(audits, compared) -> None:
+    document = compared._document("rankfall compare")
     assert document.title == "bert beside llama"
-    table = depth_table([("a", audits[0]), ("b", audits[1])])
+    table = compared.to_frame()
     assert table.groupby("model")["depth"].agg(["min", "max"]).to_numpy().tolist() == [[0, 1], [0, 1]]
-    mine = table[table["model"] == "a"]["effective_rank"].tolist()
+    mine = table[table["model"] == "bert"]["effective_rank"].tolist()
     assert mine == [row.values["unit"]["effective_rank"] for row in audits[0].boundaries]
     shares = {}
     for name, one in zip(("bert", "llama"), audits, strict=True):
@@ -128,21 +135,97 @@ def test_comparison_lays_models_over_relative_depth(audits) -> None:
     assert told.startswith(f"{better} ({shares[better]:.0%} of its highest")
     assert f"over {worse} ({shares[worse]:.0%} of its highest" in told
     (picture,) = document.pictures()
-    assert same(curves(panels_of(picture.figure)[0])["bert"], table[table["model"] == "a"]["depth"], mine)
-    heads = document.grids()[1].table
+    assert same(curves(panels_of(picture.figure)[0])["bert"], table[table["model"] == "bert"]["depth"], mine)
+    grids = {grid.name: grid.table for grid in document.grids()}
+    heads = grids["heads"]
     ranks = ["qk_effective_rank", "qk_energy_rank"]
     medians = heads[heads["model"] == "llama"]
     own = audits[1].tables()["heads"].groupby("layer")[ranks].median()
     assert medians[ranks].to_numpy().tolist() == own.to_numpy().tolist()
     assert medians["share"].tolist() == (own["qk_effective_rank"] / 8).tolist()
-    assert labels(audits[0], audits[0]) == ("bert (A)", "bert (B)")
+    # Differences are the second's numbers minus the first's, of layers and of heads.
+    theirs = [row.values["unit"]["effective_rank"] for row in audits[1].boundaries]
+    changes = grids["differences"]["effective_rank"].tolist()
+    assert changes == pytest.approx([b - a for a, b in zip(mine, theirs, strict=True)])
+    each = [[head.qk_effective_rank for head in one.heads] for one in audits]
+    changes = grids["head_differences"]["qk_effective_rank"].tolist()
+    assert changes == pytest.approx([b - a for a, b in zip(*each, strict=True)])
+    most = grids["head_differences"].loc[grids["head_differences"]["qk_effective_rank"].abs().idxmax()]
+    asked = {answer.question: answer.verdict for answer in document.answers}
+    assert f"most in head {most['head']:.0f} of layer {most['layer']:.0f}:" in asked["Do the heads change?"]
 
 
-def test_every_column_of_a_report_is_defined(audits) -> None:
+def test_a_model_beside_itself_does_not_differ(folders, tmp_path: Path) -> None:
+    same = rankfall.compare(folders[0], folders[0], some_text(40), tokens=16, store=tmp_path)
+    assert same.labels == ("bert (A)", "bert (B)")
+    assert not same.tables()["differences"].drop(columns=["layer", "other_layer", "depth"]).to_numpy().any()
+    assert not same.tables()["head_differences"].drop(columns=["layer", "head"]).to_numpy().any()
+    assert same.verdict.trend == "steady"
+
+
+def test_a_comparison_takes_every_option_of_an_audit(folders, tmp_path: Path) -> None:
+    bare = rankfall.compare(*folders, some_text(40), tokens=16, store=tmp_path, heads=False)
+    assert "heads" not in bare.tables()
+    with pytest.raises(TypeError, match="unexpected keyword argument 'tokenz'"):
+        rankfall.compare(*folders, some_text(40), store=tmp_path, tokenz=3)
+
+
+def test_two_models_that_can_be_audited_are_needed(folders, tmp_path: Path) -> None:
+    with pytest.raises(rankfall.RequestError, match="two models that can be audited; got nothing, which could not: "):
+        rankfall.compare(folders[0], tmp_path / "no" / "nothing", some_text(40), store=tmp_path / "store")
+
+
+def test_another_report_is_not_written_over(compared, folders, tmp_path: Path) -> None:
+    page = compared.save(tmp_path)
+    compared.save(tmp_path)
+    page.write_text(page.read_text().replace("bert beside llama", "Audit of &lt;bert&gt;"))
+    before = page.read_text()
+    with pytest.raises(rankfall.RequestError, match="got a folder that holds `Audit of <bert>`; choose another"):
+        compared.save(tmp_path)
+    for refused in (
+        lambda: rankfall.compare(*folders, some_text(40), store=tmp_path / "s", out=tmp_path),
+        lambda: rankfall.series(list(folders), some_text(40), store=tmp_path / "s", out=tmp_path),
+    ):
+        with pytest.raises(rankfall.RequestError, match="without another report in it"):
+            refused()
+    assert page.read_text() == before
+    assert not (tmp_path / "s").exists(), "refused before anything is done"
+
+
+@pytest.fixture(scope="module")
+def series(tmp_path_factory) -> rankfall.SeriesResult:
+    base = tmp_path_factory.mktemp("run")
+    save_checkpoints(base, (0, 3, 6), layers=2)
+    return rankfall.series(f"{base}/checkpoint-*", some_text(60), tokens=12, store=base / "audits")
+
+
+def test_a_series_is_drawn_as_maps_of_layers_by_checkpoints(series) -> None:
+    document = series._document("rankfall audit")
+    assert document.title == "Series of checkpoint-*"
+    tables = {grid.name: grid.table for grid in document.grids()}
+    maps, others = (panels_of(picture.figure) for picture in document.pictures())
+    depth = tables["depth"]
+    drawn = {panel["title"]: panel["series"][0] for panel in [*maps, *others] if panel["title"] != "loss"}
+    measures = [name for name in depth.columns if name not in ("model", "step", "layer", "depth", "most")]
+    assert set(MEASURES.names) == set(measures)
+    # One map for each measure, and one for the heads.
+    assert len(drawn) == len(measures) + 1
+    values = depth.sort_values(["layer", "step"])["effective_rank"].tolist()
+    assert drawn["effective rank"]["values"] == pytest.approx(values, rel=1e-6)
+    assert drawn["effective rank"]["size"] == [3, 3]
+    assert maps[0]["x"]["ticks"] == [[0.0, "0"], [1.0, "3"], [2.0, "6"]]
+    heads = tables["heads"].sort_values(["layer", "step"])["qk_effective_rank"].tolist()
+    assert drawn["median head, query/key effective rank"]["values"] == pytest.approx(heads, rel=1e-6)
+    assert [answer.verdict for answer in document.answers] == [reason.text for reason in series.verdict.reasons]
+    assert "Series of checkpoint-*" in render(document)
+
+
+def test_every_column_of_a_report_is_defined(audits, compared, series) -> None:
     experiment = Experiment((parse_schedule("causal"),), WeightRecipe(4, "random", "orthogonal"), tokens=5, layers=6)
     documents = [
         audit_document(audits[0], "rankfall audit"),
-        comparison_document(*audits, "rankfall compare"),
+        compared._document("rankfall compare"),
+        series._document("rankfall audit"),
         simulation_document(simulate(experiment), "t", "rankfall simulate"),
     ]
     for grid in (grid for document in documents for grid in document.grids()):
@@ -194,6 +277,8 @@ def test_compare_verb(folders, tmp_path: Path, capsys) -> None:
                 "16",
                 "--out",
                 str(tmp_path / "r"),
+                "--store",
+                str(tmp_path / "s"),
                 "--json",
             ]
         )
@@ -202,6 +287,8 @@ def test_compare_verb(folders, tmp_path: Path, capsys) -> None:
     assert [one["label"] for one in record["models"]] == ["bert", "llama"]
     assert (tmp_path / "r" / "report.html").exists()
     assert len(pd.read_csv(tmp_path / "r" / "depth.csv")) == len(record["depth"]) == 8
+    assert len(record["differences"]) == 4
+    assert len(record["head_differences"]) == 12
 
 
 def test_simulate_writes_a_report(tmp_path: Path, capsys) -> None:

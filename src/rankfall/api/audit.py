@@ -64,10 +64,7 @@ class AuditResult(Result, AuditFindings):
     def _figure(self) -> Figure:
         from rankfall.drawing.audit import draw_token_depth
 
-        controls = {
-            one.name: [row for row in one.rows if row.part == "boundary"] for one in self.controls if one.rows
-        }
-        return draw_token_depth(self.boundaries, controls, f"Token rank by depth, {self.model.name}")
+        return draw_token_depth(self.boundaries, self.control_boundaries(), f"Token rank by depth, {self.model.name}")
 
     def _document(self, command: str) -> Document:
         from rankfall.report.audit import audit_document
@@ -88,6 +85,7 @@ def audit(
     inside: bool = False,
     heads: bool = True,
     controls: bool = True,
+    draws: int = 3,
     ablate: bool = True,
     offset: int = 0,
     dtype: str = "float32",
@@ -105,14 +103,15 @@ def audit(
     `model` is a short name, a folder, a GGUF file, a hub id, or a module in memory, which needs a `tokenizer`, or
     `inputs`: token ids (b, n) or the keyword arguments of its forward pass. `text`: one text or several; a Path is
     read as a file; without it a text that ships with the package is read. `layers` limits what is measured to some
-    layers and both ends, such as `[6, 12]` or `"1-5"`. `revision` is that of a hub id, `adapter` a folder of low-rank
-    updates to merge first. What cannot be done for this model is named in `missing`.
+    layers and both ends, such as `[6, 12]` or `"1-5"`. `draws` is how often each control is drawn. `device` is `cpu`,
+    `cuda`, or `auto`: all GPUs, then the host's memory, then the disk. `revision` is that of a hub id, `adapter` a
+    folder of low-rank updates to merge first. What cannot be done for this model is named in `missing`.
     """
     from rankfall.models.audit import audit as run
 
     found = run(
         model,
-        _texts(text),
+        texts_of(text),
         tokens=tokens,
         passages=passages,
         tokenizer=tokenizer,
@@ -122,6 +121,7 @@ def audit(
         inside=inside,
         heads=heads,
         controls=controls,
+        draws=draws,
         ablation=ablate,
         offset=offset,
         dtype=dtype,
@@ -142,7 +142,8 @@ def loss_line(loss: float | None, reason: str | None) -> str:
     return f"loss on the text: none, {reason}" if loss is None else f"loss on the text: {loss:.2f} nats per token"
 
 
-def _texts(text: str | Path | Sequence[str | Path] | None) -> list[str] | None:
+def texts_of(text: str | Path | Sequence[str | Path] | None) -> list[str] | None:
+    """Texts as they are given to `audit`: a Path is read as a file."""
     from rankfall.models.texts import read_text
 
     if text is None:

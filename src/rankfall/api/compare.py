@@ -1,64 +1,92 @@
-"""Two models, or two checkpoints of one, side by side."""
+"""Two models, or two checkpoints of one, side by side: a series of two, with the differences of layers and heads."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
-from rankfall.api.audit import AuditResult, audit
 from rankfall.api.result import Result
-from rankfall.progress import Progress, part, silent
+from rankfall.api.series import STORE, members_of, run_members, tables_of
+from rankfall.destinations import require_writable_folder
+from rankfall.errors import RequestError
+from rankfall.progress import Progress, silent
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import pandas as pd
     from matplotlib.figure import Figure
-    from torch import Tensor, nn
+    from torch import nn
 
     from rankfall.models.load.folder import LoadedModel
+    from rankfall.models.series.verdict import SeriesVerdict
+    from rankfall.models.series.work import AuditedModel
     from rankfall.report.document import Document
 
 
 @final
 @dataclass(frozen=True, repr=False, eq=False)
 class ComparisonResult(Result):
-    """Two audits on the same text."""
+    """Two audits on the same text; each model has its `label` and the `record` of its audit."""
 
     verb: ClassVar[str] = "compare"
-    first: AuditResult
-    second: AuditResult
+    first: AuditedModel
+    second: AuditedModel
 
     @property
     def labels(self) -> tuple[str, str]:
         """The models' names, told apart where they are the same."""
-        from rankfall.report.audit import labels
-
-        return labels(self.first, self.second)
+        return self.first.label, self.second.label
 
     @property
     def verdicts(self) -> dict[str, str]:
         """The headline of each model's verdict."""
-        return {name: one.verdict.headline for name, one in self._pairs()}
+        return {label: record["verdict"]["headline"] for label, record in self._records()}
+
+    @property
+    def verdict(self) -> SeriesVerdict:
+        """What changes from the first to the second."""
+        from rankfall.models.series.verdict import judge_series
+
+        return judge_series((self.first, self.second))
+
+    @property
+    def changes(self) -> list[str]:
+        """In words: which layers and heads differ most, the losses, and whether the layers correspond."""
+        from rankfall.models.series.verdict import COMPARED
+
+        return [f"{one.topic}: {one.text}" for one in self.verdict.reasons if one.topic in COMPARED]
 
     def tables(self) -> dict[str, pd.DataFrame]:
-        """`depth`: both models layer by layer; `heads`: medians over the heads of each layer."""
-        from rankfall.report.audit import depth_table, heads_table
+        """`depth`: both models layer by layer; `heads`: medians over the heads of each layer of both.
 
-        return {"depth": depth_table(self._pairs()), "heads": heads_table(self._pairs())}
+        `differences` and `head_differences`: the second's numbers minus the first's; of layers of models of
+        different depth at like relative depth, of heads only where they correspond.
+        """
+        made = tables_of((self.first, self.second))
+        return {name: made[name] for name in ("depth", "differences", "heads", "head_differences") if name in made}
 
-    def _pairs(self) -> list[tuple[str, Any]]:
-        return list(zip(self.labels, (self.first, self.second), strict=True))
+    def save(self, folder: str | Path, *, command: str | None = None) -> Path:
+        """Write the report into `folder`, unless that holds the report of something else; returns the page's path."""
+        _require_report_folder(folder, self.labels)
+        return super().save(folder, command=command)
+
+    def _records(self) -> list[tuple[str, Any]]:
+        return [(one.label, one.record) for one in (self.first, self.second)]
 
     def _record(self) -> dict[str, Any]:
+        tables = {name: table.to_dict("records") for name, table in self.tables().items()}
         return {
-            "models": [{"label": name, **one.record()["model"]} for name, one in self._pairs()],
-            **{name: table.to_dict("records") for name, table in self.tables().items()},
+            "models": [{"label": label, **record["model"]} for label, record in self._records()],
+            **{name: tables.get(name, []) for name in ("depth", "differences", "heads", "head_differences")},
             "verdicts": self.verdicts,
+            "verdict": self.verdict.record(),
         }
 
     def _lines(self) -> list[str]:
-        return [" beside ".join(self.labels), *self.verdicts.values()]
+        return [" beside ".join(self.labels), *self.verdicts.values(), *self.changes]
 
     def _figure(self) -> Figure:
         from rankfall.drawing.audit import draw_comparison
@@ -66,9 +94,9 @@ class ComparisonResult(Result):
         return draw_comparison(self.tables()["depth"])
 
     def _document(self, command: str) -> Document:
-        from rankfall.report.audit import comparison_document
+        from rankfall.report.series import comparison_document
 
-        return comparison_document(self.first, self.second, command)
+        return comparison_document((self.first, self.second), self.tables(), self.verdict, command)
 
 
 def compare(
@@ -78,34 +106,37 @@ def compare(
     *,
     tokens: int = 128,
     passages: int | None = None,
-    tokenizer: Any | None = None,
-    inputs: Mapping[str, Any] | Tensor | None = None,
     device: str = "cpu",
     seed: int = 0,
+    store: str | Path = STORE,
+    out: str | Path | None = None,
     progress: Progress = silent,
-    command: str | None = None,
+    note: Callable[[str], None] | None = None,
+    **options: Any,
 ) -> ComparisonResult:
     """Audit two models on the same text, without controls and ablations, and lay one over the other.
 
-    Models, `text` and `inputs` are given as to `audit`.
+    Models, `text` and all other `options` are given as to `audit`; audits are kept in `store`, and not made again.
+    `out` is where the report will be saved: a folder that cannot be is refused at once.
     """
-    audits = [
-        audit(
-            model,
-            text,
-            tokens=tokens,
-            passages=passages,
-            tokenizer=tokenizer,
-            inputs=inputs,
-            controls=False,
-            ablate=False,
-            device=device,
-            seed=seed,
-            progress=part(
-                progress, place / 2, (place + 1) / 2, str(model) if isinstance(model, (str, Path)) else None
-            ),
-            command=command,
+    members = members_of([first, second], distinct=False)
+    if out is not None:
+        _require_report_folder(out, [one.label for one, _ in members])
+    asked = {"tokens": tokens, "passages": passages, "device": device, "seed": seed}
+    asked |= {"controls": False, "ablate": False, **options}
+    found = run_members(members, text, asked, store, "local", None, progress, note)
+    bad = next((one for one in found.models if one.record is None), None)
+    if bad is not None:
+        raise RequestError(
+            required="two models that can be audited",
+            got=f"{bad.label}, which could not: {bad.reason or 'stopped by the user'}",
+            remedy="`rankfall audit` of that model says more",
         )
-        for place, model in enumerate((first, second))
-    ]
-    return ComparisonResult(*audits)
+    return ComparisonResult(*found.models)
+
+
+def _require_report_folder(folder: str | Path, labels: Sequence[str]) -> None:
+    from rankfall.report.page import require_own
+    from rankfall.report.series import comparison_title
+
+    require_own(require_writable_folder(folder, "the report"), comparison_title(labels))

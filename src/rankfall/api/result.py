@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rankfall.destinations import require_writable_folder
+from rankfall.store.files import plain as plain
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -101,21 +101,6 @@ class Result(ABC):
             command=command,
             provenance=provenance(command),
         )
-
-
-def plain(value: Any) -> Any:
-    """Anything we compute as JSON can hold it: tensors become lists; NaN and the infinities become null."""
-    if hasattr(value, "tolist"):
-        value = value.tolist()
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if value is None or isinstance(value, (str, int, float, bool)):
-        return value
-    return str(value)
 
 
 def frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:

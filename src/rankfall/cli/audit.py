@@ -7,9 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from rankfall.catalogue import NAMED_MODELS
+from rankfall.catalogue import ENGINES, NAMED_MODELS
 from rankfall.cli import output
 from rankfall.cli.output import JsonFlag, Outputs, command, emit, paper, shown, table
+from rankfall.cli.series import audit_series, is_series
 from rankfall.errors import require
 
 NAMES = "; ".join(f"{one.name} ({one.meaning})" for one in NAMED_MODELS)
@@ -21,13 +22,16 @@ HEAD_COLUMNS = ("layer", "head", "kv_head", "head_dim", "qk_rank", "qk_effective
 
 
 def audit(
-    model: Annotated[
-        str,
+    context: typer.Context,
+    models: Annotated[
+        list[str] | None,
         typer.Argument(
-            help=f"A folder of safetensors, a GGUF file, a hub id (org/name@revision), or a name: {NAMES}.",
+            metavar="MODEL...",
+            help=f"A folder of safetensors, a GGUF file, a hub id (org/name@revision), or a name: {NAMES}. Several,"
+            " 'runs/checkpoint-*' or 'org/name@{step1,step1000}' are a series (default: the first name).",
             autocompletion=NAMED_MODELS.complete,
         ),
-    ] = NAMED_MODELS.names[0],
+    ] = None,
     text: output.TextFiles = None,
     tokens: output.TokenCount = 128,
     passages: output.PassageCount = None,
@@ -36,9 +40,13 @@ def audit(
     ] = None,
     inside: Annotated[bool, typer.Option("--inside", help="Measure inside blocks too.")] = False,
     controls: Annotated[
-        bool, typer.Option(help="Run controls: random weights, shuffled tokens, random tokens.")
+        bool,
+        typer.Option(help="Run controls: random weights, shuffled tokens, random tokens (a series: only if given)."),
     ] = True,
-    ablate: Annotated[bool, typer.Option(help="Take the blocks apart: which part holds the rank up.")] = True,
+    ablate: Annotated[
+        bool, typer.Option(help="Take the blocks apart: which part holds the rank up (a series: only if given).")
+    ] = True,
+    draws: Annotated[int, typer.Option("--draws", help="Draws of each control.")] = 3,
     heads: Annotated[bool, typer.Option(help="Probe the rank of every head.")] = True,
     offset: Annotated[int, typer.Option("--offset", help="Distance at which rotary heads are probed.")] = 0,
     weights_only: Annotated[
@@ -52,7 +60,12 @@ def audit(
         typer.Option("--fail-if", help="Exit with status 1 if this holds, such as 'effective_rank < 4 at last'."),
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Folder for the report, its tables and pictures.")] = None,
-    device: output.Device = "cpu",
+    device: Annotated[
+        str,
+        typer.Option(
+            "--device", help="Device: cpu, cuda, or auto: all GPUs, then host memory, then disk (extra large)."
+        ),
+    ] = "cpu",
     dtype: Annotated[
         str, typer.Option("--dtype", help="Precision of the weights: float32, bfloat16, float16 or float64.")
     ] = "float32",
@@ -69,15 +82,40 @@ def audit(
         Path | None, typer.Option("--adapter", help="Folder of a LoRA adapter to merge into the weights first.")
     ] = None,
     seed: Annotated[int, typer.Option("--seed", help="Seed of the controls and the bootstrap.")] = 0,
+    store: Annotated[
+        Path | None, typer.Option("--store", help="Of a series: folder that keeps finished audits (default audits).")
+    ] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            "--engine",
+            help=f"Of a series: where to audit, {ENGINES.choices} (default local).",
+            autocompletion=ENGINES.complete,
+        ),
+    ] = None,
+    address: Annotated[
+        str | None, typer.Option("--address", help="Of a series: address of a running Ray cluster.")
+    ] = None,
     json: JsonFlag = False,
 ) -> None:
     """Measure token rank and head rank of a real model, and say what it means.
 
     Example: `rankfall audit smollm2 --tokens 512 --out report --fail-if "effective_rank < 4"`
 
+    Many checkpoints: `rankfall audit 'runs/checkpoint-*' --out report`
+
     Quick: `rankfall audit minilm --tokens 16 --passages 1 --no-controls --no-ablate --no-heads`
     """
+    names = models or [NAMED_MODELS.names[0]]
+    several = is_series(names)
+    model = names[0]
     if weights_only:
+        require(
+            not several,
+            required="one model with --weights-only",
+            got=" ".join(names)[:200],
+            remedy="name one model, or leave it out for a series",
+        )
         needs = {"--fail-if": fail_if, "--text": text, "--out": out, "--layers": layers}
         _refuse_what_needs_a_run(needs | {"--revision": revision, "--adapter": adapter})
         _weights_only(model, json)
@@ -89,6 +127,38 @@ def audit(
     conditions = [parse_condition(one).text for one in fail_if or ()]
     chosen = None if layers is None else layer_numbers(layers, "--layers")
     outputs = Outputs(out=out)
+    if several:
+        audit_series(
+            names,
+            text,
+            {
+                "tokens": tokens,
+                "passages": passages,
+                "layers": chosen,
+                "inside": inside,
+                "stack": stack,
+                "heads": heads,
+                "controls": controls and _given(context, "controls"),
+                "draws": draws,
+                "ablate": ablate and _given(context, "ablate"),
+                "offset": offset,
+                "dtype": dtype,
+                "device": device,
+                "allow_download": allow_download,
+                "load_seconds": load_seconds,
+                "revision": revision,
+                "adapter": adapter,
+                "seed": seed,
+            },
+            conditions,
+            store=store,
+            engine=engine,
+            address=address,
+            out=out,
+            json=json,
+        )
+        return
+    _refuse_without_a_series({"--store": store, "--engine": engine, "--address": address})
     with shown(model) as progress:
         result = run(
             model,
@@ -100,6 +170,7 @@ def audit(
             stack=stack,
             heads=heads,
             controls=controls,
+            draws=draws,
             ablate=ablate,
             offset=offset,
             dtype=dtype,
@@ -128,6 +199,22 @@ def _refuse_what_needs_a_run(options: dict[str, Any]) -> None:
         required="--weights-only without options that only a run has",
         got=", ".join(given),
         remedy="leave out one or the other",
+    )
+
+
+def _given(context: typer.Context, name: str) -> bool:
+    """Whether the command line has the option, either way."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _refuse_without_a_series(options: dict[str, Any]) -> None:
+    given = [name for name, value in options.items() if value]
+    require(
+        not given,
+        required=f"several models, or a pattern such as 'runs/checkpoint-*', with {', '.join(given)}",
+        got="one model",
+        remedy="one audit is not kept; name more models or leave it out",
     )
 
 

@@ -9,9 +9,10 @@ import typer
 
 from rankfall.catalogue import NAMED_MODELS
 from rankfall.cli import output
-from rankfall.cli.output import JsonFlag, Outputs, command, emit, paper, shown, table
+from rankfall.cli.output import JsonFlag, Outputs, emit, notes, paper, shown, table
 
 COLUMNS = ("model", "layer", "effective_rank", "energy_rank", "relative_mu", "mean_abs_cosine")
+DIFFERENCES = ("layer", "other_layer", *COLUMNS[2:])
 
 
 def compare(
@@ -27,14 +28,13 @@ def compare(
     text: output.TextFiles = None,
     tokens: output.TokenCount = 128,
     passages: output.PassageCount = None,
-    out: Annotated[Path, typer.Option("--out", help="Folder for the report, its tables and pictures.")] = Path(
-        "report"
-    ),
+    out: Annotated[Path | None, typer.Option("--out", help="Folder for the report, its tables and pictures.")] = None,
     device: output.Device = "cpu",
     seed: Annotated[int, typer.Option("--seed", help="Seed of the bootstrap.")] = 0,
+    store: Annotated[Path, typer.Option("--store", help="Folder that keeps finished audits.")] = Path("audits"),
     json: JsonFlag = False,
 ) -> None:
-    """Audit two models on the same text and write one report of both.
+    """Audit two models on the same text and lay one over the other, layer by layer and head by head.
 
     Example: `rankfall compare minilm smollm2 --tokens 128 --out report`
 
@@ -52,15 +52,21 @@ def compare(
             passages=passages,
             device=device,
             seed=seed,
+            store=store,
+            out=out,
             progress=progress,
-            command=command(),
+            note=lambda told: notes.print(told, markup=False, highlight=False, soft_wrap=True),
         )
     record = result.record() | {"report": outputs.page}
 
     def show() -> None:
         table("tokens of length one, layer by layer", record["depth"], COLUMNS)
+        first, second = result.labels
+        table(f"{second} minus {first}, layer by layer", record["differences"], DIFFERENCES)
         for headline in result.verdicts.values():
             paper.print(headline, markup=False, highlight=False)
+        for line in result.changes:
+            paper.print(line, markup=False, highlight=False)
 
     emit(record, as_json=json, show=show)
     outputs.write(result)

@@ -11,9 +11,9 @@ import torch
 from rankfall.catalogue import NAMED_MODELS
 from rankfall.errors import RequestError
 from rankfall.figures.base import Scale
-from rankfall.models.controls import random_twin
 from rankfall.models.load.open import open_model
 from rankfall.models.texts import Batch, from_ids, shipped_text
+from rankfall.models.twin import separate_twin
 
 # Passages and tokens of each. The text is short: passages of the paper's scale overlap.
 PASSAGES: dict[Scale, int] = {"smoke": 3, "quick": 8, "paper": 32}
@@ -54,7 +54,7 @@ def subjects(scale: Scale, notes: list[str]) -> Iterator[Subject]:
         found += 1
         batch = _passages(loaded.tokenizer, scale)
         yield Subject(one.name, "pretrained", loaded.network.eval(), batch)
-        yield Subject(one.name, "random", random_twin(loaded.network), batch)
+        yield Subject(one.name, "random", separate_twin(loaded.network), batch)
     if not found:
         raise RequestError(
             required="at least one pretrained model", got="; ".join(notes), remedy="run `make models`, or use smoke"

@@ -10,7 +10,7 @@ from rankfall.drawing.canvas import COLOURS, canvas
 from rankfall.figures.base import Claim, FigureOutcome, Reproduction, Scale
 from rankfall.figures.pretrained import Subject, subjects
 from rankfall.masks import Causal, CausalWindow, Complete, Mask, Window
-from rankfall.models.ablation import ATTENTION, FULL, WITH_NORM, AblationRow, ablate, whole_under
+from rankfall.models.ablation import ATTENTION, FULL, QUICK, WITH_NORM, AblationRow, ablate, whole_under
 from rankfall.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def run(scale: Scale, progress: Progress = silent) -> FigureOutcome:
     for number, subject in enumerate(subjects(scale, notes)):
         inputs = _inputs(subject, TEXTS[scale])
         told = _quarters(progress, number, subject.label)
-        whole = ablate(subject.network, inputs, progress=told(0))
+        whole = ablate(subject.network, inputs, measures=QUICK, progress=told(0))
         hot = ablate(
             subject.network,
             inputs,
@@ -61,6 +61,7 @@ def run(scale: Scale, progress: Progress = silent) -> FigureOutcome:
             scalings=("matched",),
             temperatures=TEMPERATURES,
             masks=FOUR_MASKS,
+            measures=QUICK,
             progress=told(1),
         )
         normed = ablate(
@@ -69,6 +70,7 @@ def run(scale: Scale, progress: Progress = silent) -> FigureOutcome:
             variants=(WITH_NORM,),
             scalings=("raw",),
             masks=FOUR_MASKS,
+            measures=QUICK,
             progress=told(2),
         )
         for done in (whole, hot, normed):

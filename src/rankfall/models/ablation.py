@@ -1,14 +1,16 @@
 """Which part of a block holds the token rank up: attention alone, with the norm, with the residual, with both.
 
 Blocks are run again in float64, with what is switched off left out, and verified against the traced pass before they
-are used (figure 2 of paper B, on pretrained weights).
+are used (figure 2 of paper B, on pretrained weights). What a block was given and what it made of it is kept in the
+host's memory until its turn comes, so that what lies on the device does not grow with depth.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, final, get_args
 
 import torch
@@ -16,11 +18,13 @@ from torch import Tensor, nn
 
 from rankfall.errors import RequestError
 from rankfall.masks import Mask
-from rankfall.measures.measures import measure
-from rankfall.models.assembly import Assembly, assemblies
+from rankfall.measures.measures import NUMBERS_AT_ONCE, measure
+from rankfall.models import configuration as aliases
+from rankfall.models.assembly import HALF, Assembly, assemblies
 from rankfall.models.depth.capture import Place, capture
 from rankfall.models.interface import Eager, Route, routed
-from rankfall.models.replay import KeepFloat64, Replay, Site, Trace, float64_copy, traced
+from rankfall.models.placement import alone
+from rankfall.models.replay import KeepFloat64, Replay, Site, float64_copy, tensors_changed, traced
 from rankfall.progress import Progress, silent
 
 Scaling = Literal["raw", "matched"]
@@ -30,8 +34,10 @@ saturates."""
 
 SCALINGS: tuple[Scaling, ...] = get_args(Scaling)
 
-# Float64 against the float32 pass that was traced.
-VERIFIED = 1e-3
+# Float64 against the pass that was traced, relative to the largest entry: a model in half precision has rounded
+# several times by the end of a block. It is first run again in its own arithmetic, where one rounding may differ.
+VERIFIED = {torch.bfloat16: 2**-5, torch.float16: 2**-8}
+VERIFIED_AT_LEAST = 1e-3
 
 # The library masks by adding the most negative float32; scores can be larger than that in float64.
 FORBIDDEN = -1e30
@@ -59,7 +65,8 @@ ALL_VARIANTS: tuple[Variant, ...] = (ATTENTION, WITH_NORM, WITH_RESIDUAL, WITH_B
 @final
 @dataclass(frozen=True)
 class AblationRow:
-    """The tokens of one text at one layer under one variant; measures are None where the tokens overflowed.
+    """The tokens of one text at one layer under one variant; measures are None where the tokens overflowed, or where
+    they were not asked for.
 
     Layer 0 is what enters the first block. A mask of None is the model's own.
     """
@@ -80,10 +87,19 @@ class AblationRow:
 
     def record(self) -> dict[str, Any]:
         """The row as `--json` prints it."""
-        return asdict(self)
+        row = asdict(self)
+        return {name: value for name, value in row.items() if value is not None or name not in BY_SVD}
 
 
 MEASURES = ("mu", "relative_mu", "rank", "effective_rank", "energy_rank", "mean_abs_cosine", "min_singular_value")
+# Of collapsed tokens these need a singular value decomposition, which takes longer than everything else together.
+BY_SVD = ("rank", "effective_rank", "min_singular_value")
+QUICK = tuple(name for name in MEASURES if name not in BY_SVD)
+# These need no decomposition at all.
+PLAIN = ("mu", "relative_mu", "mean_abs_cosine")
+# Decompositions grow with the cube of the smaller side: beyond this size they are made at a few layers.
+EVERY_LAYER_BELOW = 1024
+LARGE_LAYERS = 5
 
 
 @final
@@ -91,14 +107,45 @@ MEASURES = ("mu", "relative_mu", "rank", "effective_rank", "energy_rank", "mean_
 class Ablation:
     """`rows` for every variant, scaling, temperature, mask, text and layer.
 
-    `blocks` are the kinds of the blocks, `verified` is the largest relative distance of a replayed block from the
-    traced one. A model that cannot be taken apart has no rows but a `refusal`.
+    `blocks` are the kinds of the blocks, `check` says how far replayed blocks are from the traced ones. A model that
+    cannot be taken apart has no rows but a `refusal`.
     """
 
     rows: tuple[AblationRow, ...]
     blocks: tuple[str, ...] = ()
-    verified: float | None = None
+    check: ReplayCheck | None = None
     refusal: str | None = None
+
+    @property
+    def verified(self) -> float | None:
+        """The largest relative distance of a block replayed in float64 from the traced one."""
+        return None if self.check is None else self.check.error
+
+
+@final
+@dataclass(frozen=True)
+class ReplayCheck:
+    """How far replayed blocks are from the traced pass, at worst, relative to their largest entry.
+
+    `error` is that of the replay in float64, which may be at most `tolerance`, a number that follows `dtype`, the
+    arithmetic of the model. `own_error` is that of the replay in this arithmetic, for models in half precision: it
+    may be at most one rounding, `own_tolerance`.
+    """
+
+    dtype: str
+    error: float
+    tolerance: float
+    own_error: float | None = None
+    own_tolerance: float | None = None
+
+    def and_(self, other: ReplayCheck) -> ReplayCheck:
+        """The worse of both."""
+        own = [one for one in (self.own_error, other.own_error) if one is not None]
+        return replace(self, error=max(self.error, other.error), own_error=max(own) if own else None)
+
+    def record(self) -> dict[str, Any]:
+        """The check as `--json` prints it."""
+        return asdict(self)
 
 
 @final
@@ -109,9 +156,15 @@ class _Setting:
     temperature: float
     mask: Mask | None
 
-    def row(self, tokens: Tensor, text: int, layer: int) -> AblationRow:
+    @property
+    def label(self) -> dict[str, Any]:
         mask = None if self.mask is None else str(self.mask)
-        return _row(tokens, text, layer, self.variant.name, self.scaling, self.temperature, mask)
+        where = {"scaling": self.scaling, "temperature": self.temperature, "mask": mask}
+        return {"variant": self.variant.name, **where}
+
+
+def _label(variant: str = FULL, mask: str | None = None) -> dict[str, Any]:
+    return {"variant": variant, "scaling": "raw", "temperature": 1.0, "mask": mask}
 
 
 def ablate(
@@ -121,32 +174,55 @@ def ablate(
     scalings: Sequence[Scaling] = SCALINGS,
     temperatures: Sequence[float] = (1.0,),
     masks: Sequence[Mask | None] = (None,),
+    measures: Sequence[str] = MEASURES,
     progress: Progress = silent,
 ) -> Ablation:
     """Replay the blocks in float64 for every combination asked for, and the full model beside them.
 
     `inputs` are those of the model's own forward pass, one row per text; padding is cut off first. A mask of None is
-    the model's own.
+    the model's own. Texts of one length run together, as far as `STATE_NUMBERS` allows.
     """
     settings = [_Setting(*one) for one in itertools.product(variants, scalings, temperatures, masks)]
     rows: list[AblationRow] = []
     kinds: tuple[str, ...] = ()
-    worst = 0.0
+    check: ReplayCheck | None = None
     body = getattr(model, "base_model", model)
     texts = list(single_texts(inputs))
-    for number, text in enumerate(texts):
-        trace = traced(body, text)
+    together = _texts_at_once(body, texts, len(settings))
+    for numbers, group in equal_texts(texts, together):
         try:
-            steps = _steps(trace)
-            for layer, error, states in _replayed(steps, settings):
-                worst = max(worst, error)
-                rows += [setting.row(tokens, number, layer) for setting, tokens in states.items()]
-                progress(f"text {number + 1} of {len(texts)}", (number + layer / len(steps)) / len(texts))
+            steps = _steps(body, group)
+            for layer, found, states in _replayed(steps, settings):
+                check = found if check is None else check if found is None else check.and_(found)
+                wanted = _measures_at(layer, len(steps), steps[0].block.stream, measures)
+                rows += _rows(states, [setting.label for setting in settings], numbers, layer, wanted)
+                share = (numbers[0] + len(numbers) * layer / len(steps)) / len(texts)
+                progress(f"text {numbers[-1] + 1} of {len(texts)}", share)
         except RequestError as refusal:
             return Ablation((), refusal=str(refusal))
-        rows += [_row(tokens, number, layer) for layer, tokens in enumerate(_streams(steps))]
+        for layer, tokens in enumerate(_streams(steps)):
+            wanted = _measures_at(layer, len(steps), tokens, measures)
+            rows += _rows([tokens.to(steps[0].device)], [_label()], numbers, layer, wanted)
         kinds = tuple(step.block.kind for step in steps)
-    return Ablation(tuple(rows), kinds, worst)
+    return Ablation(tuple(sorted(rows, key=lambda row: row.text)), kinds, check)
+
+
+# Numbers of all states together, in float64: one GiB.
+STATE_NUMBERS = 1 << 27
+
+
+def _texts_at_once(body: Any, texts: Sequence[Mapping[str, Any]], settings: int) -> int:
+    width = aliases.number(getattr(body, "config", None), aliases.WIDTH) or 1024
+    longest = max(value.shape[1] for text in texts for value in text.values() if value.ndim > 1)
+    return max(1, STATE_NUMBERS // max(1, settings * longest * width))
+
+
+def _measures_at(layer: int, layers: int, tokens: Tensor, measures: Sequence[str]) -> Sequence[str]:
+    """All that is asked for, or without what needs a decomposition, where that is large and was made nearby."""
+    spread = {round(place * layers / (LARGE_LAYERS - 1)) for place in range(LARGE_LAYERS)}
+    if min(tokens.shape[-2:]) <= EVERY_LAYER_BELOW or layer in spread:
+        return measures
+    return [name for name in measures if name in PLAIN]
 
 
 def whole_under(
@@ -171,7 +247,8 @@ def whole_under(
 
             with routed(body, changed(1.0, mask)):
                 capture(body, text, on_tokens)
-            rows += [_row(tokens, number, layer, mask=str(mask)) for layer, tokens in streams.items()]
+            for layer, tokens in streams.items():
+                rows += _rows([tokens], [_label(mask=str(mask))], [number], layer, MEASURES)
     return rows
 
 
@@ -191,26 +268,64 @@ def single_texts(inputs: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         yield text
 
 
+def equal_texts(texts: Sequence[dict[str, Any]], most: int) -> Iterator[tuple[list[int], dict[str, Any]]]:
+    """Texts of one length together, at most `most`, with their numbers; what is no row of a text keeps them apart."""
+    groups: dict[Any, list[int]] = {}
+    for number, text in enumerate(texts):
+        alike: Any = tuple((name, value.shape) for name, value in text.items())
+        mergeable = all(value.shape[:1] == (1,) for value in text.values())
+        groups.setdefault(alike if mergeable else number, []).append(number)
+    for numbers in groups.values():
+        for first in range(0, len(numbers), most):
+            some = numbers[first : first + most]
+            yield some, {name: torch.cat([texts[number][name] for number in some]) for name in texts[some[0]]}
+
+
 class AblatedBlock:
     """A block's attention half as a function of tokens (b, n, d), in float64."""
 
-    def __init__(self, site: Site, block: Assembly) -> None:
-        self.site = site
-        self.block = block
+    def __init__(self, site: Site, block: Assembly, ended: Tensor | None = None) -> None:
+        self.site, self.block, self.ended = site, block, ended
+        self.device = block.stream.device
         self._replay: Replay | None = None
+        self._before: nn.Module | None = None
+        self._after: nn.Module | None = None
+
+    def parked(self) -> AblatedBlock:
+        """The same without what only the search for the block needed, the rest in the host's memory."""
+        moved: dict[int, Tensor] = {}
+
+        def park(tensor: Tensor) -> Tensor:
+            # Masks and position embeddings are one tensor for all blocks; it stays one for those of this block.
+            return moved.setdefault(id(tensor), tensor.cpu())
+
+        site, nothing = self.site, torch.empty(0)
+        call = replace(
+            site.call, query=None, key=None, value=None, mask=None, weights=None, output=None, given=((), {})
+        )
+        projection = site.projection and replace(site.projection, input=nothing, output=nothing)
+        arguments = {name: tensors_changed(value, park) for name, value in site.arguments.items()}
+        block = replace(self.block, stream=park(self.block.stream), target=park(self.block.target))
+        light = replace(site, call=call, arguments=arguments, before=(), after=(), projection=projection)
+        made = AblatedBlock(light, block, None if self.ended is None else park(self.ended))
+        made.device = self.device
+        return made
 
     def __enter__(self) -> AblatedBlock:
         """Copy the modules in float64; they go again on the way out, so that a deep model is never held twice."""
-        self._replay = Replay(self.site)
-        self._before, self._after = (
-            None if norm is None else float64_copy(norm) for norm in (self.block.before, self.block.after)
-        )
+        self._copy(own=False)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._replay = self._before = self._after = None
 
-    def __call__(self, tokens: Tensor, *, norm: bool, residual: bool, route: Route) -> Tensor:
+    def _copy(self, *, own: bool) -> None:
+        copied = alone if own else float64_copy
+        self._replay = Replay(self.site, own=own)
+        self._before = None if self.block.before is None else copied(self.block.before)
+        self._after = None if self.block.after is None else copied(self.block.after)
+
+    def __call__(self, tokens: Tensor, *, norm: bool, residual: bool, route: Route | None) -> Tensor:
         """The block without what is switched off."""
         assert self._replay is not None
         kind = self.block.kind
@@ -222,25 +337,41 @@ class AblatedBlock:
         out = tokens + self.block.scale * branch if residual else branch
         return _applied(self._after, out) if kind == "post" and norm else out
 
-    def verify(self) -> float:
-        """Run it whole on the traced tokens: its relative distance from what the model did, or a refusal."""
-        ours = self(self.block.stream.double(), norm=True, residual=True, route=as_traced)
-        theirs = self.block.target.double()
-        error = float((ours - theirs).abs().max() / theirs.abs().max().clamp_min(1e-300))
-        if not error < VERIFIED:
+    def verify(self) -> ReplayCheck:
+        """Run it whole on the traced tokens: its distance from what the model did, or a refusal."""
+        dtype = self.block.stream.dtype
+        tolerance = VERIFIED.get(dtype, VERIFIED_AT_LEAST)
+        check = ReplayCheck(str(dtype).removeprefix("torch."), 0.0, tolerance)
+        if dtype in HALF:
+            self._copy(own=True)
+            rounding = torch.finfo(dtype).eps
+            check = replace(check, own_error=self._error(dtype, rounding), own_tolerance=rounding)
+            self._copy(own=False)
+        return replace(check, error=self._error(torch.float64, tolerance))
+
+    def _error(self, dtype: torch.dtype, most: float) -> float:
+        given = self.block.stream.to(self.device, dtype)
+        # Minus infinity has no place in half precision's own mask.
+        route = as_traced if dtype == torch.float64 else None
+        ours = self(given, norm=True, residual=True, route=route).double()
+        theirs = self.block.target.to(self.device, torch.float64)
+        largest = theirs.abs().amax(dim=(-2, -1)).clamp_min(1e-300)
+        error = float(((ours - theirs).abs().amax(dim=(-2, -1)) / largest).max())
+        if not error <= most:
             raise RequestError(
-                required=f"the replay of {self.site.name} to equal the traced pass to {VERIFIED:g}",
-                got=f"{error:.2g} as a {self.block.kind}-norm block",
+                required=f"the replay of {self.site.name} to equal the traced pass to {most:.2g}",
+                got=f"{error:.2g} as a {self.block.kind}-norm block in {str(dtype).removeprefix('torch.')}",
                 remedy="its ablation would not be the model's own",
             )
         return error
 
     def scaled(self, tokens: Tensor, variant: Variant) -> Tensor:
-        """Tokens as large as those that the real layer got: its stream where the norm is in place, else what the
-        norm gave."""
-        real = self.block.stream if variant.norm else self.site.tokens
-        size = torch.linalg.vector_norm(tokens)
-        return tokens * (torch.linalg.vector_norm(real.double()) / size) if size > 0 else tokens
+        """Tokens of each text as large as those that the real layer got: its stream where the norm is in place, else
+        what the norm gave."""
+        real = (self.block.stream if variant.norm else self.site.tokens).to(tokens.device, torch.float64)
+        size = torch.linalg.vector_norm(tokens, dim=(-2, -1), keepdim=True)
+        wanted = torch.linalg.vector_norm(real, dim=(-2, -1), keepdim=True)
+        return tokens * (wanted / size).where(size > 0, 1.0)
 
 
 def block_around(site: Site) -> Assembly:
@@ -259,7 +390,7 @@ def block_around(site: Site) -> Assembly:
 def as_traced(eager: Eager, module: nn.Module, *tensors: Tensor, **options: object) -> tuple[Tensor, Tensor | None]:
     """The model's own mask and scaling, with what is forbidden truly forbidden."""
     query, key, value, mask = tensors
-    return eager(module, query, key, value, _truly_forbidden(mask), **options)
+    return _by_rows(eager, module, query, key, value, _truly_forbidden(mask), **options)
 
 
 def changed(temperature: float, mask: Mask | None) -> Route:
@@ -280,9 +411,36 @@ def changed(temperature: float, mask: Mask | None) -> Route:
         factor = float(query.shape[-1]) ** -0.5 if scaling is None else float(scaling)  # type: ignore[arg-type]
         options["scaling"] = factor / temperature
         pattern = _truly_forbidden(given) if mask is None else _replaced(mask, given, query)
-        return eager(module, query, key, value, pattern, **options)
+        return _by_rows(eager, module, query, key, value, pattern, **options)
 
     return route
+
+
+# Scores that are held at once, in float64: a quarter of a GiB.
+SCORES_AT_ONCE = 1 << 25
+
+
+def _by_rows(
+    eager: Eager,
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    **options: object,
+) -> tuple[Tensor, Tensor | None]:
+    """Attention for some queries at a time, which do not know of each other; whether that holds for a model's own
+    function is verified with its block."""
+    batch, heads, n = query.shape[:3]
+    rows = max(1, SCORES_AT_ONCE // (batch * heads * key.shape[-2]))
+    if rows >= n:
+        return eager(module, query, key, value, mask, **options)
+    parts = []
+    for first in range(0, n, rows):
+        some = slice(first, first + rows)
+        seen = mask if mask is None or mask.shape[-2] != n else mask[..., some, :]
+        parts.append(eager(module, query[:, :, some], key, value, seen, **options)[0])
+    return torch.cat(parts, dim=1), None
 
 
 def _replaced(mask: Mask, given: Tensor | None, query: Tensor) -> Tensor:
@@ -306,60 +464,93 @@ def _truly_forbidden(mask: Tensor | None) -> Tensor | None:
 def _applied(norm: nn.Module | None, tokens: Tensor) -> Tensor:
     if norm is None:
         return tokens
-    with torch.no_grad(), KeepFloat64():
+    kept = KeepFloat64() if tokens.dtype == torch.float64 else contextlib.nullcontext()
+    with torch.no_grad(), kept:
         out: Tensor = norm(tokens)
     return out
 
 
-def _steps(trace: Trace) -> list[AblatedBlock]:
-    if not trace.coverage.complete:
+def _steps(body: nn.Module, inputs: Mapping[str, Any]) -> list[AblatedBlock]:
+    steps: list[AblatedBlock] = []
+    refused: list[RequestError] = []
+
+    def on_site(site: Site) -> None:
+        # What a pass did not show is known at its end, and is the better reason.
+        try:
+            block = block_around(site)
+            steps.append(AblatedBlock(site, block, _ended(site, block)).parked())
+        except RequestError as error:
+            refused.append(error)
+
+    coverage = traced(body, inputs, on_site).coverage
+    if not coverage.complete:
         raise RequestError(
             required="every attention call of the model, with its queries and keys",
-            got=trace.coverage.reason,
+            got=coverage.reason,
             remedy="only what the interface reaches can be replayed",
         )
-    return [AblatedBlock(site, block_around(site)) for site in trace.sites]
+    if refused:
+        raise refused[0]
+    return steps
 
 
 def _replayed(
     steps: Sequence[AblatedBlock], settings: Sequence[_Setting]
-) -> Iterator[tuple[int, float, dict[_Setting, Tensor]]]:
-    """Layer by layer, the error of the verified step and the tokens of every setting."""
-    states = dict.fromkeys(settings, steps[0].block.stream.double())
-    yield 0, 0.0, states
+) -> Iterator[tuple[int, ReplayCheck | None, list[Tensor]]]:
+    """Layer by layer, the check of the verified step and the tokens of every setting."""
+    states = [steps[0].block.stream.to(steps[0].device, torch.float64)] * len(settings)
+    yield 0, None, states
     for layer, step in enumerate(steps, 1):
         with step:
-            error = step.verify()
-            for setting, tokens in states.items():
-                variant = setting.variant
+            check = step.verify()
+            for place, setting in enumerate(settings):
+                variant, tokens = setting.variant, states[place].to(step.device)
                 entering = step.scaled(tokens, variant) if setting.scaling == "matched" else tokens
                 route = changed(setting.temperature, setting.mask)
-                states[setting] = step(entering, norm=variant.norm, residual=variant.residual, route=route)
-        yield layer, error, states
+                states[place] = step(entering, norm=variant.norm, residual=variant.residual, route=route)
+        yield layer, check, states
+
+
+def _ended(site: Site, block: Assembly) -> Tensor | None:
+    """What the block gave in the end, where a norm after it shows that."""
+    last = [ran for ran in site.after if ran.kind == "norm" and ran.input.shape == block.stream.shape]
+    if not last:
+        return None
+    return last[-1].output if block.kind == "post" else last[-1].input
 
 
 def _streams(steps: Sequence[AblatedBlock]) -> list[Tensor]:
-    """What the full model's blocks were given, and what the last gave, where a norm after it shows that."""
-    site, block = steps[-1].site, steps[-1].block
-    last = [ran for ran in site.after if ran.kind == "norm" and ran.input.shape == block.stream.shape]
-    end = [last[-1].output if block.kind == "post" else last[-1].input] if last else []
-    return [*(step.block.stream for step in steps), *end]
+    """What the full model's blocks were given, and what the last gave."""
+    ended = steps[-1].ended
+    return [*(step.block.stream for step in steps), *([] if ended is None else [ended])]
 
 
-def _row(
-    tokens: Tensor,
-    text: int,
+def _rows(
+    states: Sequence[Tensor],
+    labels: Sequence[Mapping[str, Any]],
+    texts: Sequence[int],
     layer: int,
-    variant: str = FULL,
-    scaling: Scaling = "raw",
-    temperature: float = 1.0,
-    mask: str | None = None,
-) -> AblationRow:
-    values: dict[str, float | None] = dict.fromkeys(MEASURES)
-    if bool(tokens.isfinite().all()):
-        values = {name: float(value) for name, value in measure(tokens[0], MEASURES).items()}
-    where = {"variant": variant, "scaling": scaling, "temperature": temperature, "mask": mask}
-    return AblationRow(**where, **values, text=text, layer=layer)  # type: ignore[arg-type]
+    measures: Sequence[str],
+) -> list[AblationRow]:
+    """One row for every state and text, measured together; tokens that overflowed have no measures."""
+    if not states:
+        return []
+    nothing: dict[str, float | None] = dict.fromkeys(MEASURES)
+    finite = [bool(one.isfinite().all()) for state in states for one in state]
+    every = [one for state in states for one in state]
+    found: list[dict[str, float | None]] = [dict(nothing) for _ in every]
+    alive = [place for place, whole in enumerate(finite) if whole]
+    at_once = max(1, NUMBERS_AT_ONCE // every[0].numel())
+    for some in (alive[first : first + at_once] for first in range(0, len(alive), at_once)):
+        values = measure(torch.stack([every[place] for place in some]), measures)
+        for name, column in values.items():
+            for place, value in zip(some, column.tolist(), strict=True):
+                found[place][name] = value
+    where = [(label, text) for label in labels for text in texts]
+    return [
+        AblationRow(**label, **values, text=text, layer=layer)  # type: ignore[arg-type]
+        for (label, text), values in zip(where, found, strict=True)
+    ]
 
 
 def _refusal(site: Site, got: str, remedy: str) -> RequestError:

@@ -12,9 +12,8 @@ from torch import Tensor, nn
 
 from rankfall.errors import RequestError, require, require_count, require_number, require_seed
 from rankfall.models import configuration as aliases
-from rankfall.models.ablation import Ablation, AblationRow, ablate
-from rankfall.models.controls import Control, run_controls
-from rankfall.models.depth.capture import Place, capture
+from rankfall.models.ablation import QUICK, Ablation, ablate
+from rankfall.models.controls import DRAWS, Control, run_controls
 from rankfall.models.depth.measure import measure_depth
 from rankfall.models.depth.rows import DepthRow
 from rankfall.models.heads.ranks import HeadRecord, head_ranks
@@ -50,6 +49,7 @@ def audit(
     inside: bool = False,
     heads: bool = True,
     controls: bool = True,
+    draws: int = DRAWS,
     ablation: bool = True,
     offset: int = 0,
     dtype: str = "float32",
@@ -67,11 +67,12 @@ def audit(
     `model` is a short name, a folder, a GGUF file, a hub id, or a module that is loaded already; that one needs
     `tokenizer`, or `inputs`: token ids (b, n), or the keyword arguments of its forward pass. Without `texts` the text
     that ships with the package is read, in several passages. `layers` limits what is measured; the embeddings and the
-    last layer are always there, because the verdict is about them. What cannot be done for this model is named in
-    `missing` with its reason; token rank by depth is always there.
+    last layer are always there, because the verdict is about them. `draws` is how often each control is drawn. What
+    cannot be done for this model is named in `missing` with its reason; token rank by depth is always there.
     """
     require_seed(seed, "seed")
     require_number("load_seconds", load_seconds, above=0, most=MOST_LOAD_SECONDS)
+    require_count("draws", draws)
     if passages is not None:
         require_count("passages", passages)
     progress("opening the model", 0.0)
@@ -83,14 +84,14 @@ def audit(
     with evaluating(network):
         batch, given, real, names = _inputs(loaded, texts, inputs, tokens, passages)
         progress("measuring tokens at every block", 0.1)
-        with running(loaded.name):
-            last = None if layers is None else capture(network, given, _unread, stack=stack)
-        wanted = None if layers is None or last is None else _with_both_ends(layers, last)
+        wanted = None if layers is None else {0, *layers}
         asked = {"layers": wanted, "inside": inside, "stack": stack, "seed": seed}
         with last_hidden(network) as hidden, running(loaded.name):
             depth, seen, coverage = _depth(network, given, real, names, asked, missing)
         loss = text_loss(loaded, batch, hidden)
         hidden.tokens = None
+        if layers is not None:
+            _require_layers(layers, depth[-1].layer)
         found_heads: tuple[HeadRecord, ...] = ()
         if heads:
             progress("probing the heads", 0.4)
@@ -99,14 +100,14 @@ def audit(
         compared: tuple[Control, ...] = ()
         if controls:
             progress("running the controls", 0.55)
-            compared = _controls(network, batch, seed, missing)
-        parts: tuple[AblationRow, ...] = ()
+            compared = _controls(network, batch, depth[-1].layer, draws, seed, missing)
+        parts = Ablation(())
         if ablation:
             progress("taking the blocks apart", 0.75)
             parts = _ablation(network, given, missing, progress)
         progress("judging", 0.98)
     boundaries = [row for row in depth if row.part == "boundary"]
-    more = [heads_reason(found_heads), parts_reason([row.record() for row in parts])]
+    more = [heads_reason(found_heads), parts_reason([row.record() for row in parts.rows])]
     return AuditFindings(
         model=_facts(loaded, boundaries[-1].layer, () if loss.warning is None else (loss.warning,)),
         text=TextFacts(
@@ -121,7 +122,8 @@ def audit(
         coverage=coverage,
         heads=found_heads,
         controls=compared,
-        ablation=parts,
+        ablation=parts.rows,
+        ablation_check=parts.check,
         verdict=judge(
             loaded.name, depth, masks=seen, controls=compared, more=[one for one in more if one is not None]
         ),
@@ -153,17 +155,13 @@ def running(name: str) -> Iterator[None]:
     except Exception as error:
         raise RequestError(
             required=f"{name} to run on these inputs",
-            got=_reason(error),
+            got=reason_of(error),
             remedy="check that weights, tokenizer and inputs belong together, or pass inputs= from Python",
         ) from error
 
 
-def _unread(place: Place, tokens: Tensor) -> None:
-    """For a run that only counts layers."""
-
-
-def _with_both_ends(layers: Collection[int], last: int) -> set[int]:
-    """The layers asked for, the embeddings and the last layer: the verdict is about what happens between those."""
+def _require_layers(layers: Collection[int], last: int) -> None:
+    """The layers asked for must be there; what was measured has the embeddings and the last layer besides."""
     beyond = sorted(set(layers) - set(range(last + 1)))
     require(
         not beyond and len(layers) > 0,
@@ -171,7 +169,6 @@ def _with_both_ends(layers: Collection[int], last: int) -> set[int]:
         got=", ".join(str(layer) for layer in beyond) or "none",
         remedy="leave them out to measure every layer",
     )
-    return {0, *layers, last}
 
 
 def _loaded(model: Any, tokenizer: Any, options: Mapping[str, Any]) -> LoadedModel:
@@ -272,26 +269,26 @@ def _depth(
     return depth, seen, coverage
 
 
-def _controls(network: nn.Module, batch: Batch | None, seed: int, missing: dict[str, str]) -> tuple[Control, ...]:
+def _controls(
+    network: nn.Module, batch: Batch | None, layers: int, draws: int, seed: int, missing: dict[str, str]
+) -> tuple[Control, ...]:
     if batch is None:
         missing["controls"] = "the inputs are not token ids, so there is nothing to shuffle or draw"
         return ()
     made: tuple[Control, ...] = ()
     with _noted(missing, "controls"):
-        made = run_controls(network, batch, seed=seed)
+        made = run_controls(network, batch, layers=layers, seed=seed, draws=draws)
     missing |= {f"control {one.name}": one.reason for one in made if one.reason is not None}
     return made
 
 
-def _ablation(
-    network: nn.Module, given: dict[str, Any], missing: dict[str, str], progress: Progress
-) -> tuple[AblationRow, ...]:
+def _ablation(network: nn.Module, given: dict[str, Any], missing: dict[str, str], progress: Progress) -> Ablation:
     found = Ablation(())
     with _noted(missing, "ablation"):
-        found = ablate(network, given, progress=part(progress, 0.75, 0.95, "taking apart"))
+        found = ablate(network, given, measures=QUICK, progress=part(progress, 0.75, 0.95, "taking apart"))
     if found.refusal is not None:
         missing["ablation"] = found.refusal
-    return found.rows
+    return found
 
 
 @contextlib.contextmanager
@@ -300,10 +297,11 @@ def _noted(missing: dict[str, str], name: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        missing[name] = _reason(error)
+        missing[name] = reason_of(error)
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
+    """An error as one line: our own as they are, others with their kind."""
     if isinstance(error, RequestError):
         return str(error)
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"

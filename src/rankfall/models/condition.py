@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 from rankfall.catalogue import MEASURES
 from rankfall.errors import RequestError
@@ -46,19 +46,24 @@ class Condition:
 
     def failures(self, rows: Sequence[DepthRow]) -> list[tuple[int, float]]:
         """The layers (and values) at which the condition holds, among those it asks about."""
-        boundaries = [row for row in rows if row.part == "boundary"]
+        return self.failures_in([row.record() for row in rows if row.part == "boundary"])
+
+    def failures_in(self, boundaries: Sequence[Mapping[str, Any]]) -> list[tuple[int, float]]:
+        """The same for block boundaries as records."""
+        layers = [row["layer"] for row in boundaries]
         if self.where == "last":
             boundaries = boundaries[-1:]
         elif self.where != "any":
-            boundaries = [row for row in boundaries if row.layer == int(self.where)]
+            boundaries = [row for row in boundaries if row["layer"] == int(self.where)]
             if not boundaries:
                 raise RequestError(
                     required="a layer that was measured in --fail-if",
                     got=self.where,
-                    remedy=f"layers run from {rows[0].layer} to {rows[-1].layer}",
+                    remedy=f"layers run from {layers[0]} to {layers[-1]}",
                 )
-        values = [(row.layer, row.values[self.view][self.measure]) for row in boundaries]
-        return [(layer, value) for layer, value in values if OPERATORS[self.operator](value, self.number)]
+        values = [(row["layer"], row[self.view][self.measure]) for row in boundaries]
+        known = [(layer, value) for layer, value in values if value is not None]
+        return [(layer, value) for layer, value in known if OPERATORS[self.operator](value, self.number)]
 
 
 def parse_condition(text: str) -> Condition:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 from rankfall.errors import RequestError, require
 from rankfall.models.blocks import is_tokens
 from rankfall.models.interface import Eager, Route, routed
+from rankfall.models.placement import alone, input_device
 from rankfall.models.recorder import Call, Coverage, Ran, recorded
 
 # Under these names modules take the tokens that cross-attention looks at.
@@ -95,13 +95,22 @@ class _Started:
 
 
 class _Tracer:
-    def __init__(self) -> None:
+    """Hands a site over as soon as the next one begins, or the pass ends; nothing is kept of it."""
+
+    def __init__(self, on_site: OnSite) -> None:
         self._since: list[Ran] = []
+        self._on_site = on_site
         self.started: list[_Started] = []
 
     def on_call(self, call: Call) -> None:
+        self.finish()
         self.started.append(_Started(call, tuple(self._since)))
         self._since = []
+
+    def finish(self) -> None:
+        """What was seen of the last site is all there is."""
+        while self.started:
+            self._on_site(self.started.pop().site())
 
     def on_leaf(self, ran: Ran) -> None:
         self._since.append(ran)
@@ -113,12 +122,18 @@ class _Tracer:
                 last.after.append(ran)
 
 
-def traced(model: nn.Module, inputs: Mapping[str, Any]) -> Trace:
-    """Run the model once and keep what surrounds each attention call. Memory grows with depth: use short inputs."""
-    tracer = _Tracer()
+OnSite = Callable[[Site], None]
+
+
+def traced(model: nn.Module, inputs: Mapping[str, Any], on_site: OnSite | None = None) -> Trace:
+    """Run the model once and keep what surrounds each attention call: memory then grows with depth. `on_site` gets
+    the sites instead, one by one as the model runs, and the trace keeps none."""
+    kept: list[Site] = []
+    tracer = _Tracer(kept.append if on_site is None else on_site)
     with torch.no_grad(), recorded(model, tracer.on_call, on_leaf=tracer.on_leaf) as recorder:
         output = model(**inputs)
-    return Trace(tuple(one.site() for one in tracer.started), recorder.coverage(), output)
+    tracer.finish()
+    return Trace(tuple(kept), recorder.coverage(), output)
 
 
 def bound_arguments(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -163,16 +178,16 @@ def _wide(value: Any) -> Any:
     return torch.float64 if isinstance(value, torch.dtype) and value in NARROWER else value
 
 
-def widened(value: Any) -> Any:
-    """Floating tensors in float64, inside tuples, lists and dictionaries too; anything else as it is."""
+def tensors_changed(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """The value with its tensors changed, inside tuples, lists and dictionaries too; anything else as it is."""
     if isinstance(value, Tensor):
-        return value.double() if value.is_floating_point() else value
+        return change(value)
     if isinstance(value, tuple) and not hasattr(value, "_fields"):
-        return tuple(widened(item) for item in value)
+        return tuple(tensors_changed(item, change) for item in value)
     if isinstance(value, list):
-        return [widened(item) for item in value]
+        return [tensors_changed(item, change) for item in value]
     if isinstance(value, dict):
-        return {name: widened(item) for name, item in value.items()}
+        return {name: tensors_changed(item, change) for name, item in value.items()}
     return value
 
 
@@ -183,7 +198,7 @@ CACHE_NAMES = ("past_key_values", "past_key_value", "layer_past", "cache_positio
 @final
 @dataclass(frozen=True, eq=False)
 class Passed:
-    """What one replay gave, all in float64: query (b, h, n, r), key and value (b, g, m, r), attention's own output
+    """What one replay gave, in its arithmetic: query (b, h, n, r), key and value (b, g, m, r), attention's own output
     (b, n, h, v), and W_O of it (b, n, o), which is None when no linear map followed."""
 
     query: Tensor
@@ -194,9 +209,10 @@ class Passed:
 
 
 class Replay:
-    """A float64 copy of a site's module, and of W_O where that lies outside it. The model itself is not touched."""
+    """A copy of a site's module, and of W_O where that lies outside it, in float64; with `own` in the arithmetic of
+    the model. The model itself is not touched."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: Site, *, own: bool = False) -> None:
         require(
             site.tokens_name is not None,
             required="an attention module that takes its tokens as one (b, n, d) tensor",
@@ -204,8 +220,16 @@ class Replay:
             remedy="this architecture cannot be replayed module by module",
         )
         self.site = site
-        self.module = float64_copy(site.call.module)
-        self.arguments = {name: widened(value) for name, value in site.arguments.items() if name not in CACHE_NAMES}
+        self._own = own
+        copied = alone if own else float64_copy
+        self.module = copied(site.call.module)
+        device = input_device(self.module)
+
+        def brought(tensor: Tensor) -> Tensor:
+            return tensor.to(device, torch.float64 if tensor.is_floating_point() and not own else tensor.dtype)
+
+        given = {name: value for name, value in site.arguments.items() if name not in CACHE_NAMES}
+        self.arguments = {name: tensors_changed(value, brought) for name, value in given.items()}
         self._inside: nn.Module | None = None
         self._outside: nn.Module | None = None
         if site.projection is not None:
@@ -213,11 +237,11 @@ class Replay:
                 path = site.projection.name.removeprefix(f"{site.name}.") if site.name else site.projection.name
                 self._inside = self.module.get_submodule(path)
             else:
-                self._outside = float64_copy(site.projection.module)
+                self._outside = copied(site.projection.module)
 
     @property
     def projection(self) -> nn.Module | None:
-        """W_O, in float64."""
+        """W_O, as it is replayed."""
         return self._inside or self._outside
 
     def run(
@@ -238,7 +262,8 @@ class Replay:
         if self.site.context_name is not None:
             given = self.arguments[self.site.context_name] if context is None else context
             arguments[self.site.context_name] = given.expand(tokens.shape[0], -1, -1)
-        with torch.no_grad(), KeepFloat64(), routed(self.module, through), self._watched(seen):
+        kept = contextlib.nullcontext() if self._own else KeepFloat64()
+        with torch.no_grad(), kept, routed(self.module, through), self._watched(seen):
             result = self.module(**arguments)
             if self._outside is not None:
                 seen["projected"] = self._outside(result[0] if isinstance(result, tuple) else result)
@@ -261,4 +286,4 @@ class Replay:
 
 def float64_copy(module: nn.Module) -> nn.Module:
     """The module in float64, for running alone; the model itself is not touched."""
-    return copy.deepcopy(module).double().eval()
+    return alone(module, torch.float64)

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, final
 
 from rankfall.measures.profile import VIEWS
-from rankfall.models.ablation import AblationRow
+from rankfall.models.ablation import AblationRow, ReplayCheck
 from rankfall.models.controls import Control
 from rankfall.models.depth.rows import DepthRow
 from rankfall.models.heads.ranks import HeadRecord
@@ -61,11 +61,20 @@ class AuditFindings:
     missing: Mapping[str, str] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
     measured_rate: float | None = None
+    ablation_check: ReplayCheck | None = None
 
     @property
     def boundaries(self) -> list[DepthRow]:
         """The rows that `hidden_states` has too."""
         return [row for row in self.depth if row.part == "boundary"]
+
+    def control_boundaries(self) -> dict[str, list[DepthRow]]:
+        """The first draw of each control by name, at the places of `boundaries`."""
+        return {
+            one.name: [row for row in one.rows if row.part == "boundary"]
+            for one in self.controls
+            if one.rows and one.draw == 0
+        }
 
     def record(self) -> dict[str, Any]:
         """The result as `--json` prints it: `depth` holds block boundaries, `inside` everything between them."""
@@ -79,6 +88,7 @@ class AuditFindings:
             "measured_rate": self.measured_rate,
             "controls": [control.record() for control in self.controls],
             "ablation": [row.record() for row in self.ablation],
+            "ablation_check": None if self.ablation_check is None else self.ablation_check.record(),
             "coverage": None if self.coverage is None else self.coverage.record(),
             "verdict": self.verdict.record(),
             "missing": dict(self.missing),
@@ -100,7 +110,12 @@ class AuditFindings:
             "sinks": [
                 {"layer": row.layer, "part": row.part, **asdict(sink)} for row in self.depth for sink in row.sinks
             ],
-            "controls": [line for one in self.controls for row in one.rows for line in _lines(row, one.name)],
+            "controls": [
+                {**line, "draw": one.draw}
+                for one in self.controls
+                for row in one.rows
+                for line in _lines(row, one.name)
+            ],
             "masks": [{**mask.record(), "first_roots": str(mask.record().get("first_roots"))} for mask in self.masks],
             "heads": [head.line() for head in self.heads],
             "ablation": [row.record() for row in self.ablation],

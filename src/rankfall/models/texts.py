@@ -14,6 +14,7 @@ from torch import Tensor
 
 from rankfall.errors import RequestError, require, require_count
 from rankfall.models.load.guards import MEBI, require_size
+from rankfall.models.placement import input_device
 
 
 def shipped_text() -> str:
@@ -63,7 +64,7 @@ class Batch:
 
     def inputs(self, network: Any) -> dict[str, Any]:
         """What the network is called with."""
-        device = next(network.parameters()).device
+        device = input_device(network)
         given: dict[str, Any] = {"input_ids": self.ids.to(device), "attention_mask": self.real.long().to(device)}
         config = getattr(network, "config", None)
         if getattr(config, "is_encoder_decoder", False):

@@ -187,13 +187,23 @@ def sink_reason(rows: Sequence[DepthRow]) -> Reason | None:
 
 
 def control_reason(rows: Sequence[DepthRow], controls: Sequence[Control]) -> Reason | None:
-    """The last layer beside the last layer of each control."""
+    """The last layer beside that of each control, the median of its draws."""
     ours = rows[-1].values["unit"]["energy_rank"]
-    ends = {one.name: one.rows[-1].values["unit"]["energy_rank"] for one in controls if one.rows}
-    if not ends:
+    drawn: dict[str, list[float]] = {}
+    for one in controls:
+        if one.rows:
+            drawn.setdefault(one.name, []).append(one.rows[-1].values["unit"]["energy_rank"])
+    if not drawn:
         return None
-    parts = [f"{name.replace('_', ' ')} {value:.1f}" for name, value in ends.items()]
+    ends = {name: statistics.median(values) for name, values in drawn.items()}
+    parts = [f"{name.replace('_', ' ')} {ends[name]:.1f}{_range(values)}" for name, values in drawn.items()]
     return Reason("controls", f"at the last layer the energy rank is {ours:.1f}; controls: {', '.join(parts)}", ends)
+
+
+def _range(values: Sequence[float]) -> str:
+    """From lowest to highest of several draws, where the printed digits differ."""
+    low, high = (f"{value:.1f}" for value in (min(values), max(values)))
+    return f" ({low} to {high} in {len(values)} draws)" if low != high else ""
 
 
 def layer_rate(rows: Sequence[DepthRow]) -> float | None:

@@ -1,17 +1,11 @@
-"""Audits as reports: one with its verdict first, then the evidence; or two side by side, layer by layer."""
+"""An audit as a report: its verdict first, then the evidence."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-from rankfall.drawing.audit import draw_ablation, draw_comparison, draw_head_ranks, draw_token_depth, draw_views
+from rankfall.drawing.audit import draw_ablation, draw_head_ranks, draw_token_depth, draw_views
 from rankfall.models.result import AuditFindings
-from rankfall.provenance import provenance
 from rankfall.report.document import Answer, Document, Grid, Level, Picture, Section
 from rankfall.report.verb_definitions import definitions_for
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 LEVELS: dict[str, Level] = {"kept": "good", "reduced": "warn", "collapsed": "bad"}
 QUESTIONS = {
@@ -77,7 +71,6 @@ def _thresholds(result: AuditFindings) -> list[str]:
 
 def _tokens(result: AuditFindings, tables: dict[str, Grid]) -> Section:
     rows = result.boundaries
-    controls = {one.name: [row for row in one.rows if row.part == "boundary"] for one in result.controls if one.rows}
     name = result.model.name
     pictures = [
         Picture(
@@ -85,7 +78,7 @@ def _tokens(result: AuditFindings, tables: dict[str, Grid]) -> Section:
             "Token rank by depth",
             "Tokens scaled to length one. The band is a 95 % bootstrap interval over texts. Layer 0 is the"
             " embeddings; the last layer is after the final norm, where the model has one.",
-            draw_token_depth(rows, controls, f"Token rank by depth, {name}"),
+            draw_token_depth(rows, result.control_boundaries(), f"Token rank by depth, {name}"),
         ),
         Picture(
             "views",
@@ -126,92 +119,3 @@ def _heads(result: AuditFindings, tables: dict[str, Grid]) -> Section:
 
 def _masks(tables: dict[str, Grid]) -> Section:
     return Section("Masks", (), [tables["masks"]] if "masks" in tables else [])
-
-
-def comparison_document(first: AuditFindings, second: AuditFindings, command: str) -> Document:
-    """One report of two audits. Depth is drawn as a share, so that models of different depth lie over each other."""
-    names = labels(first, second)
-    pairs = list(zip(names, (first, second), strict=True))
-    return Document(
-        title=f"{names[0]} beside {names[1]}",
-        summary="; ".join(
-            f"{name}: {one.model.kind}, {one.model.layers} layers, {one.model.parameters:,} parameters"
-            for name, one in pairs
-        ),
-        answers=[
-            Answer("Which keeps more of its token rank?", _kept(pairs)),
-            *(Answer(f"{name}: what is its verdict?", one.verdict.headline) for name, one in pairs),
-        ],
-        sections=[
-            Section(
-                "Token rank by depth",
-                (),
-                [
-                    Picture(
-                        "comparison",
-                        "Both models over relative depth",
-                        "Tokens scaled to length one; 0 is the embeddings, 1 the last layer.",
-                        draw_comparison(depth_table(pairs)),
-                    ),
-                    Grid("depth", "Layer by layer", depth_table(pairs), definitions=definitions_for("audit")),
-                ],
-            ),
-            Section(
-                "Head rank",
-                (),
-                [
-                    Grid(
-                        "heads",
-                        "Median over the heads of each layer",
-                        heads_table(pairs),
-                        definitions=definitions_for("audit"),
-                    )
-                ],
-            ),
-        ],
-        command=command,
-        provenance=provenance(),
-    )
-
-
-def labels(first: AuditFindings, second: AuditFindings) -> tuple[str, str]:
-    """The models' names, folders by their last part, told apart when they are the same."""
-    one, two = (result.model.name.rstrip("/").rpartition("/")[2] for result in (first, second))
-    return (one, two) if one != two else (f"{one} (A)", f"{two} (B)")
-
-
-def depth_table(pairs: list[tuple[str, AuditFindings]]) -> pd.DataFrame:
-    """Measures of unit-length tokens at every block boundary of both models."""
-    import pandas as pd
-
-    rows: list[dict[str, Any]] = []
-    for name, one in pairs:
-        last = max(row.layer for row in one.boundaries) or 1
-        rows += [
-            {"model": name, "layer": row.layer, "depth": row.layer / last, **row.values["unit"]}
-            for row in one.boundaries
-        ]
-    return pd.DataFrame(rows)
-
-
-def heads_table(pairs: list[tuple[str, AuditFindings]]) -> pd.DataFrame:
-    """Ranks of query/key forms as medians per layer, and the effective one as a share of the head's width."""
-    import pandas as pd
-
-    found = [one.tables()["heads"].assign(model=name) for name, one in pairs if one.heads]
-    if not found:
-        return pd.DataFrame({"model": [name for name, _ in pairs]})
-    heads = pd.concat(found)
-    heads["share"] = heads["qk_effective_rank"] / heads["head_dim"]
-    chosen = ["head_dim", "qk_rank", "qk_effective_rank", "qk_energy_rank", "share"]
-    return heads.groupby(["model", "layer"], sort=False)[chosen].median().reset_index()
-
-
-def _kept(pairs: list[tuple[str, AuditFindings]]) -> str:
-    shares = {}
-    for name, one in pairs:
-        ranks = [row.values["unit"]["energy_rank"] for row in one.boundaries]
-        shares[name] = ranks[-1] / max(ranks)
-    ahead, behind = sorted(shares, key=lambda name: -shares[name])
-    told = (f"{name} ({shares[name]:.0%} of its highest energy rank at the last layer)" for name in (ahead, behind))
-    return " over ".join(told)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Mapping
 from importlib import resources
@@ -93,7 +94,24 @@ def _asset(name: str) -> str:
 
 
 PAGE = "report.html"
+TITLE = re.compile(r"<title>(.*?)</title>", re.DOTALL)
 SAFE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
+
+
+def require_own(folder: Path, title: str) -> None:
+    """Refuse a folder that holds the report of something else; an older one of the same title is written over."""
+    try:
+        there = (folder / PAGE).read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return
+    found = TITLE.search(there)
+    held = html.unescape(found[1]) if found else "a page without a title"
+    require(
+        held == title,
+        required=f"a folder for the report without another report in it, {folder}",
+        got=f"a folder that holds `{held[:80]}`",
+        remedy="choose another folder, or take that report away",
+    )
 
 
 def write(document: Document, folder: Path) -> Path:

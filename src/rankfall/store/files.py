@@ -7,6 +7,7 @@ import csv
 import errno
 import io
 import json
+import math
 import os
 import re
 import secrets
@@ -95,6 +96,21 @@ def flush(path: Path) -> None:
             raise
     finally:
         os.close(handle)
+
+
+def plain(value: Any) -> Any:
+    """Anything we compute as JSON can hold it: tensors become lists; NaN and the infinities become null."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if value is None or isinstance(value, (str, int, float, bool)):
+        return value
+    return str(value)
 
 
 def to_csv(records: Sequence[Record]) -> str:

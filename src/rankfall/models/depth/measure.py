@@ -38,8 +38,8 @@ def measure_depth(
 ) -> list[DepthRow]:
     """Rows of all measures of all views at every boundary, padding left out.
 
-    `layers` limits what is measured (default: all); `without_sinks` repeats all measures without the sinks, where
-    there are some.
+    `layers` limits what is measured (default: all) to these and the last; `without_sinks` repeats all measures
+    without the sinks, where there are some.
     """
     taken = DepthMeasurement(real, names, layers, without_sinks)
     capture(model, inputs, taken.take, inside=inside, stack=stack)
@@ -69,20 +69,29 @@ class DepthMeasurement:
     ) -> None:
         self._real, self._names, self._layers, self._without_sinks = real, names, layers, without_sinks
         self._waiting: list[_Taken] = []
+        self._newest: list[_Taken] = []
         self._found: list[Measured] = []
 
     def take(self, place: Place, tokens: Tensor) -> None:
         """Copy the tokens (b, n, d) of the texts; measure what waits when there is enough."""
-        if self._layers is not None and place.layer not in self._layers:
-            return
+        taken = []
         for text, given in enumerate(tokens.detach()):
             real = self._real[text]
-            self._waiting.append(_Taken(place, text, given.clone() if real is None else given[real]))
+            taken.append(_Taken(place, text, given.clone() if real is None else given[real]))
+        if self._newest and self._newest[0].place.layer != place.layer:
+            self._newest = []
+        if self._layers is not None and place.layer not in self._layers:
+            # Which layer is the last is known when the run is over.
+            self._newest += taken
+            return
+        self._waiting += taken
         if sum(one.tokens.numel() for one in self._waiting) >= NUMBERS_AT_ONCE:
             self._measure()
 
     def rows(self, seed: int = 0) -> list[DepthRow]:
         """One row for each place; `seed` draws the intervals over texts."""
+        self._waiting += self._newest
+        self._newest = []
         self._measure()
         return gather(self._found, seed)
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from rankfall.errors import RequestError, require
 from rankfall.linalg.factored import Factored
 from rankfall.models.blocks import is_norm
+from rankfall.models.placement import input_device
 from rankfall.models.replay import Passed, Replay, Site
 from rankfall.models.small import image_shape
 
@@ -71,7 +72,7 @@ def _same_height(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
 def sample_inputs(model: Any, position: int = 0) -> dict[str, Any]:
     """One token at the given position for a model of text; one blank image for a model of images."""
     accepted = inspect.signature(model.forward).parameters
-    device = next(model.parameters()).device
+    device = input_device(model)
     main = getattr(model, "main_input_name", "input_ids")
     if main == "pixel_values":
         return {"pixel_values": torch.zeros(1, *image_shape(model.config), device=device)}

@@ -19,6 +19,7 @@ from rankfall.models.load.confinement import memory_limit, offline
 from rankfall.models.load.files import INDEX, WeightFiles, find_weights, inside, repository_root
 from rankfall.models.load.guards import LIMITS, clean_config, read_json, require_room, require_size, skeleton
 from rankfall.models.load.quantised import elements_held, quantisation
+from rankfall.models.load.spread import AUTO, settle, spreading
 from rankfall.models.load.tokenizer import (
     TOKENIZER_FILES,
     TOKENIZER_TABLES,
@@ -99,6 +100,7 @@ def open_folder(
     config_table, notes = clean_config(read_json(inside(folder, "config.json", root)))
     method, config_table = quantisation(config_table)
     with (
+        contextlib.ExitStack() as undo,
         staged(folder, root, config_table, weights) as stage,
         offline(not online),
         memory_limit(weights.bytes),
@@ -109,7 +111,8 @@ def open_folder(
         kind = library_class(config)
         held = elements_held(weights.tensors, method)
         empty = skeleton(kind, config, elements=held, tensors=len(weights.tensors))
-        require_room(empty, torch.finfo(dtype).bits // 8)
+        if device != AUTO:
+            require_room(empty, torch.finfo(dtype).bits // 8)
         network, info = kind.from_pretrained(
             stage,
             config=config,
@@ -119,6 +122,7 @@ def open_folder(
             local_files_only=True,
             trust_remote_code=False,
             output_loading_info=True,
+            **spreading(device, undo),
         )
         unused = require_complete(info, network)
         if method is not None:
@@ -126,13 +130,17 @@ def open_folder(
             notes += (f"weights in {method} were turned back into {str(dtype).removeprefix('torch.')}",)
         if adapter is not None:
             notes += merge_adapter(network, adapter)
+        if device == AUTO:
+            settle(network, device, undo)
         tokenizer = library_tokenizer(stage) if has_tokenizer(stage) else None
     require_finite(network)
     if unused:
         notes += (f"{len(unused)} weights outside the body are not in the files, such as {unused[0]}; not used",)
     body = body_of(network)
     whole = network if body is not network and not unused else None
-    network.to(device).eval()
+    if device != AUTO:
+        network.to(device)
+    network.eval()
     return LoadedModel(body, tokenizer, name, source, (*notes, *weights.notes), whole)
 
 
@@ -208,9 +216,10 @@ def _named_tensors(network: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def require_finite(network: nn.Module) -> None:
-    """NaN or infinite weights make every number that follows meaningless: refuse."""
+    """NaN or infinite weights make every number that follows meaningless: refuse. Weights that stay on disk are not
+    read for this: what they give is refused when it is measured."""
     for name, parameter in network.named_parameters():
-        if not bool(torch.isfinite(parameter).all()):
+        if parameter.device.type != "meta" and not bool(torch.isfinite(parameter).all()):
             bad = int((~torch.isfinite(parameter)).sum())
             raise RequestError(
                 required="finite weights",

@@ -17,8 +17,8 @@ from rankfall.models.load.guards import LIMITS
 from rankfall.models.load.hub import HubName, parse_hub_name, snapshot
 from rankfall.models.load.named import named_path
 from rankfall.models.load.pickles import PICKLES
+from rankfall.models.load.spread import require_place
 from rankfall.models.load.whisper import open_whisper
-from rankfall.system import require_device
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 
@@ -41,7 +41,7 @@ def open_model(
     require(
         dtype in DTYPES, required=f"a dtype among {', '.join(DTYPES)}", got=dtype, remedy="float32 suits most models"
     )
-    require_device(device)
+    require_place(device)
     text = str(name)
     merged = None if adapter is None else Path(adapter).expanduser()
     require(
@@ -66,7 +66,7 @@ def open_model(
         called, source = str(hub), f"hub id {hub}"
     with time_limit(load_seconds, where.name if here else called):
         if where.is_dir() and is_adapter(where) and merged is None:
-            where, merged, source = _base_of(where, allow_download), where, f"adapter {where.name}"
+            where, merged, source = base_of(where, allow_download), where, f"adapter {where.name}"
         options: dict[str, Any] = {"name": called, "dtype": DTYPES[dtype], "device": device, "adapter": merged}
         if where.is_dir():
             source = source or f"folder {where.name}"
@@ -82,7 +82,14 @@ def open_model(
     )
 
 
-def _base_of(folder: Path, allow_download: bool) -> Path:
+def located(name: str | Path, *, revision: str | None = None, allow_download: bool = False) -> Path:
+    """The folder or file behind whatever names a model; it need not exist."""
+    path = named_path(str(name)) or Path(name).expanduser()
+    hub = None if path.exists() else parse_hub_name(str(name), revision)
+    return path if hub is None else snapshot(hub, allow_download=allow_download)
+
+
+def base_of(folder: Path, allow_download: bool) -> Path:
     """The model that an adapter belongs to, if the hub's cache has it; a path in its table is not followed."""
     base = adapter_base(folder)
     hub = parse_hub_name(base)

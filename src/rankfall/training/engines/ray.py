@@ -11,6 +11,7 @@ import json
 import os
 import secrets
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,12 +22,16 @@ from rankfall.store.identity import settings
 from rankfall.store.store import Store
 from rankfall.training.cell import Cell
 from rankfall.training.engines.base import Engine
+from rankfall.training.engines.jobs import BUSY, Job, JobWatch
 from rankfall.training.options import Options
 from rankfall.training.plan import Group, Plan, halves, memory_budget, stack_name, tidy
 from rankfall.training.work import Ending, Watch, work_on
 
 RETRIES = 10
 """Times that Ray starts the task of a killed worker again."""
+
+JOB_RETRIES = 2
+"""The same for jobs, which have no checkpoint to go on from: one that needs too much memory needs it each time."""
 
 POLL = 0.5
 """Seconds between two looks at the tasks."""
@@ -114,6 +119,43 @@ class RayEngine(Engine):
             tidy(store, claims)
         return True
 
+    def work_through(self, jobs: Sequence[Job], watch: JobWatch) -> bool:
+        task = self._ray.remote(job_task).options(max_retries=JOB_RETRIES, **self._demand())
+        pending = {task.remote(job.name, job.place, job.order): job for job in jobs}
+        later: list[tuple[float, Job]] = []
+        try:
+            while pending or later:
+                if watch.stop():
+                    return False
+                due = [job for at, job in later if at <= time.monotonic()]
+                later = [(at, job) for at, job in later if job not in due]
+                pending |= {task.remote(job.name, job.place, job.order): job for job in due}
+                if not pending:
+                    time.sleep(POLL)
+                    continue
+                ended, _ = self._ray.wait(list(pending), timeout=POLL)
+                for reference in ended:
+                    job, answer = pending.pop(reference), self._answer(reference)
+                    if answer["ending"] == BUSY:
+                        later.append((time.monotonic() + POLL, job))
+                    else:
+                        watch.done(job, answer)
+        finally:
+            # a job leaves nothing half done, so that those at hand need not be waited for
+            for reference in pending:
+                self._ray.cancel(reference, force=True)
+        return True
+
+    def _answer(self, reference: Any) -> dict[str, Any]:
+        try:
+            answer: dict[str, Any] = json.loads(self._ray.get(reference))
+        except self._ray.exceptions.RayTaskError:
+            raise
+        except self._ray.exceptions.RayError as error:
+            died = f"its worker died {JOB_RETRIES + 1} times: {' '.join(str(error).split())[:200]}"
+            return {"ending": "failed", "reason": died}
+        return answer
+
     def close(self) -> None:
         if self._started:
             self._ray.shutdown()
@@ -140,6 +182,11 @@ def train_task(store_path: str, order: str, token: str, stop_file: str) -> str:
         return json.dumps({"ending": ending})
     except RequestError as error:
         return json.dumps({"required": error.required, "got": str(error.got), "remedy": error.remedy})
+
+
+def job_task(name: str, place: str, order: str) -> str:
+    """What a worker does with a job."""
+    return Job(name, place, order).run()
 
 
 def _look(store: Store, groups: list[Group], watch: Watch) -> None:

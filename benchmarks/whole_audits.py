@@ -1,0 +1,200 @@
+"""Whole audits by model size: seconds by part and memory above the model, everything on, with the results checked.
+
+    python -m benchmarks.whole_audits                                              tiny shapes, on the processor
+    python -m benchmarks.whole_audits --device cuda --shapes 135M 1B 8B --tokens 2048 --out DIR
+    python -m benchmarks.whole_audits --device cuda --shapes 70B-2-blocks --tokens 2048 --out DIR
+
+Random weights of the shapes of SmolLM2-135M, Llama 3.2 1B, Llama 3 8B and two blocks of Llama 3 70B, made on the
+device in bfloat16; random token ids; loading is not part of it. It needs PyTorch, transformers and what an audit
+needs: no tokenizer, no files, no network. The first audit of a process is a small one and is not counted.
+
+Checked, and refused otherwise: nothing is missing from the audit, every weight is bit for bit what it was, replayed
+blocks agree with the traced pass, energy ranks at both ends agree with a NumPy SVD, draws of a control differ.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from benchmarks._harness import report
+from rankfall.models.audit import audit
+from rankfall.models.depth.capture import Place, capture
+from rankfall.models.result import AuditFindings
+from rankfall.provenance import provenance
+
+# width, feed-forward width, layers, heads, key heads, vocabulary
+SHAPES = {
+    "tiny": (64, 128, 4, 4, 2, 512),
+    "135M": (576, 1536, 30, 9, 3, 49152),
+    "1B": (2048, 8192, 16, 32, 8, 128256),
+    "8B": (4096, 14336, 32, 32, 8, 128256),
+    "70B-2-blocks": (8192, 28672, 2, 64, 8, 128256),
+}
+GIB = 1 << 30
+# Energy ranks of the audit against a NumPy SVD of the same tokens.
+AGREES = 1e-5
+
+
+def main(arguments: list[str] | None = None) -> None:
+    options = _options(arguments)
+    rows = []
+    _audited(_model("tiny", options.device), options.device, tokens=32, texts=2, seed=0)
+    for shape in options.shapes:
+        network = _model(shape, options.device)
+        rows.append(_timed(shape, network, options))
+        del network
+    report("whole_audits", rows)
+    if options.out is not None:
+        options.out.mkdir(parents=True, exist_ok=True)
+        kept = {"benchmark": "whole_audits", "rows": rows, "provenance": provenance()}
+        (options.out / "whole_audits.json").write_text(json.dumps(kept, indent=1))
+
+
+def _options(arguments: list[str] | None) -> Any:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--shapes", nargs="+", choices=list(SHAPES), default=["tiny"])
+    parser.add_argument("--tokens", type=int, default=48)
+    parser.add_argument("--texts", type=int, default=4)
+    parser.add_argument("--out", type=Path)
+    return parser.parse_args(arguments)
+
+
+def _model(shape: str, device: str) -> nn.Module:
+    from transformers import LlamaConfig, LlamaModel
+
+    width, inner, layers, heads, key_heads, vocabulary = SHAPES[shape]
+    config = LlamaConfig(
+        hidden_size=width,
+        intermediate_size=inner,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=key_heads,
+        vocab_size=vocabulary,
+        max_position_embeddings=8192,
+        attn_implementation="sdpa",
+    )
+    torch.manual_seed(0)
+    with torch.device(device):
+        made = LlamaModel._from_config(config, dtype=torch.bfloat16)
+    model: nn.Module = made.eval()
+    return model
+
+
+def _timed(shape: str, network: nn.Module, options: Any) -> dict[str, Any]:
+    before, size = _fingerprint(network), sum(one.numel() * one.element_size() for one in network.parameters())
+    _reset_peak(options.device)
+    start = time.perf_counter()
+    found, parts, ids = _audited(network, options.device, options.tokens, options.texts, seed=1)
+    seconds = time.perf_counter() - start
+    above = (_peak(options.device) - size) / GIB
+    _require(found.missing == {}, f"something is missing: {found.missing}")
+    _require(_fingerprint(network) == before, "the weights are not what they were")
+    error = _rank_error(network, ids, found)
+    _require(error < AGREES, f"energy ranks are off by {error:.2g}")
+    ends = {(one.name, one.draw): one.rows[-1].values["unit"]["energy_rank"] for one in found.controls}
+    _require(len(set(ends.values())) == len(ends), f"draws of a control agree: {ends}")
+    check = found.ablation_check
+    _require(check is not None, "no block was replayed")
+    assert check is not None
+    return {
+        "shape": shape,
+        "parameters": sum(one.numel() for one in network.parameters()),
+        "tokens": options.tokens,
+        "texts": options.texts,
+        "device": options.device,
+        "dtype": "bfloat16",
+        "seconds": seconds,
+        "model_gib": size / GIB,
+        "gib_above_model": above,
+        "worst_rank_error": error,
+        "replay_error": check.error,
+        "replay_own_error": check.own_error,
+        **{f"s_{name.replace(' ', '_')}": value for name, value in parts.items()},
+    }
+
+
+def _audited(
+    network: nn.Module, device: str, tokens: int, texts: int, seed: int
+) -> tuple[AuditFindings, dict[str, float], Tensor]:
+    """The audit, the seconds that each of its parts took, and the token ids."""
+    config: Any = network.config
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.randint(config.vocab_size, (texts, tokens), generator=generator)
+    marks: list[tuple[str, float]] = []
+
+    def progress(what: str, share: float) -> None:
+        name = what.partition(",")[0]
+        if not marks or (marks[-1][0] != name and not name.startswith(("taking apart", "text"))):
+            _wait(device)
+            marks.append((name, time.perf_counter()))
+
+    found = audit(network, inputs=ids, progress=progress)
+    _wait(device)
+    marks.append(("", time.perf_counter()))
+    parts = {name: after - at for (name, at), (_, after) in itertools.pairwise(marks)}
+    return found, parts, ids
+
+
+def _fingerprint(network: nn.Module) -> list[int]:
+    """A number for each parameter that one changed bit changes."""
+    return [int(one.detach().flatten().view(torch.int16).long().sum()) for one in network.parameters()]
+
+
+def _rank_error(network: nn.Module, ids: Tensor, found: AuditFindings) -> float:
+    """How far energy ranks of the raw tokens of the first text are from a float64 SVD, at both ends, at worst."""
+    last = found.model.layers
+    kept: dict[int, Any] = {}
+
+    def keep(place: Place, tokens: Tensor) -> None:
+        if place.part == "boundary" and place.layer in (0, last):
+            kept[place.layer] = tokens[0].double().cpu().numpy()
+
+    device = next(network.parameters()).device
+    capture(network, {"input_ids": ids.to(device), "use_cache": False}, keep)
+    worst = 0.0
+    for row in found.boundaries:
+        if row.layer in kept:
+            values = np.linalg.svd(kept[row.layer], compute_uv=False)
+            shares = values[values > 0] ** 2 / (values**2).sum()
+            rank = float(np.exp(-(shares * np.log(shares)).sum()))
+            worst = max(worst, abs(row.per_text[0].values["raw"]["energy_rank"] / rank - 1))
+    return worst
+
+
+def _require(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise SystemExit(f"whole_audits: {otherwise}")
+
+
+def _reset_peak(device: str) -> None:
+    if device.startswith("cuda"):
+        torch.cuda.reset_peak_memory_stats()
+    else:
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def _peak(device: str) -> int:
+    """Bytes: of the device, or of the process with everything in it."""
+    if device.startswith("cuda"):
+        return int(torch.cuda.max_memory_allocated())
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024
+
+
+def _wait(device: str) -> None:
+    if device.startswith("cuda"):
+        torch.cuda.synchronize()
+
+
+if __name__ == "__main__":
+    main()

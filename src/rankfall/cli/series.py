@@ -1,0 +1,121 @@
+"""`rankfall audit` of many checkpoints: each audited once, one table, one verdict over training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from rankfall.cli.output import Outputs, command, emit, notes, paper, shown, table
+
+COLUMNS = (
+    "model",
+    "loss",
+    "effective_rank",
+    "energy_rank",
+    "kept_share",
+    "lowest_rank",
+    "lowest_layer",
+    "relative_mu",
+    "mean_abs_cosine",
+)
+# Numbers and facts of a row; whatever else it has is a status of the verdict.
+OTHERS = (*COLUMNS, "step", "audited", "layers", "parameters", "stored", "seconds", "reason", "id")
+
+
+def is_series(names: Sequence[str]) -> bool:
+    """Several models, or one name that stands for several."""
+    if len(names) > 1:
+        return True
+    if not set(names[0]) & set("*?[{"):
+        return False
+    from rankfall.models.series.names import is_pattern
+
+    return is_pattern(names[0])
+
+
+def audit_series(
+    names: Sequence[str],
+    text: list[Path] | None,
+    options: Mapping[str, Any],
+    conditions: Sequence[str],
+    *,
+    store: Path | None,
+    engine: str | None,
+    address: str | None,
+    out: Path | None,
+    json: bool,
+) -> None:
+    """Audit them, print and write the report. Exit status 1: one could not be audited, or a condition holds."""
+    from rankfall.api.series import STORE, series
+
+    outputs = Outputs(out=out)
+    with shown("series") as progress:
+        result = series(
+            names,
+            text,
+            store=store or STORE,
+            engine=engine or "local",
+            address=address,
+            out=out,
+            progress=progress,
+            note=lambda told: notes.print(told, markup=False, highlight=False, soft_wrap=True),
+            **options,
+        )
+        if not result.complete:
+            done = sum(one.record is not None for one in result.models)
+            notes.print(
+                f"stopped with {done} of {len(result.models)} checkpoints audited and kept in {result.store};"
+                f" the same command goes on: {command()}",
+                markup=False,
+                highlight=False,
+                soft_wrap=True,
+            )
+            raise typer.Exit(130)
+    failed = [
+        {"condition": one, "model": label, "layers": layers}
+        for one in conditions
+        for label, layers in result.failures(one).items()
+    ]
+    record = result.record() | {"failed": failed, "report": outputs.page}
+    emit(record, as_json=json, show=lambda: _show(record))
+    outputs.write(result)
+    if failed or result.failed:
+        raise typer.Exit(1)
+
+
+def _show(record: Mapping[str, Any]) -> None:
+    rows = record["checkpoints"]
+    words = [name for name in dict.fromkeys(key for row in rows for key in row) if name not in OTHERS]
+    table(
+        f"{len(rows)} models: tokens of length one at the last layer",
+        [_brief(row) for row in rows],
+        _columns(rows, words),
+    )
+    verdict = record["verdict"]
+    paper.print(verdict["headline"], style="bold", markup=False, highlight=False)
+    for reason in verdict["reasons"]:
+        if reason["topic"] not in ("last layer", "not audited"):
+            paper.print(f"  {reason['topic']}: {reason['text']}", markup=False, highlight=False)
+    for name, why in record["not_audited"].items():
+        paper.print(f"  NOT AUDITED {name}: {why}", style="bold red", markup=False, highlight=False)
+    for one in record["failed"]:
+        places = ", ".join(f"layer {at['layer']} ({at['value']:.4g})" for at in one["layers"][:4])
+        told = f"  FAILED {one['condition']} at {one['model']}: {places}"
+        paper.print(told, style="bold red", markup=False, highlight=False)
+    found = sum(row["stored"] for row in rows)
+    made = sum(row["audited"] for row in rows) - found
+    paper.print(f"  {made} audited now, {found} found in {record['store']}", markup=False, highlight=False)
+
+
+def _columns(rows: Sequence[Mapping[str, Any]], words: Sequence[str]) -> list[str]:
+    """Those that somebody has a value in; steps instead of names, where these differ in nothing else."""
+    known = [name for name in (*COLUMNS, *words) if any(row.get(name) is not None for row in rows)]
+    numbered = all(row["step"] is not None for row in rows)
+    return ["step", *known[1:]] if numbered else known
+
+
+def _brief(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: f"{value:.4g}" if isinstance(value, float) else value for name, value in row.items()}
