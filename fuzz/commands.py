@@ -13,6 +13,8 @@ from typing import Any
 
 from fuzz import values
 from fuzz.case import Case, pick
+import typer
+
 from rankfall.catalogue import ENGINES, FAMILIES, FIGURES, MASKS, NORMS, TASKS, VERBS
 
 # How often each verb is tried: the more so the less one costs. The page is a server; only its refusals are tried.
@@ -73,6 +75,8 @@ NEVER = {
     ("sweep", "engine"),
     ("sweep", "address"),
     ("audit", "allow_download"),
+    ("audit", "engine"),
+    ("audit", "address"),
     ("reproduce", "every"),
     ("plan", "seconds"),
 }
@@ -99,7 +103,7 @@ def parameters(verb: str) -> tuple[Parameter, ...]:
     defaults = inspect.signature(function).parameters
     found = []
     for name, hint in typing.get_type_hints(function, include_extras=True).items():
-        if name == "return":
+        if name == "return" or hint is typer.Context:
             continue
         base, *notes = typing.get_args(hint) if typing.get_origin(hint) is typing.Annotated else (hint,)
         kinds = [one for one in typing.get_args(base) if one is not types.NoneType] if _union(base) else [base]

@@ -7,8 +7,10 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
-from rankfall.errors import RequestError, require
+from rankfall.errors import RequestError, brief, require
 
+MOST_PATH = 200
+"""Characters of a path that a refusal repeats."""
 KINDS = {
     stat.S_IFIFO: "a pipe",
     stat.S_IFCHR: "a device",
@@ -94,4 +96,4 @@ def _require_leave(path: Path, name: str) -> None:
 
 
 def _refused(path: Path, name: str, why: str, remedy: str) -> RequestError:
-    return RequestError(required=f"a place to write {name}", got=f"{path}: {why}", remedy=remedy)
+    return RequestError(required=f"a place to write {name}", got=f"{brief(path, MOST_PATH)}: {why}", remedy=remedy)
