@@ -1,1 +1,1 @@
-"""Random inputs of every kind, each judged by one rule: a result or one line, never a crash, a hang or half a JSON."""
+"""Random inputs, each judged by one rule: a result or one line, never a crash, a hang or half a JSON object."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+MOST_EDITED = 1 << 24
 Edit = list[Any]
 """A path, what to do with it, and with what: see `EDITS`."""
 
@@ -52,13 +53,20 @@ def _write(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8", errors="surrogatepass")
 
 
+def _plain(path: Path) -> bytes:
+    """What is in a file that can be edited; an earlier edit may have left a pipe or a device in its place."""
+    if path.is_symlink() or not path.is_file() or path.stat().st_size > MOST_EDITED:
+        raise ValueError(path)
+    return path.read_bytes()
+
+
 def _cut(path: Path, share: float) -> None:
-    content = path.read_bytes()
+    content = _plain(path)
     path.write_bytes(content[: int(len(content) * share)])
 
 
 def _flip(path: Path, place: float, value: int) -> None:
-    content = bytearray(path.read_bytes())
+    content = bytearray(_plain(path))
     if content:
         content[int(place * (len(content) - 1))] ^= value
     path.write_bytes(bytes(content))
@@ -66,7 +74,7 @@ def _flip(path: Path, place: float, value: int) -> None:
 
 def _set(path: Path, keys: list[Any], value: Any) -> None:
     """Set, add or (with the value "<gone>") take out one entry of a JSON file."""
-    document = json.loads(path.read_text())
+    document = json.loads(_plain(path))
     place = document
     for key in keys[:-1]:
         place = place[key]
@@ -123,7 +131,7 @@ def apply(edits: tuple[Edit, ...]) -> None:
     for path, name, *values in edits:
         try:
             EDITS[name](Path(path), *values)
-        except (OSError, KeyError, IndexError, TypeError, ValueError):
+        except (OSError, KeyError, IndexError, TypeError, ValueError, RecursionError):
             continue
 
 

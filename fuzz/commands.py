@@ -1,4 +1,4 @@
-"""Command lines: the options of every verb are read from its signature, so that a new one is tried from its first day."""
+"""Command lines: the options of every verb are read from its signature, so that a new one is tried at once."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from fuzz import values
-from fuzz.case import Case, pick
 import typer
 
+from fuzz import values
+from fuzz.case import Case, pick
 from rankfall.catalogue import ENGINES, FAMILIES, FIGURES, MASKS, NORMS, TASKS, VERBS
 
 # How often each verb is tried: the more so the less one costs. The page is a server; only its refusals are tried.

@@ -94,67 +94,40 @@ def model(draw: random.Random) -> Case:
     return Case(("audit", "model", *QUICK, *extra), "model", edits)
 
 
+TOKENIZER_KEYS: tuple[list[Any], ...] = (
+    *(["model"], ["model", "type"], ["model", "vocab"], ["model", "unk_token"], ["normalizer"], ["pre_tokenizer"]),
+    *(["post_processor"], ["added_tokens"], ["decoder"], ["truncation"], ["padding"], ["version"]),
+)
+TOKENIZER_EDGES = (*JSON_EDGES, {"type": "BPE", "vocab": {}, "merges": []}, {"a": 2**31})
+REPLACEMENTS = (
+    *(("remove",), ("folder",), ("fifo",), ("link", "/dev/zero"), ("link", "model.safetensors"), ("size", 2**33)),
+    *(("write", text) for text in ("", "{}", "[]", "[" * 100_000, *values.NONSENSE[:6])),
+)
+ADDED = (
+    *("adapter_config.json", "generation_config.json", "model.safetensors.index.json", "added_tokens.json"),
+    *("chat_template.jinja", "pytorch_model.bin"),
+)
+ADDED_TEXTS = ("{}", "[]", "", '{"weight_map": {"a": "../x"}}', '{"auto_map": {"x": "y"}}', "[" * 10_000)
+
+
 def _edit(draw: random.Random) -> Edit:
     kind = pick(draw, {"config": 8, "tokenizer": 3, "header": 3, "bytes": 3, "file": 2, "added": 1})
     if kind == "config":
         key = draw.choice(KEYS)
         value = draw.choice(TYPES) if key == "model_type" and draw.random() < 0.7 else draw.choice(JSON_EDGES)
         return ["model/config.json", "set", [key], value]
+    if kind == "tokenizer" and draw.random() < 0.2:
+        key = draw.choice(("tokenizer_class", "auto_map", "model_max_length"))
+        return ["model/tokenizer_config.json", "set", [key], draw.choice(JSON_EDGES)]
     if kind == "tokenizer":
-        keys: list[Any] = draw.choice(
-            (
-                ["model"],
-                ["model", "type"],
-                ["model", "vocab"],
-                ["model", "unk_token"],
-                ["normalizer"],
-                ["pre_tokenizer"],
-            )
-            + (["post_processor"], ["added_tokens"], ["decoder"], ["truncation"], ["padding"], ["version"])
-        )
-        if draw.random() < 0.2:
-            return [
-                "model/tokenizer_config.json",
-                "set",
-                [draw.choice(("tokenizer_class", "auto_map", "model_max_length"))],
-                draw.choice(JSON_EDGES),
-            ]
-        return [
-            "model/tokenizer.json",
-            "set",
-            keys,
-            draw.choice((*JSON_EDGES, {"type": "BPE", "vocab": {}, "merges": []}, {"a": 2**31})),
-        ]
+        return ["model/tokenizer.json", "set", draw.choice(TOKENIZER_KEYS), draw.choice(TOKENIZER_EDGES)]
     if kind == "header":
         return ["model/model.safetensors", "flip", draw.random() * 0.2, draw.randint(1, 255)]
+    if kind == "added":
+        return [f"model/{draw.choice(ADDED)}", "write", draw.choice(ADDED_TEXTS)]
     name = f"model/{draw.choice(FILES)}"
-    if kind == "bytes":
-        return (
-            [name, "cut", draw.random()]
-            if draw.random() < 0.5
-            else [name, "flip", draw.random(), draw.randint(1, 255)]
-        )
     if kind == "file":
-        return [
-            name,
-            *draw.choice(
-                (
-                    ["remove"],
-                    ["folder"],
-                    ["fifo"],
-                    ["link", "/dev/zero"],
-                    ["link", name],
-                    ["write", ""],
-                    ["write", "{}"],
-                    ["write", "[]"],
-                    ["write", "[" * 100_000],
-                    ["size", 2**33],
-                    ["write", draw.choice(values.NONSENSE)],
-                )
-            ),
-        ]
-    return [
-        f"model/{draw.choice(('adapter_config.json', 'generation_config.json', 'model.safetensors.index.json', 'added_tokens.json', 'chat_template.jinja', 'pytorch_model.bin'))}",
-        "write",
-        draw.choice(("{}", "[]", "", '{"weight_map": {"a": "../x"}}', '{"auto_map": {"x": "y"}}', "[" * 10_000)),
-    ]
+        return [name, *draw.choice(REPLACEMENTS)]
+    if draw.random() < 0.5:
+        return [name, "cut", draw.random()]
+    return [name, "flip", draw.random(), draw.randint(1, 255)]

@@ -70,43 +70,26 @@ def store(draw: random.Random, runs: tuple[str, ...]) -> Case:
     return Case((*command, *(["--json"] if draw.random() < 0.4 else [])), "store", edits)
 
 
+OTHERS = (
+    *("runs/store.json", "results/a.csv", "results/a.json", "runs/.claims", "runs/.checkpoints"),
+    *("runs/.checkpoints/x", "runs/.checkpoints/x/checkpoint.json", "runs/.partial", "runs/.damaged"),
+)
+REPLACEMENTS = (
+    *(("remove",), ("folder",), ("fifo",), ("link", "/dev/zero"), ("link", "nowhere"), ("size", 2**33)),
+    *(("write", text) for text in ("", "{}", "[]", "null", "[" * 10_000, *values.NONSENSE[:6])),
+)
+
+
 def _edit(draw: random.Random, runs: tuple[str, ...]) -> Edit:
     folder = draw.choice(runs)
-    path = draw.choice(
-        [f"{folder}/{draw.choice(FILES)}"] * 6
-        + ["runs/store.json", folder, "results/a.csv", "results/a.json", f"runs/.claims/{folder[5:]}", "runs/.claims"]
-        + [
-            "runs/.checkpoints",
-            "runs/.checkpoints/x",
-            "runs/.checkpoints/x/checkpoint.json",
-            "runs/.partial",
-            "runs/.damaged",
-        ]
-    )
+    path = f"{folder}/{draw.choice(FILES)}"
+    if draw.random() > 0.4:
+        path = draw.choice((*OTHERS, folder, f"runs/.claims/{folder[5:]}"))
     if path.endswith(".json") and draw.random() < 0.4:
         return [path, "set", draw.choice(KEYS), draw.choice(EDGES)]
-    what: tuple[Any, ...] = draw.choice(
-        (
-            ("cut", draw.random()),
-            ("flip", draw.random(), draw.randint(1, 255)),
-            ("flip", draw.random(), 1 << draw.randrange(8)),
-        )
-        + (
-            ("remove",),
-            ("folder",),
-            ("fifo",),
-            ("link", "/dev/zero"),
-            ("link", "nowhere"),
-            ("link", path),
-            ("write", ""),
-        )
-        + (
-            ("write", "{}"),
-            ("write", "[]"),
-            ("write", "null"),
-            ("write", "[" * 10_000),
-            ("size", 2**33),
-            ("write", draw.choice(values.NONSENSE)),
-        )
-    )
-    return [path, *what]
+    chance = draw.random()
+    if chance < 0.2:
+        return [path, "cut", draw.random()]
+    if chance < 0.5:
+        return [path, "flip", draw.random(), draw.randint(1, 255)]
+    return [path, *draw.choice((*REPLACEMENTS, ("link", path)))]

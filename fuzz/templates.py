@@ -1,4 +1,4 @@
-"""The folders that inputs start from: paths of every awkward kind, a small store, a small model, committed results."""
+"""The folders that inputs start from: paths of every awkward kind, a small store, a small model, results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,15 @@ from pathlib import Path
 
 from fuzz.case import EDITS
 
-GRID = "points = 4\ndim = 8\nfeed_forward = 16\nbatch = 4\nsteps = 100\nrank = [2, 4, 8]\nseed = [0, 1]\nlearning_rate = 0.003\n"
+GRID = """points = 4
+dim = 8
+feed_forward = 16
+batch = 4
+steps = 100
+rank = [2, 4, 8]
+seed = [0, 1]
+learning_rate = 0.003
+"""
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *(f"w{number}" for number in range(60))]
 LINKS = {
     **{f"dangling{ending}": "nowhere" for ending in ("", ".csv", ".png")},

@@ -78,6 +78,7 @@ def test_the_judge_sees_each_fault(judged, fault: str, said: str | None, monkeyp
 
 def test_the_judge_stops_what_takes_too_long(judged, monkeypatch: pytest.MonkeyPatch) -> None:
     from fuzz import judge
+
     from rankfall.api import bounds
 
     def endless(*arguments: object, **options: object) -> None:

@@ -1,4 +1,4 @@
-"""Sizes, numbers and texts at the edges: one short line and exit status 2 before any work; and whose fault a crash is."""
+"""Sizes, numbers and texts at the edges: one short line and status 2 before any work; and whose fault a crash is."""
 
 from __future__ import annotations
 

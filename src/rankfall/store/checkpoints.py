@@ -19,7 +19,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import rankfall
-from rankfall.store.files import Record, read_records, storage_errors, write_bytes, write_records, write_tensors
+from rankfall.store.files import (
+    Record,
+    read_json,
+    read_records,
+    storage_errors,
+    write_bytes,
+    write_records,
+    write_tensors,
+)
 from rankfall.store.run import checksum
 
 if TYPE_CHECKING:
@@ -72,7 +80,7 @@ class Checkpoints:
         """The checkpoint of a stack. One of another version of the engine does not count."""
         folder = self.folder / name
         try:
-            record = json.loads((folder / INDEX).read_bytes())
+            record = read_json(folder / INDEX)
             if record["rankfall"] != rankfall.__version__:
                 return None
             return Checkpoint(

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from rankfall.store.files import storage_errors, write_bytes
+from rankfall.store.files import read_json, storage_errors, write_bytes
 
 PULSE = 5.0
 """Seconds between two signs of life."""
@@ -59,7 +59,7 @@ class Owner:
             return True
         path = self.folder / token
         try:
-            record: dict[str, Any] = json.loads(path.read_bytes())
+            record: dict[str, Any] = read_json(path)
             touched = path.stat().st_mtime
         except (FileNotFoundError, ValueError):
             return False

@@ -14,7 +14,7 @@ from typing import Any
 
 import rankfall
 from rankfall.errors import RequestError, require
-from rankfall.store.files import from_csv, storage_errors, to_csv, write_bytes
+from rankfall.store.files import from_csv, read_bounded, read_json, storage_errors, to_csv, write_bytes
 from rankfall.store.identity import SCHEMA, identity
 from rankfall.store.run import Run
 from rankfall.store.store import Store
@@ -78,10 +78,10 @@ def import_results(store: Store, path: Path) -> list[str]:
 
 def _import_page(store: Store, page: Path) -> list[str]:
     try:
-        document = json.loads(page.with_suffix(".json").read_text())
+        document = read_json(page.with_suffix(".json"))
         keys, environments = list(document["config"]), list(document["environments"])
         optional = set(document.get(OPTIONAL, ()))
-        rows = [(row, environments[row["environment"]]) for row in from_csv(page.read_text())]
+        rows = [(row, environments[row["environment"]]) for row in from_csv(read_bounded(page).decode())]
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise RequestError(
             required=f"{page} and its JSON file as `rankfall runs --export-results` writes them",

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rankfall.errors import RequestError, require
-from rankfall.store.files import read_table, write_bytes
+from rankfall.store.files import read_json, read_table, write_bytes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,7 +66,7 @@ def seal(folder: Path, id: str, source: str, names: Iterable[str]) -> Manifest:
 def read_manifest(folder: Path) -> Manifest | None:
     """The manifest of a folder, or None when there is no whole one: such a run does not count."""
     try:
-        document: dict[str, Any] = json.loads((folder / MANIFEST).read_bytes())
+        document: dict[str, Any] = read_json(folder / MANIFEST)
         entries = tuple(
             Entry(str(name), int(file["bytes"]), str(file["sha256"])) for name, file in document["files"].items()
         )
@@ -154,7 +154,11 @@ class Run:
             raise damage(path, f"no readable Parquet ({found})") from None
 
     def _json(self, name: str) -> dict[str, Any]:
-        record: dict[str, Any] = json.loads(self._checked(name).read_bytes())
+        path = self._checked(name)
+        try:
+            record: dict[str, Any] = read_json(path)
+        except ValueError as error:
+            raise damage(path, f"no readable JSON ({error})") from None
         return record
 
     def _checked(self, name: str) -> Path:

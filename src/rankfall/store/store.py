@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rankfall.errors import RequestError, require
-from rankfall.store.files import Record, flush, storage_errors, write_bytes, write_records, write_tensors
+from rankfall.store.files import Record, flush, read_json, storage_errors, write_bytes, write_records, write_tensors
 from rankfall.store.identity import identity, settings
 from rankfall.store.run import (
     CONFIG,
@@ -223,7 +223,7 @@ def _require_new(path: Path, create: bool) -> None:
 
 def _require_version(mark: Path) -> None:
     try:
-        found = json.loads(mark.read_bytes())["version"]
+        found = read_json(mark)["version"]
     except (ValueError, KeyError, TypeError):
         found = "none that can be read"
     require(
