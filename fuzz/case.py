@@ -127,10 +127,11 @@ EDITS: dict[str, Callable[..., None]] = {
 
 
 def apply(edits: tuple[Edit, ...]) -> None:
-    """Edit the files of the present folder; an edit of what an earlier one took away does nothing."""
+    """Edit the files of the present folder, of a pattern the first; one that an earlier edit took away stays so."""
     for path, name, *values in edits:
         try:
-            EDITS[name](Path(path), *values)
+            found = sorted(Path().glob(path))[0] if "*" in path else Path(path)
+            EDITS[name](found, *values)
         except (OSError, KeyError, IndexError, TypeError, ValueError, RecursionError):
             continue
 
