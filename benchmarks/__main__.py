@@ -16,6 +16,7 @@ ALL_BENCHMARKS = (
     "audit",
     "explorer",
     "report",
+    "verdict",
 )
 
 

@@ -73,7 +73,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 def _faults(case: Case, status: int, out: str, notes: str) -> tuple[str | None, str]:
     """What is wrong with an outcome, and where."""
-    if "Traceback (most recent call last)" in notes or status not in (0, 1, 2):
+    if "Traceback (most recent call last)" in notes or status not in (0, 1, 2, 3):
         last = [
             line for line in notes.splitlines() if re.match(r"\w[\w.]*(Error|Exception|Interrupt|Warning)\b", line)
         ]

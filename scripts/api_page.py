@@ -57,7 +57,7 @@ assert audited.failures("effective_rank < 1 at last") == []""",
 other = BertModel(BertConfig(vocab_size=100, **sizes))
 compared = rankfall.compare(model, other, inputs=ids)""",
         "ComparisonResult": """\
-print(compared.verdicts, compared.changes, compared.first.record["verdict"]["status"])
+print(compared.verdicts, compared.changes, compared.first.record["verdict"]["statuses"])
 compared.plot("both.png")""",
         "series": """\
 checkpoints = rankfall.series([model, other], inputs=ids)  # or "runs/checkpoint-*", "org/name@{step1,step9}\"""",

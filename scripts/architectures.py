@@ -1,9 +1,10 @@
-"""Check every architecture of the installed library on small random models and write the table.
+"""Check and audit every architecture of the installed library on small random models and write the table.
 
-    python scripts/architectures.py [--only TYPE ...] [--limit SECONDS] [--out FOLDER]
+    python scripts/architectures.py [--only TYPE ... | --most-used] [--limit SECONDS] [--out FOLDER]
 
 Each type runs in a process of its own (forked, so that the libraries are imported once), ended after its limit.
-Writes architectures.csv, which the package ships and the documentation shows; with --only, those rows anew.
+Writes architectures.csv, which the package ships and the documentation shows; with --only or --most-used,
+those rows anew.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from typing import Any
 import torch
 import transformers
 
-from rankfall.models.coverage import Checked, check_architecture, installed_architectures
+from rankfall.models.coverage import PARTS, Checked, check_architecture, installed_architectures, most_used
 
 PACKAGED = Path(__file__).parents[1] / "src/rankfall/models/architectures.csv"
-COLUMNS = ("model_type", "reach", "outcome", "expected", "calls", "note", "transformers", "date")
+COLUMNS = ("model_type", "reach", "outcome", "expected", "calls", *PARTS, "note", "reasons", "transformers", "date")
 
 
 def checked_in_child(model_type: str, seconds: float) -> Checked:
@@ -54,6 +55,7 @@ def _child(model_type: str, writer: Any) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="*")
+    parser.add_argument("--most-used", action="store_true")
     parser.add_argument("--limit", type=float, default=60.0)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
@@ -66,19 +68,24 @@ def main() -> None:
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
     }
     reach = installed_architectures()
-    chosen = [name for name in reach if not options.only or name in options.only]
+    only = list(most_used()) if options.most_used else options.only
+    chosen = [name for name in reach if not only or name in only]
     # In this process, so that the children find everything that all architectures need already imported.
     check_architecture("bert")
     # Those that the interface reaches first: what matters most is known first.
     chosen.sort(key=lambda name: (reach[name] != "interface", name))
     table = options.out / "architectures.csv" if options.out else PACKAGED
-    rows = {row["model_type"]: row for row in _existing(table)} if options.only else {}
+    rows = {row["model_type"]: row for row in _existing(table)} if only else {}
     for number, name in enumerate(chosen, 1):
         checked = checked_in_child(name, options.limit)
         rows[name] = {"reach": reach[name], **asdict(checked), **stamp}
-        print(f"{number}/{len(chosen)} {name}: {checked.outcome} {checked.note}", file=sys.stderr)
+        grades = " ".join(f"{part} {getattr(checked, part)}" for part in PARTS)
+        print(f"{number}/{len(chosen)} {name}: {checked.outcome}; {grades}; {checked.reasons}", file=sys.stderr)
         write([rows[name] for name in sorted(rows)], table)
     print(Counter(row["outcome"] for row in rows.values()))
+    for label, names in (("all", list(rows)), ("most used", [name for name in most_used() if name in rows])):
+        whole = sum(all(rows[name][part] == "exact" for part in PARTS) for name in names)
+        print(f"{label}: {whole} of {len(names)} are complete")
 
 
 def _existing(table: Path) -> list[dict[str, Any]]:

@@ -156,6 +156,8 @@ LAYOUTS: Registry[WeightLayout] = Registry(
         "bert": "rankfall.models.heads.weights:BERT",
         "vit, older names": "rankfall.models.heads.weights:VIT_OLDER",
         "albert": "rankfall.models.heads.weights:ALBERT",
+        "mpnet": "rankfall.models.heads.weights:MPNET",
+        "deberta-v2": "rankfall.models.heads.weights:DEBERTA_V2",
         "distilbert": "rankfall.models.heads.weights:DISTILBERT",
         "t5": "rankfall.models.heads.weights:T5",
         "phi3": "rankfall.models.heads.weights:PHI3",

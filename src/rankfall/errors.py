@@ -43,6 +43,13 @@ class RequestError(ValueError):
         self.remedy = remedy
 
 
+def reason_of(error: Exception) -> str:
+    """The error in one line, for a table of what could not be done."""
+    if isinstance(error, RequestError):
+        return str(error)
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+
+
 def require(condition: bool, *, required: str, got: object, remedy: str) -> None:
     """Raise a `RequestError` unless the condition holds."""
     if not condition:

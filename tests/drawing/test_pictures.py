@@ -68,16 +68,16 @@ def test_heads_are_where_their_numbers_say() -> None:
         assert (panel["x"]["label"], panel["y"]["label"], panel["scale"]["high"]) == ("layer", "head", 8.0)
 
 
-def test_ablation_draws_geometric_means_of_the_unchanged_blocks() -> None:
+def test_ablation_draws_medians_by_logarithms_of_the_unchanged_blocks() -> None:
     rows = [
         {"variant": variant, "scaling": scaling, "layer": layer, "text": text, "mask": mask, "temperature": 1.0}
-        | {"relative_mu": value}
+        | {"unit_relative_mu": value}
         for variant, scaling in (("attention", "raw"), ("attention", "matched"), ("full model", "raw"))
         for layer, (first, second) in enumerate(((1.0, 1.0), (0.1, 0.001)))
         for text, mask, value in ((0, None, first), (1, None, second), (0, "causal", 0.5))
     ]
-    rows.append(rows[0] | {"layer": 1, "relative_mu": 0.9, "temperature": 64.0})
-    rows.append(rows[0] | {"layer": 2, "relative_mu": 0.0})
+    rows.append(rows[0] | {"layer": 1, "unit_relative_mu": 0.9, "temperature": 64.0})
+    rows.append(rows[0] | {"layer": 2, "unit_relative_mu": 0.0})
     matched, raw = panels_of(draw_ablation(pd.DataFrame(rows), "title"))
     assert (matched["title"], raw["title"]) == ("scale-matched", "raw")
     assert same(curves(matched)["attention"], [0, 1], [1.0, 0.01])

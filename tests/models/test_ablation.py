@@ -11,6 +11,7 @@ import transformers
 from torch import Tensor
 
 from rankfall.masks import Causal, Complete, Window
+from rankfall.measures.measures import measure
 from rankfall.models import ablation as ablation_room
 from rankfall.models.ablation import (
     ALL_VARIANTS,
@@ -29,6 +30,8 @@ from rankfall.models.ablation import (
     whole_under,
 )
 from rankfall.models.assembly import _scale
+from rankfall.models.blocks import choose_stack
+from rankfall.models.depth.capture import capture
 from rankfall.models.replay import KeepFloat64, traced
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 48}
@@ -192,7 +195,7 @@ def test_only_what_is_asked_for_is_measured_large_spectra_at_a_few_layers(
 
 def test_nothing_of_the_pass_but_tokens_and_arguments_waits_for_its_turn() -> None:
     model = build("LlamaConfig", GROUPED)
-    steps = ablation_room._steps(model, inputs_of(model))
+    steps, _ = ablation_room._steps(model, inputs_of(model), choose_stack(model))
     assert [step.block.kind for step in steps] == ["pre"] * 3
     for step in steps:
         assert step.site.before == step.site.after == ()
@@ -332,20 +335,60 @@ def test_padding_is_cut_off() -> None:
             {"embed_dim": 24, "depths": [1], "num_heads": [2], "image_size": 16, "window_size": 2},
             "no sum of tokens",
         ),
-        ("T5Config", TINY_T5, "cross-attention"),
-        ("BloomConfig", {"hidden_size": 32, "n_layer": 2, "n_head": 4, "vocab_size": 50}, "bypasses"),
+        ("MambaConfig", {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": 50}, "every attention call"),
     ],
 )
 def test_what_cannot_be_replayed_is_refused_with_a_reason(
     config: str, arguments: dict[str, Any], reason: str
 ) -> None:
     model = build(config, arguments)
-    inputs = inputs_of(model)
-    if model.config.is_encoder_decoder:
-        inputs["decoder_input_ids"] = inputs["input_ids"]
-    ablation = ablate(model, inputs)
+    ablation = ablate(model, inputs_of(model))
     assert ablation.rows == ()
     assert reason in (ablation.refusal or "")
+
+
+@pytest.mark.parametrize("half", ["encoder", "decoder"])
+def test_one_half_of_an_encoder_decoder_is_taken_apart(half: str) -> None:
+    model = build("T5Config", TINY_T5)
+    ids = inputs_of(model)["input_ids"]
+    inputs = {"input_ids": ids, "decoder_input_ids": ids[:, :7]}
+    stack = choose_stack(model, half)
+    ablation = ablate(model, inputs, stack=stack)
+    assert ablation.refusal is None
+    assert ablation.blocks == ("pre", "pre")
+    assert ablation.verified is not None
+    assert ablation.verified < 1e-5
+    streams: list[Tensor] = []
+    capture(model, inputs, lambda place, tokens: streams.append(tokens.clone()), stack=stack)
+    full = [row.effective_rank for row in ablation.rows if row.variant == FULL]
+    expected = [float(measure(one[0], ("effective_rank",))["effective_rank"]) for one in streams[:3]]
+    assert full == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("config", "arguments", "kind"),
+    [
+        ("BloomConfig", {"hidden_size": 32, "n_layer": 2, "n_head": 4, "vocab_size": 50}, "pre"),
+        ("MptConfig", {"d_model": 32, "n_heads": 4, "n_layers": 2, "vocab_size": 50}, "pre"),
+        # Adds what attention gave to what the feed-forward gave in place.
+        ("FalconConfig", {**SMALL, "num_hidden_layers": 2}, "parallel"),
+        # Lays all tokens of a batch in one row before the feed-forward.
+        ("OPTConfig", {**SMALL, "num_hidden_layers": 2, "word_embed_proj_dim": 32, "ffn_dim": 48}, "pre"),
+    ],
+)
+def test_models_that_bypass_add_in_place_or_flatten(config: str, arguments: dict[str, Any], kind: str) -> None:
+    model = build(config, arguments)
+    ablation = ablate(model, inputs_of(model))
+    assert ablation.refusal is None
+    assert ablation.blocks == (kind, kind)
+    assert ablation.verified is not None
+    assert ablation.verified < 1e-5
+
+
+def test_another_mask_needs_the_interface() -> None:
+    model = build("BloomConfig", {"hidden_size": 32, "n_layer": 2, "n_head": 4, "vocab_size": 50})
+    ablation = ablate(model, inputs_of(model), masks=(Complete(),))
+    assert "an attention call when the module runs alone" in (ablation.refusal or "")
 
 
 def test_an_encoder_alone_can_be_ablated() -> None:

@@ -7,9 +7,16 @@ import torch
 from tests.models.small import measure_one
 
 from rankfall.errors import RequestError
-from rankfall.models.condition import parse_condition
+from rankfall.models.condition import AnswerCondition, Condition, parse_condition
 from rankfall.models.depth.capture import Place
 from rankfall.models.depth.rows import DepthRow, gather
+from rankfall.models.verdict import judge
+
+
+def measured_condition(text: str) -> Condition:
+    found = parse_condition(text)
+    assert isinstance(found, Condition)
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +42,7 @@ def rows() -> list[DepthRow]:
     ],
 )
 def test_conditions_hold_where_they_should(rows: list[DepthRow], text: str, layers: list[int]) -> None:
-    assert [layer for layer, _ in parse_condition(text).failures(rows)] == layers
+    assert [layer for layer, _ in measured_condition(text).failures(rows)] == layers
 
 
 @pytest.mark.parametrize(
@@ -60,6 +67,37 @@ def test_anything_else_is_refused(text: str) -> None:
         parse_condition(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "places"),
+    [
+        ("distinctions lost", ["stream", "output"]),
+        (" distinctions  lost at output ", ["output"]),
+        ("distinctions reduced", []),
+        ("alignment collapsed at stream", []),
+    ],
+)
+def test_answers_of_a_verdict_are_conditions(text: str, places: list[str]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    wide = torch.randn(2, 20, 40, generator=generator, dtype=torch.float64)
+    narrow = wide[..., :3] @ torch.randn(3, 40, generator=generator, dtype=torch.float64)
+    measured = [
+        measure_one(Place(layer), text, tokens[text], [])
+        for layer, tokens in enumerate((wide, narrow))
+        for text in range(2)
+    ]
+    asked = parse_condition(text)
+    assert isinstance(asked, AnswerCondition)
+    said = asked.said_in(judge("m", gather(measured)).record())
+    assert [one["place"] for one in said] == places
+    assert all(one["value"] == "lost" for one in said)
+
+
+@pytest.mark.parametrize("text", ["distinctions collapsed", "alignment lost at last", "tokens lost", "alignment"])
+def test_what_no_verdict_says_is_no_condition(text: str) -> None:
+    with pytest.raises(RequestError, match="or an answer of the verdict"):
+        parse_condition(text)
+
+
 def test_a_layer_that_is_not_there_is_refused(rows: list[DepthRow]) -> None:
     with pytest.raises(RequestError, match="layers run from 0 to 2"):
-        parse_condition("rank < 4 at 9").failures(rows)
+        measured_condition("rank < 4 at 9").failures(rows)

@@ -85,14 +85,16 @@ class Layer:
     @contextmanager
     def _hooks(self, tokens: Tensor, kept: dict[str, Tensor]) -> Iterator[None]:
         def replace(module: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-            given = named["hidden_states"] if "hidden_states" in named else args[0]
+            bound = inspect.signature(module.forward).bind(*args, **named)
+            name, given = next(iter(bound.arguments.items()))
             ours = torch.zeros_like(given)
             ours[:, : len(tokens)] = tokens.to(given.dtype)
             ours[:, len(tokens) :] = tokens[-1].to(given.dtype)
-            extra = {"output_attentions": True} if "output_attentions" in named else {}
-            if "hidden_states" in named:
-                return args, {**named, "hidden_states": ours, **extra}
-            return (ours, *args[1:]), {**named, **extra}
+            bound.arguments[name] = ours
+            for table in (bound.arguments, bound.arguments.get("kwargs", {})):
+                if "output_attentions" in table:
+                    table["output_attentions"] = True
+            return bound.args, bound.kwargs
 
         def keep_weights(module: nn.Module, args: Any, output: Any) -> None:
             found = [one for one in output if isinstance(one, Tensor) and one.ndim == 4]

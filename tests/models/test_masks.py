@@ -87,8 +87,8 @@ def test_keys_of_other_tokens_have_no_mask() -> None:
     inputs = {"input_ids": ids, "decoder_input_ids": ids[:, :5], "use_cache": False}
     found, _ = observe_masks(model, inputs, [None])
     crossing = [one for one in found if "EncDec" in one.module]
-    assert [(one.mask, one.reason) for one in crossing] == [
-        (None, "keys are not the queries' own tokens ((5, 9))")
+    assert [(one.mask, one.name, one.reason) for one in crossing] == [
+        (None, "cross-attention", "5 queries look at 9 keys, which are not their own tokens")
     ] * 3
 
 

@@ -10,7 +10,7 @@ from tests.models.small import measure_one
 from rankfall.models.depth.capture import Place
 from rankfall.models.depth.rows import CONFIDENCE, RESAMPLES, bootstrap, gather
 from rankfall.models.depth.sinks import find_sinks
-from rankfall.models.verdict import spans
+from rankfall.models.questions import spans
 
 
 def crowd(n: int = 40, d: int = 16) -> torch.Tensor:

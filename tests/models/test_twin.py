@@ -10,7 +10,7 @@ from tests.models.small import small_model
 from torch import Tensor, nn
 
 from rankfall.models import controls
-from rankfall.models.controls import run_controls
+from rankfall.models.controls import Given, run_controls
 from rankfall.models.depth.capture import capture
 from rankfall.models.texts import from_ids
 from rankfall.models.twin import draw_seed, random_weights, separate_twin
@@ -23,6 +23,11 @@ def states(model: nn.Module, ids: Tensor = IDS) -> list[Tensor]:
     found: list[Tensor] = []
     capture(model, {"input_ids": ids}, lambda place, tokens: found.append(tokens.clone()))
     return found
+
+
+def given(model: nn.Module) -> Given:
+    batch = from_ids(IDS.tolist())
+    return Given(batch.inputs(model), batch.kept(), batch.names, batch)
 
 
 def copied(model: nn.Module) -> dict[str, Tensor]:
@@ -171,15 +176,15 @@ def test_what_is_initialised_only_when_a_model_is_built_takes_a_second_one(
         return separate_twin(network, seed)
 
     monkeypatch.setattr(controls, "separate_twin", twin)
-    made = run_controls(model, from_ids(IDS.tolist()), layers=3, draws=2)
+    made = run_controls(model, given(model), layers=3, draws=2)
     assert built == [draw_seed(0, 0), draw_seed(0, 1)]
     assert [one.reason for one in made] == [None] * 6
 
 
 def test_draws_are_distinct_and_later_ones_are_measured_at_both_ends_and_the_middle() -> None:
-    model, batch = small_model("llama"), from_ids(IDS.tolist())
-    made = run_controls(model, batch, layers=3, draws=2, seed=7)
-    again = run_controls(model, batch, layers=3, draws=2, seed=7)
+    model = small_model("llama")
+    made = run_controls(model, given(model), layers=3, draws=2, seed=7)
+    again = run_controls(model, given(model), layers=3, draws=2, seed=7)
     assert [one.rows[-1].values for one in made] == [one.rows[-1].values for one in again]
     layers = [sorted({row.layer for row in one.rows}) for one in made]
     assert layers == [[0, 1, 2, 3]] * 3 + [[0, 2, 3]] * 3
@@ -191,5 +196,6 @@ def test_draws_are_distinct_and_later_ones_are_measured_at_both_ends_and_the_mid
 def test_controls_of_large_matrices_are_measured_at_a_few_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(controls, "EVERY_LAYER_BELOW", 8)
     monkeypatch.setattr(controls, "LARGE_LAYERS", 2)
-    made = run_controls(small_model("llama"), from_ids(IDS.tolist()), layers=3, draws=1)
+    model = small_model("llama")
+    made = run_controls(model, given(model), layers=3, draws=1)
     assert all(sorted({row.layer for row in one.rows}) == [0, 3] for one in made)

@@ -1,4 +1,4 @@
-"""Where a real model loses rank, what holds it up, and whether its heads are the bottleneck."""
+"""What a real model does to its tokens, what holds their rank up, and how its heads use theirs."""
 
 from __future__ import annotations
 
@@ -42,20 +42,26 @@ class AuditResult(Result, AuditFindings):
         return AuditFindings.tables(self)
 
     def failures(self, condition: str) -> list[dict[str, Any]]:
-        """The layers and values at which a condition such as `effective_rank < 4 at last` holds."""
-        from rankfall.models.condition import parse_condition
+        """Where a condition such as `effective_rank < 4 at last` or `distinctions lost` holds: layers and values."""
+        from rankfall.models.condition import AnswerCondition, parse_condition
 
-        return [{"layer": at, "value": value} for at, value in parse_condition(condition).failures(self.depth)]
+        asked = parse_condition(condition)
+        if isinstance(asked, AnswerCondition):
+            return asked.said_in(self.verdict.record())
+        return [{"layer": at, "value": value} for at, value in asked.failures(self.depth)]
 
     def _record(self) -> dict[str, Any]:
         return AuditFindings.record(self)
 
     def _lines(self) -> list[str]:
+        from rankfall.models.questions import QUESTIONS
+
         verdict = self.verdict
         return [
             f"{self.model.name}, {self.model.layers} layers, width {self.model.width}",
             verdict.headline,
-            *(f"{reason.topic}: {reason.text}" for reason in verdict.reasons[1:]),
+            *(f"{QUESTIONS[finding.question]} {finding.status}" for finding in verdict.findings),
+            *(f"{reason.topic}: {reason.text}" for reason in verdict.reasons if reason.topic == "what to change"),
             loss_line(self.text.loss, self.text.loss_reason),
             *(f"note: {note}" for note in self.model.notes),
             *(f"missing, {part}: {why}" for part, why in self.missing.items()),
@@ -79,7 +85,7 @@ def audit(
     tokens: int = 128,
     passages: int | None = None,
     tokenizer: Any | None = None,
-    inputs: Mapping[str, Any] | Tensor | None = None,
+    inputs: Mapping[str, Any] | Tensor | Sequence[Any] | None = None,
     layers: str | Collection[int] | None = None,
     stack: str | None = None,
     inside: bool = False,
@@ -100,8 +106,9 @@ def audit(
 ) -> AuditResult:
     """Measure token rank and head rank of a real model, and say what it means.
 
-    `model` is a short name, a folder, a GGUF file, a hub id, or a module in memory, which needs a `tokenizer`, or
-    `inputs`: token ids (b, n) or the keyword arguments of its forward pass. `text`: one text or several; a Path is
+    `model` is a short name, a folder, a GGUF file, a hub id, or any module in memory, which needs a `tokenizer`, or
+    `inputs`: token ids (n,) or (b, n), vectors (b, n, d), a list of texts of unequal length, or the keyword arguments
+    of its forward pass. `text`: one text or several; a Path is
     read as a file; without it a text that ships with the package is read. `layers` limits what is measured to some
     layers and both ends, such as `[6, 12]` or `"1-5"`. `draws` is how often each control is drawn. `device` is `cpu`,
     `cuda`, or `auto`: all GPUs, then the host's memory, then the disk. `revision` is that of a hub id, `adapter` a
@@ -200,9 +207,10 @@ class HeadsResult(Result):
 
 def heads_from_weights(model: str) -> HeadsResult:
     """The ranks of all heads, read from a safetensors file."""
+    from rankfall.models.explanations import bound_reason, heads_reason
     from rankfall.models.heads.ranks import head_ranks_from_file
-    from rankfall.models.verdict import heads_reason
+    from rankfall.models.layers import as_in_tokens
 
-    heads = head_ranks_from_file(model)
-    reason = heads_reason(heads)
-    return HeadsResult(model, heads, "no head was found" if reason is None else reason.text)
+    heads = as_in_tokens(head_ranks_from_file(model))
+    said = [one.text for one in (heads_reason(heads), bound_reason(heads)) if one is not None]
+    return HeadsResult(model, heads, "; ".join(said) or "no head was found")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, final
 from rankfall.api.audit import audit, layer_numbers, texts_of
 from rankfall.api.result import Result, frame
 from rankfall.destinations import require_writable_folder
-from rankfall.errors import require
+from rankfall.errors import reason_of, require
 from rankfall.progress import Progress, part, silent
 
 if TYPE_CHECKING:
@@ -61,9 +61,12 @@ class SeriesResult(Result):
 
     def failures(self, condition: str) -> dict[str, list[dict[str, Any]]]:
         """The layers and values at which a condition such as `effective_rank < 4 at last` holds, by label."""
-        from rankfall.models.condition import parse_condition
+        from rankfall.models.condition import AnswerCondition, parse_condition
 
         asked = parse_condition(condition)
+        if isinstance(asked, AnswerCondition):
+            said = {one.label: asked.said_in(one.record["verdict"]) for one in self.models if one.record is not None}
+            return {label: places for label, places in said.items() if places}
         found = {one.label: asked.failures_in(one.record["depth"]) for one in self.models if one.record is not None}
         return {label: [{"layer": at, "value": value} for at, value in held] for label, held in found.items() if held}
 
@@ -242,8 +245,6 @@ def _here(
     one: AuditedModel, module: Any, text: Any, options: Mapping[str, Any], place: int, count: int, progress: Progress
 ) -> AuditedModel:
     import time
-
-    from rankfall.models.audit import reason_of
 
     start = time.perf_counter()
     try:

@@ -13,6 +13,13 @@ from rankfall.cli.output import JsonFlag, Outputs, command, emit, paper, shown, 
 from rankfall.cli.series import audit_series, is_series
 from rankfall.errors import require
 
+# Exit status of --fail-if where there was too little text to judge.
+TOO_LITTLE_TEXT = 3
+COLOURS = {
+    **dict.fromkeys(("not aligned", "kept", "not dominated"), "green"),
+    **dict.fromkeys(("depends", "reduced", "aligned", "dominated", "too little text"), "yellow"),
+}
+
 NAMES = "; ".join(f"{one.name} ({one.meaning})" for one in NAMED_MODELS)
 
 UNIT_COLUMNS = ("effective_rank", "energy_rank", "relative_mu", "mean_abs_cosine")
@@ -57,7 +64,11 @@ def audit(
     ] = None,
     fail_if: Annotated[
         list[str] | None,
-        typer.Option("--fail-if", help="Exit with status 1 if this holds, such as 'effective_rank < 4 at last'."),
+        typer.Option(
+            "--fail-if",
+            help="Exit with status 1 if this holds, such as 'effective_rank < 4 at last' or 'distinctions lost';"
+            " with 3 if there was too little text.",
+        ),
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Folder for the report, its tables and pictures.")] = None,
     device: Annotated[
@@ -184,9 +195,17 @@ def audit(
             command=command(),
         )
     failed = [{"condition": one, "layers": found} for one in conditions if (found := result.failures(one))]
-    record = result.record() | {"failed": failed, "report": outputs.page}
+    unchecked = "; ".join(conditions) if result.verdict.too_little_text is not None else ""
+    record = result.record() | {
+        "failed": [] if unchecked else failed,
+        "unchecked": unchecked,
+        "report": outputs.page,
+    }
     emit(record, as_json=json, show=lambda: _show(record))
     outputs.write(result)
+    if conditions and result.verdict.too_little_text is not None:
+        # Neither passed nor failed: a check of two words must not look like either.
+        raise typer.Exit(TOO_LITTLE_TEXT)
     if failed:
         raise typer.Exit(1)
 
@@ -231,6 +250,9 @@ def _weights_only(model: str, json: bool) -> None:
 
 
 def _show(record: dict[str, Any]) -> None:
+    from rich.padding import Padding
+    from rich.text import Text
+
     from rankfall.api.audit import loss_line
 
     name = record["model"]["name"]
@@ -239,19 +261,30 @@ def _show(record: dict[str, Any]) -> None:
         inner = [{**row, "part": row["part"].replace("_", " ")} for row in record["inside"]]
         table("inside the blocks", _brief(inner), INSIDE_COLUMNS)
     verdict = record["verdict"]
-    colour = {"kept": "green", "reduced": "yellow", "collapsed": "red"}[verdict["status"]]
-    paper.print(verdict["headline"], style=f"bold {colour}", markup=False, highlight=False)
-    for reason in verdict["reasons"][1:]:
-        paper.print(f"  {reason['topic']}: {reason['text']}", markup=False, highlight=False)
+    paper.print(verdict["headline"], style="bold", markup=False, highlight=False)
+    for finding in verdict["findings"]:
+        paper.print(f"  {finding['asks']} ", end="", markup=False, highlight=False)
+        colour = COLOURS.get(finding["status"], "red")
+        paper.print(finding["status"], style=f"bold {colour}", markup=False, highlight=False)
+        for sentence in finding["sentences"] if finding["places"] else ():
+            paper.print(Padding(Text(sentence), (0, 0, 0, 4)))
+    for reason in verdict["reasons"]:
+        paper.print(Padding(Text(f"{reason['topic']}: {reason['text']}"), (0, 0, 0, 2)))
     text = record["text"]
     paper.print(f"  {loss_line(text['loss'], text['loss_reason'])}", markup=False, highlight=False)
     for note in record["model"]["notes"]:
         paper.print(f"  note: {note}", style="yellow", markup=False, highlight=False)
+    if record["unchecked"]:
+        paper.print(f"  NOT CHECKED {record['unchecked']}", style="bold yellow", markup=False, highlight=False)
     for part, why in record["missing"].items():
         paper.print(f"  missing, {part}: {why}", style="yellow", markup=False, highlight=False)
     for one in record["failed"]:
-        places = ", ".join(f"layer {at['layer']} ({at['value']:.4g})" for at in one["layers"][:4])
+        places = ", ".join(f"layer {at['layer']} ({_value(at['value'])})" for at in one["layers"][:4])
         paper.print(f"  FAILED {one['condition']}: {places}", style="bold red", markup=False, highlight=False)
+
+
+def _value(found: float | str) -> str:
+    return found if isinstance(found, str) else f"{found:.4g}"
 
 
 def _brief(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -102,7 +102,7 @@ def _show(record: Mapping[str, Any]) -> None:
     for name, why in record["not_audited"].items():
         paper.print(f"  NOT AUDITED {name}: {why}", style="bold red", markup=False, highlight=False)
     for one in record["failed"]:
-        places = ", ".join(f"layer {at['layer']} ({at['value']:.4g})" for at in one["layers"][:4])
+        places = ", ".join(f"layer {at['layer']} ({_value(at['value'])})" for at in one["layers"][:4])
         told = f"  FAILED {one['condition']} at {one['model']}: {places}"
         paper.print(told, style="bold red", markup=False, highlight=False)
     found = sum(row["stored"] for row in rows)
@@ -119,3 +119,7 @@ def _columns(rows: Sequence[Mapping[str, Any]], words: Sequence[str]) -> list[st
 
 def _brief(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: f"{value:.4g}" if isinstance(value, float) else value for name, value in row.items()}
+
+
+def _value(found: float | str) -> str:
+    return found if isinstance(found, str) else f"{found:.4g}"

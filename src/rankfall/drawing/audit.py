@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rankfall.drawing.canvas import COLOURS, MARKERS, canvas, heading, literal
+from rankfall.models.thresholds import THRESHOLDS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -75,14 +76,16 @@ def draw_views(rows: Sequence[DepthRow], title: str) -> Figure:
 
 def draw_head_ranks(heads: pd.DataFrame, title: str) -> Figure:
     """Two maps of heads: bright heads spread their scores over many directions."""
-    layers, count = int(heads["layer"].max()) + 1, int(heads["head"].max()) + 1
+    first, last, count = int(heads["layer"].min()), int(heads["layer"].max()), int(heads["head"].max()) + 1
+    layers = last - first + 1
     figure, axes = canvas(1, 2, size=(max(4.5, 0.22 * layers + 2), max(3.2, 0.22 * count + 1.2)))
     widest = int(heads["head_dim"].max())
+    edges = (first - 0.5, last + 0.5, -0.5, count - 0.5)
     for panel, measure in zip(axes[0], RANKS, strict=True):
         grid = np.full((count, layers), np.nan)
-        grid[heads["head"], heads["layer"]] = heads[f"qk_{measure}"]
+        grid[heads["head"], heads["layer"] - first] = heads[f"qk_{measure}"]
         panel.grid(False)
-        image = panel.imshow(grid, aspect="auto", origin="lower", vmin=0, vmax=widest, cmap="viridis")
+        image = panel.imshow(grid, aspect="auto", origin="lower", vmin=0, vmax=widest, cmap="viridis", extent=edges)
         figure.colorbar(image, ax=panel, label=f"{measure.replace('_', ' ')}, of {widest}")
         panel.set_xlabel("layer")
         panel.set_ylabel("head")
@@ -93,22 +96,24 @@ def draw_head_ranks(heads: pd.DataFrame, title: str) -> Figure:
 
 
 def draw_ablation(rows: pd.DataFrame, title: str) -> Figure:
-    """One panel per scaling; the full model in both. Geometric mean over texts, mask and temperature unchanged."""
+    """One panel per scaling; the full model in both. Tokens of length one, the median over texts, mask and
+    temperature unchanged; below the dotted line a variant has collapsed."""
     figure, axes = canvas(1, 2, size=(5.4, 3.8), sharey=True)
-    plain = rows[rows["relative_mu"].notna()]
+    plain = rows[rows["unit_relative_mu"].notna()]
     if "mask" in plain:
         plain = plain[plain["mask"].isna()]
     if "temperature" in plain:
         plain = plain[plain["temperature"].fillna(1.0) == 1.0]
-    logs = np.log(plain["relative_mu"].astype(float).clip(lower=SMALLEST))
+    logs = np.log(plain["unit_relative_mu"].astype(float).clip(lower=SMALLEST))
     for panel, scaling in zip(axes[0], ("matched", "raw"), strict=True):
         wanted = plain[(plain["scaling"] == scaling) | (plain["variant"] == "full model")]
         for number, variant in enumerate(wanted["variant"].drop_duplicates()):
             mine = wanted[wanted["variant"] == variant]
-            values = np.exp(logs[mine.index].groupby(mine["layer"]).mean())
+            values = np.exp(logs[mine.index].groupby(mine["layer"]).median())
             panel.plot(
                 values.index, values, "-", marker=MARKERS[number], color=COLOURS[number], markersize=4, label=variant
             )
+        panel.axhline(THRESHOLDS.collapsed_relative_mu, linestyle=":", color="grey", linewidth=1)
         panel.set_yscale("log")
         panel.set_xlabel("layer")
         panel.set_title("scale-matched" if scaling == "matched" else "raw")

@@ -21,10 +21,14 @@ from rankfall.masks import Mask
 from rankfall.measures.measures import NUMBERS_AT_ONCE, measure
 from rankfall.models import configuration as aliases
 from rankfall.models.assembly import HALF, Assembly, assemblies
+from rankfall.models.blocks import BlockStack, as_tokens, body_of, stacks_that_run
+from rankfall.models.calling import Inputs
 from rankfall.models.depth.capture import Place, capture
 from rankfall.models.interface import Eager, Route, routed
 from rankfall.models.placement import alone
+from rankfall.models.recorder import Call, recorded
 from rankfall.models.replay import KeepFloat64, Replay, Site, float64_copy, tensors_changed, traced
+from rankfall.norms import UnitNorm
 from rankfall.progress import Progress, silent
 
 Scaling = Literal["raw", "matched"]
@@ -84,6 +88,8 @@ class AblationRow:
     min_singular_value: float | None
     text: int
     layer: int
+    unit_relative_mu: float | None = None
+    unit_energy_rank: float | None = None
 
     def record(self) -> dict[str, Any]:
         """The row as `--json` prints it."""
@@ -100,6 +106,8 @@ PLAIN = ("mu", "relative_mu", "mean_abs_cosine")
 # Decompositions grow with the cube of the smaller side: beyond this size they are made at a few layers.
 EVERY_LAYER_BELOW = 1024
 LARGE_LAYERS = 5
+# What decides whether a variant collapses, as for the model itself: of tokens scaled to length one.
+UNIT_MEASURES = ("relative_mu", "energy_rank")
 
 
 @final
@@ -169,29 +177,37 @@ def _label(variant: str = FULL, mask: str | None = None) -> dict[str, Any]:
 
 def ablate(
     model: Any,
-    inputs: Mapping[str, Any],
+    inputs: Inputs,
     variants: Sequence[Variant] = ALL_VARIANTS,
     scalings: Sequence[Scaling] = SCALINGS,
     temperatures: Sequence[float] = (1.0,),
     masks: Sequence[Mask | None] = (None,),
     measures: Sequence[str] = MEASURES,
+    stack: BlockStack | None = None,
     progress: Progress = silent,
 ) -> Ablation:
     """Replay the blocks in float64 for every combination asked for, and the full model beside them.
 
-    `inputs` are those of the model's own forward pass, one row per text; padding is cut off first. A mask of None is
-    the model's own. Texts of one length run together, as far as `STATE_NUMBERS` allows.
+    `inputs` are those of the model's own forward pass, one row per text, and padding is cut off first; or those of
+    several passes, one text each. A mask of None is the model's own. Rows of one length run together, as far as
+    `STATE_NUMBERS` allows. Of a model with several stacks of blocks one is taken apart: `stack`, or the one that the
+    inputs' tokens run through. Cross-attention counts with the feed-forward layers as what is left out.
     """
     settings = [_Setting(*one) for one in itertools.product(variants, scalings, temperatures, masks)]
     rows: list[AblationRow] = []
     kinds: tuple[str, ...] = ()
     check: ReplayCheck | None = None
-    body = getattr(model, "base_model", model)
-    texts = list(single_texts(inputs))
-    together = _texts_at_once(body, texts, len(settings))
-    for numbers, group in equal_texts(texts, together):
+    body = body_of(model)
+    texts, waiting = _groups(body, inputs, len(settings))
+    while waiting:
+        numbers, group = waiting.pop(0)
+        stack = stack or stacks_that_run(body, group)[0]
         try:
-            steps = _steps(body, group)
+            steps, end = _steps(body, group, stack)
+            if len(numbers) > 1 and len(end) != len(numbers):
+                # Blocks whose tokens are not one row for each text.
+                waiting = [*(([number], texts[number]) for number in numbers), *waiting]
+                continue
             for layer, found, states in _replayed(steps, settings):
                 check = found if check is None else check if found is None else check.and_(found)
                 wanted = _measures_at(layer, len(steps), steps[0].block.stream, measures)
@@ -200,7 +216,7 @@ def ablate(
                 progress(f"text {numbers[-1] + 1} of {len(texts)}", share)
         except RequestError as refusal:
             return Ablation((), refusal=str(refusal))
-        for layer, tokens in enumerate(_streams(steps)):
+        for layer, tokens in enumerate([*(step.block.stream for step in steps), end]):
             wanted = _measures_at(layer, len(steps), tokens, measures)
             rows += _rows([tokens.to(steps[0].device)], [_label()], numbers, layer, wanted)
         kinds = tuple(step.block.kind for step in steps)
@@ -211,10 +227,19 @@ def ablate(
 STATE_NUMBERS = 1 << 27
 
 
-def _texts_at_once(body: Any, texts: Sequence[Mapping[str, Any]], settings: int) -> int:
+_Group = tuple[list[int], Mapping[str, Any]]
+"""Numbers of texts and the inputs that read them together."""
+
+
+def _groups(body: Any, inputs: Inputs, settings: int) -> tuple[list[Mapping[str, Any]], list[_Group]]:
+    """Each text alone, and what runs together: rows of a batch of one length; passes as they are."""
+    if not isinstance(inputs, Mapping):
+        return list(inputs), [([number], text) for number, text in enumerate(inputs)]
+    texts = list(single_texts(inputs))
     width = aliases.number(getattr(body, "config", None), aliases.WIDTH) or 1024
-    longest = max(value.shape[1] for text in texts for value in text.values() if value.ndim > 1)
-    return max(1, STATE_NUMBERS // max(1, settings * longest * width))
+    longest = max((value.shape[1] for text in texts for value in text.values() if value.ndim > 1), default=1)
+    most = max(1, STATE_NUMBERS // max(1, settings * longest * width))
+    return list(texts), list(equal_texts(texts, most))
 
 
 def _measures_at(layer: int, layers: int, tokens: Tensor, measures: Sequence[str]) -> Sequence[str]:
@@ -232,7 +257,7 @@ def whole_under(
 
     Layer 0 is what enters the first block; the last layer is before the final norm, where the model has one.
     """
-    body = getattr(model, "base_model", model)
+    body = body_of(model)
     texts = list(single_texts(inputs))
     rows = []
     for number, text in enumerate(texts):
@@ -255,9 +280,16 @@ def whole_under(
 def single_texts(inputs: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Each text of a batch alone, without its padding: what padding does to a replay need not be known then."""
     mask = inputs.get("attention_mask")
-    batch = next(value.shape[0] for value in inputs.values() if isinstance(value, Tensor))
+    first = inputs.get("input_ids", next((value for value in inputs.values() if isinstance(value, Tensor)), None))
+    assert isinstance(first, Tensor)
+    batch = first.shape[0]
     for index in range(batch):
-        text = {name: value[index : index + 1] for name, value in inputs.items() if isinstance(value, Tensor)}
+        # What has another number of rows, such as the patches of all images in one row, goes with every text.
+        text = {
+            name: value[index : index + 1] if value.shape[:1] == (batch,) else value
+            for name, value in inputs.items()
+            if isinstance(value, Tensor)
+        }
         if mask is not None:
             kept = mask[index].bool()
             text = {
@@ -284,8 +316,8 @@ def equal_texts(texts: Sequence[dict[str, Any]], most: int) -> Iterator[tuple[li
 class AblatedBlock:
     """A block's attention half as a function of tokens (b, n, d), in float64."""
 
-    def __init__(self, site: Site, block: Assembly, ended: Tensor | None = None) -> None:
-        self.site, self.block, self.ended = site, block, ended
+    def __init__(self, site: Site, block: Assembly) -> None:
+        self.site, self.block = site, block
         self.device = block.stream.device
         self._replay: Replay | None = None
         self._before: nn.Module | None = None
@@ -306,8 +338,9 @@ class AblatedBlock:
         projection = site.projection and replace(site.projection, input=nothing, output=nothing)
         arguments = {name: tensors_changed(value, park) for name, value in site.arguments.items()}
         block = replace(self.block, stream=park(self.block.stream), target=park(self.block.target))
-        light = replace(site, call=call, arguments=arguments, before=(), after=(), projection=projection)
-        made = AblatedBlock(light, block, None if self.ended is None else park(self.ended))
+        entry = site.entry and replace(site.entry, input=nothing, output=park(site.entry.output))
+        light = replace(site, call=call, arguments=arguments, before=(), after=(), projection=projection, entry=entry)
+        made = AblatedBlock(light, block)
         made.device = self.device
         return made
 
@@ -330,8 +363,7 @@ class AblatedBlock:
         assert self._replay is not None
         kind = self.block.kind
         normed = _applied(self._before, tokens) if norm else tokens
-        branch = self._replay.run(normed, route=route).projected
-        assert branch is not None
+        branch = self._replay.branch(normed, route, must_reach=route not in (None, as_traced))
         if kind in ("sandwich", "inner") and norm:
             branch = _applied(self._after, branch)
         out = tokens + self.block.scale * branch if residual else branch
@@ -376,8 +408,6 @@ class AblatedBlock:
 
 def block_around(site: Site) -> Assembly:
     """The block around a site, or a refusal that says what was tried."""
-    if site.context_name is not None:
-        raise _refusal(site, "attention that looks at other tokens (cross-attention)", "ablate the encoder alone")
     if site.tokens_name is None or site.projection is None:
         raise _refusal(site, "no (b, n, d) tokens, or no linear map after attention", "it cannot be replayed")
     for block in assemblies(site.tokens, site.projection.output, site.before, site.after):
@@ -433,7 +463,8 @@ def _by_rows(
     function is verified with its block."""
     batch, heads, n = query.shape[:3]
     rows = max(1, SCORES_AT_ONCE // (batch * heads * key.shape[-2]))
-    if rows >= n:
+    # A causal mask that is only a word is that of all queries together.
+    if rows >= n or (mask is None and options.get("is_causal")):
         return eager(module, query, key, value, mask, **options)
     parts = []
     for first in range(0, n, rows):
@@ -470,28 +501,51 @@ def _applied(norm: nn.Module | None, tokens: Tensor) -> Tensor:
     return out
 
 
-def _steps(body: nn.Module, inputs: Mapping[str, Any]) -> list[AblatedBlock]:
+def _steps(body: nn.Module, inputs: Mapping[str, Any], stack: BlockStack) -> tuple[list[AblatedBlock], Tensor]:
+    """The attention halves of the stack's blocks in turn, and what the last block gave (b, n, d)."""
     steps: list[AblatedBlock] = []
     refused: list[RequestError] = []
+    inside = tuple(f"{name}." for name in stack.names)
+    runs: list[Call] = []
+    left: list[Tensor] = []
 
     def on_site(site: Site) -> None:
+        if not f"{site.name}.".startswith(inside) or site.context_name is not None:
+            return
+        # A module may normalise several times in one run: one run is one step.
+        if runs and _one_run(runs[-1], site.call):
+            return
+        runs[:] = [site.call]
         # What a pass did not show is known at its end, and is the better reason.
         try:
-            block = block_around(site)
-            steps.append(AblatedBlock(site, block, _ended(site, block)).parked())
+            steps.append(AblatedBlock(site, block_around(site)).parked())
         except RequestError as error:
             refused.append(error)
 
-    coverage = traced(body, inputs, on_site).coverage
-    if not coverage.complete:
+    def on_leave(_: nn.Module, tokens: Tensor | None) -> None:
+        if tokens is not None:
+            left[:] = [as_tokens(tokens, inputs.get("input_ids")).clone()]
+
+    with recorded(body, blocks=stack.blocks, on_leave=on_leave):
+        coverage = traced(body, inputs, on_site).coverage
+    missed = any(f"{one.name}.".startswith(inside) for one in coverage.missed)
+    if missed or not runs:
         raise RequestError(
-            required="every attention call of the model, with its queries and keys",
+            required=f"every attention call in the blocks of {stack.name}",
             got=coverage.reason,
-            remedy="only what the interface reaches can be replayed",
+            remedy="only what is seen can be replayed",
         )
     if refused:
         raise refused[0]
-    return steps
+    end = left[0]
+    turned = any(step.site.sequence_first for step in steps) and end.shape[1] == 1
+    return steps, end.transpose(0, 1) if turned else end
+
+
+def _one_run(one: Call, other: Call) -> bool:
+    return one.module is other.module and all(
+        mine is theirs for mine, theirs in zip(one.given, other.given, strict=True)
+    )
 
 
 def _replayed(
@@ -511,20 +565,6 @@ def _replayed(
         yield layer, check, states
 
 
-def _ended(site: Site, block: Assembly) -> Tensor | None:
-    """What the block gave in the end, where a norm after it shows that."""
-    last = [ran for ran in site.after if ran.kind == "norm" and ran.input.shape == block.stream.shape]
-    if not last:
-        return None
-    return last[-1].output if block.kind == "post" else last[-1].input
-
-
-def _streams(steps: Sequence[AblatedBlock]) -> list[Tensor]:
-    """What the full model's blocks were given, and what the last gave."""
-    ended = steps[-1].ended
-    return [*(step.block.stream for step in steps), *([] if ended is None else [ended])]
-
-
 def _rows(
     states: Sequence[Tensor],
     labels: Sequence[Mapping[str, Any]],
@@ -536,13 +576,15 @@ def _rows(
     if not states:
         return []
     nothing: dict[str, float | None] = dict.fromkeys(MEASURES)
-    finite = [bool(one.isfinite().all()) for state in states for one in state]
-    every = [one for state in states for one in state]
+    every = [one for state in states for one in state[: len(texts)]]
+    finite = [bool(one.isfinite().all()) for one in every]
     found: list[dict[str, float | None]] = [dict(nothing) for _ in every]
     alive = [place for place, whole in enumerate(finite) if whole]
     at_once = max(1, NUMBERS_AT_ONCE // every[0].numel())
     for some in (alive[first : first + at_once] for first in range(0, len(alive), at_once)):
-        values = measure(torch.stack([every[place] for place in some]), measures)
+        tokens = torch.stack([every[place] for place in some])
+        unit = measure(UnitNorm()(tokens.double()), [name for name in UNIT_MEASURES if name in measures])
+        values = {**measure(tokens, measures), **{f"unit_{name}": column for name, column in unit.items()}}
         for name, column in values.items():
             for place, value in zip(some, column.tolist(), strict=True):
                 found[place][name] = value

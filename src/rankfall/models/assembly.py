@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, final
 
 import torch
@@ -54,6 +54,7 @@ def assemblies(given: Tensor, branch: Tensor, before: Sequence[Ran], after: Sequ
     """
     if branch.shape != given.shape:
         return
+    before, after = _in_place(before, given.shape), _in_place(after, given.shape)
     pre = next((ran for ran in reversed(before) if ran.kind == "norm" and _equal(ran.output, given)), None)
     first = next((ran for ran in after if ran.kind == "norm"), None)
     if first is not None and (scale := _scale(first.input, given, branch)) is not None and _goes_on(after, first):
@@ -69,6 +70,16 @@ def assemblies(given: Tensor, branch: Tensor, before: Sequence[Ran], after: Sequ
             yield Assembly("bare" if owned is None else "pre", norm, None, found[0], stream, found[1])
         if owned is not None and (half := _parallel(after, stream, branch)) is not None:
             yield Assembly("parallel", norm, None, 1.0, stream, half)
+
+
+def in_place(tensor: Tensor, shape: torch.Size) -> Tensor:
+    """Tokens that stand in a row (b * n, d), put back into their places (b, n, d)."""
+    flat = tensor.ndim == 2 and tensor.shape[-1] == shape[-1] and tensor.numel() == shape.numel()
+    return tensor.reshape(shape) if flat else tensor
+
+
+def _in_place(ran: Sequence[Ran], shape: torch.Size) -> list[Ran]:
+    return [replace(one, input=in_place(one.input, shape), output=in_place(one.output, shape)) for one in ran]
 
 
 def inner_tokens(entered: Tensor, ran: Sequence[Ran], left: Tensor) -> dict[InnerPart, Tensor]:

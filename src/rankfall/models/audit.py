@@ -1,23 +1,29 @@
-"""Audit a model: where it loses rank, what holds it up, and whether its heads are the bottleneck."""
+"""Audit a model: are tokens aligned, are distinctions lost, do a few tokens dominate; what holds it up; its heads."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from rankfall.errors import RequestError, require, require_count, require_number, require_seed
+from rankfall.errors import RequestError, reason_of, require, require_count, require_number, require_seed
 from rankfall.models import configuration as aliases
-from rankfall.models.ablation import QUICK, Ablation, ablate
-from rankfall.models.controls import DRAWS, Control, run_controls
+from rankfall.models.ablation import QUICK, Ablation, ablate, single_texts
+from rankfall.models.blocks import BlockStack, body_of, choose_stack, find_stacks, stacks_that_run
+from rankfall.models.calling import unwrapped
+from rankfall.models.controls import DRAWS, Control, Given, run_controls
 from rankfall.models.depth.measure import measure_depth
 from rankfall.models.depth.rows import DepthRow
-from rankfall.models.heads.ranks import HeadRecord, head_ranks
-from rankfall.models.interface import runs_as_is
+from rankfall.models.explanations import bound_reason, heads_reason, layer_rate, parts_reason, stack_reason
+from rankfall.models.given import Reading, of_library, read_by_library, read_by_module
+from rankfall.models.heads.random import random_head_ranks
+from rankfall.models.heads.ranks import HeadRecord, ProbedHeads, probe_heads
+from rankfall.models.interface import ALONE, runs_as_is
+from rankfall.models.layers import as_in_tokens
 from rankfall.models.load.folder import LoadedModel
 from rankfall.models.load.guards import LIMITS
 from rankfall.models.load.named import DEFAULT_NAME
@@ -25,15 +31,16 @@ from rankfall.models.load.open import open_model
 from rankfall.models.loss import last_hidden, text_loss
 from rankfall.models.masks import MaskObserver, ObservedMask, observe_masks
 from rankfall.models.recorder import Coverage, recorded
-from rankfall.models.result import AuditFindings, ModelFacts, TextFacts
-from rankfall.models.texts import Batch, encode, from_ids, shipped_text
-from rankfall.models.verdict import heads_reason, judge, layer_rate, parts_reason
+from rankfall.models.result import AuditFindings, ModelFacts, StackDepth, TextFacts
+from rankfall.models.texts import Batch, encode, shipped_text
+from rankfall.models.verdict import judge
 from rankfall.progress import Progress, part, silent
 from rankfall.provenance import provenance
 
 DEFAULT_TOKENS = 128
 MOST_LOAD_SECONDS = 1e7
-SHIPPED_PASSAGES = 4
+# Fewer than two cannot be judged; one text gives them all, several give about as many together.
+PASSAGES_IN_ALL = 4
 
 
 def audit(
@@ -43,7 +50,7 @@ def audit(
     tokens: int = DEFAULT_TOKENS,
     passages: int | None = None,
     tokenizer: Any | None = None,
-    inputs: Mapping[str, Any] | Tensor | None = None,
+    inputs: Mapping[str, Any] | Tensor | Sequence[Any] | None = None,
     layers: Collection[int] | None = None,
     stack: str | None = None,
     inside: bool = False,
@@ -64,11 +71,13 @@ def audit(
 ) -> AuditFindings:
     """Measure token rank by depth, masks, head ranks, controls and ablations of a model, and judge.
 
-    `model` is a short name, a folder, a GGUF file, a hub id, or a module that is loaded already; that one needs
-    `tokenizer`, or `inputs`: token ids (b, n), or the keyword arguments of its forward pass. Without `texts` the text
+    `model` is a short name, a folder, a GGUF file, a hub id, or any module; that one needs `tokenizer`, or `inputs`:
+    token ids (n,) or (b, n), vectors (b, n, d), a list of texts of unequal length, or the keyword arguments of its
+    forward pass. Without `texts` the text
     that ships with the package is read, in several passages. `layers` limits what is measured; the embeddings and the
     last layer are always there, because the verdict is about them. `draws` is how often each control is drawn. What
     cannot be done for this model is named in `missing` with its reason; token rank by depth is always there.
+    Audits of one process run one after the other: watching a model changes what is shared by all.
     """
     require_seed(seed, "seed")
     require_number("load_seconds", load_seconds, above=0, most=MOST_LOAD_SECONDS)
@@ -81,39 +90,62 @@ def audit(
     loaded = _loaded(model, tokenizer, options)
     network = loaded.network
     missing: dict[str, str] = {}
-    with evaluating(network):
-        batch, given, real, names = _inputs(loaded, texts, inputs, tokens, passages)
+    with ALONE, evaluating(network):
+        given = _reading(loaded, texts, inputs, tokens, passages)
         progress("measuring tokens at every block", 0.1)
+        first = given.calls[0]
         wanted = None if layers is None else {0, *layers}
-        asked = {"layers": wanted, "inside": inside, "stack": stack, "seed": seed}
+        asked = {"layers": wanted, "inside": inside, "seed": seed}
         with last_hidden(network) as hidden, running(loaded.name):
-            depth, seen, coverage = _depth(network, given, real, names, asked, missing)
-        loss = text_loss(loaded, batch, hidden)
+            chosen, others = _stacks(network, first, stack)
+            depth, seen, coverage = _depth(network, given, {**asked, "stack": chosen}, missing)
+        loss = text_loss(loaded, given.batch, hidden)
         hidden.tokens = None
+        seen = list(as_in_tokens(seen, depth))
         if layers is not None:
             _require_layers(layers, depth[-1].layer)
+        beside: list[StackDepth] = []
+        for other in others:
+            with _noted(missing, f"depth of {other.name}"):
+                rows = measure_depth(network, given.calls, real=given.real, names=given.names, seed=seed, stack=other)
+                beside.append(StackDepth(other.name, tuple(rows)))
         found_heads: tuple[HeadRecord, ...] = ()
+        by_chance: tuple[HeadRecord, ...] = ()
         if heads:
             progress("probing the heads", 0.4)
             with _noted(missing, "heads"):
-                found_heads = head_ranks(network, offset=offset, inputs=None if batch is not None else given)
+                sample = next(single_texts(first)) if given.sample is None else given.sample
+                probed = probe_heads(network, offset=offset, inputs=sample)
+                found_heads = as_in_tokens(probed.records, depth)
+                if probed.missing:
+                    missing["heads"] = _unprobed(probed)
+                if controls and found_heads:
+                    with _noted(missing, "control of the heads"):
+                        drawn = random_head_ranks(network, seed, offset=offset, inputs=sample)
+                        by_chance = as_in_tokens(drawn, depth)
         compared: tuple[Control, ...] = ()
         if controls:
             progress("running the controls", 0.55)
-            compared = _controls(network, batch, depth[-1].layer, draws, seed, missing)
+            read = Given(given.calls, given.real, given.names, given.batch, chosen, given.text_axis)
+            compared = _controls(network, read, depth[-1].layer, draws, seed, missing)
         parts = Ablation(())
         if ablation:
             progress("taking the blocks apart", 0.75)
-            parts = _ablation(network, given, missing, progress)
+            parts = _ablation(network, given, chosen, missing, progress)
         progress("judging", 0.98)
     boundaries = [row for row in depth if row.part == "boundary"]
-    more = [heads_reason(found_heads), parts_reason([row.record() for row in parts.rows])]
+    more = [
+        *(stack_reason(one.name, one.rows) for one in beside),
+        heads_reason(found_heads, by_chance),
+        bound_reason(found_heads),
+        parts_reason([row.record() for row in parts.rows]),
+    ]
     return AuditFindings(
-        model=_facts(loaded, boundaries[-1].layer, () if loss.warning is None else (loss.warning,)),
+        model=_facts(loaded, boundaries[-1].layer, given.width, () if loss.warning is None else (loss.warning,)),
         text=TextFacts(
-            len(real),
-            () if batch is None else tuple(batch.lengths),
-            any(one is not None for one in real),
+            len(given.real),
+            () if given.batch is None else tuple(given.batch.lengths),
+            any(one is not None for one in given.real),
             loss.value,
             loss.reason,
         ),
@@ -125,11 +157,19 @@ def audit(
         ablation=parts.rows,
         ablation_check=parts.check,
         verdict=judge(
-            loaded.name, depth, masks=seen, controls=compared, more=[one for one in more if one is not None]
+            loaded.name,
+            depth,
+            masks=seen,
+            controls=compared,
+            more=[one for one in more if one is not None],
+            seed=seed,
         ),
+        stack=chosen.name,
+        other_stacks=tuple(beside),
         missing=missing,
         provenance=provenance(command),
         measured_rate=layer_rate(boundaries),
+        random_heads=by_chance,
     )
 
 
@@ -143,6 +183,22 @@ def evaluating(network: nn.Module) -> Iterator[None]:
     finally:
         for module, training in before:
             module.training = training
+
+
+def _stacks(
+    network: nn.Module, given: Mapping[str, Any], name: str | None
+) -> tuple[BlockStack, Sequence[BlockStack]]:
+    """The stack to measure and the others through which the inputs run; none where the user named one."""
+    if name is not None:
+        return choose_stack(network, name), ()
+    ran = stacks_that_run(network, given)
+    require(
+        len(ran) > 0,
+        required=f"inputs that run through one of {', '.join(one.name for one in find_stacks(network))}",
+        got="inputs that run through none of them",
+        remedy="give the inputs that the model needs",
+    )
+    return ran[0], ran[1:]
 
 
 @contextlib.contextmanager
@@ -175,46 +231,34 @@ def _loaded(model: Any, tokenizer: Any, options: Mapping[str, Any]) -> LoadedMod
     if isinstance(model, LoadedModel):
         return model
     if isinstance(model, nn.Module):
-        body = getattr(model, "base_model", model)
-        whole = None if body is model else model
-        return LoadedModel(body, tokenizer, type(model).__name__, "a module in memory", whole=whole)
+        inner = unwrapped(model)
+        body = body_of(inner)
+        whole = None if body is inner else inner
+        return LoadedModel(body, tokenizer, type(inner).__name__, "a module in memory", whole=whole)
     return open_model(model, **options)
 
 
-def _inputs(
+def _reading(
     loaded: LoadedModel, texts: Sequence[str] | None, inputs: Any, tokens: int, passages: int | None
-) -> tuple[Batch | None, dict[str, Any], list[Tensor | None], list[list[str]]]:
-    """The batch if there are token ids, the forward pass's arguments, which positions are real, tokens' names."""
-    if isinstance(inputs, Mapping) and "input_ids" not in inputs:
-        size = next(value.shape[0] for value in inputs.values() if isinstance(value, Tensor))
-        return None, dict(inputs), [None] * size, [[] for _ in range(size)]
-    if inputs is not None:
-        batch = _batch_of(inputs, loaded.tokenizer)
-        return batch, {**batch.inputs(loaded.network), **_others(inputs)}, batch.kept(), list(batch.names)
-    require(
-        loaded.tokenizer is not None,
-        required="a tokenizer to read texts with",
-        got=f"{loaded.name} without one",
-        remedy="save it into the model's folder, or use --weights-only; in Python pass tokenizer= or inputs=",
-    )
-    if passages is None:
-        passages = SHIPPED_PASSAGES if texts is None else 1
-    batch = encode(loaded.tokenizer, [shipped_text()] if texts is None else texts, tokens=tokens, passages=passages)
-    _require_positions(loaded.network, batch)
-    _require_known_tokens(loaded.network, batch)
-    return batch, batch.inputs(loaded.network), batch.kept(), list(batch.names)
-
-
-def _batch_of(inputs: Any, tokenizer: Any) -> Batch:
-    ids = inputs["input_ids"] if isinstance(inputs, Mapping) else inputs
-    mask = inputs.get("attention_mask") if isinstance(inputs, Mapping) else None
-    kept = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool()
-    return from_ids([row[keep].tolist() for row, keep in zip(ids, kept, strict=True)], tokenizer)
-
-
-def _others(inputs: Any) -> dict[str, Any]:
-    known = ("input_ids", "attention_mask")
-    return {key: value for key, value in inputs.items() if key not in known} if isinstance(inputs, Mapping) else {}
+) -> Reading:
+    """What the model reads: the inputs, or the texts by its tokenizer."""
+    if inputs is None:
+        require(
+            loaded.tokenizer is not None,
+            required="a tokenizer to read texts with",
+            got=f"{loaded.name} without one",
+            remedy="save it into the model's folder, or use --weights-only; in Python pass tokenizer= or inputs=",
+        )
+        if passages is None:
+            passages = PASSAGES_IN_ALL if texts is None else math.ceil(PASSAGES_IN_ALL / max(1, len(texts)))
+        inputs = encode(
+            loaded.tokenizer, [shipped_text()] if texts is None else texts, tokens=tokens, passages=passages
+        )
+        _require_positions(loaded.network, inputs)
+        _require_known_tokens(loaded.network, inputs)
+    if of_library(loaded.network):
+        return read_by_library(loaded.network, inputs, loaded.tokenizer)
+    return read_by_module(loaded.network, inputs, loaded.tokenizer)
 
 
 def _require_positions(network: nn.Module, batch: Batch) -> None:
@@ -230,7 +274,11 @@ def _require_positions(network: nn.Module, batch: Batch) -> None:
 
 def _require_known_tokens(network: Any, batch: Batch) -> None:
     """A tokenizer with more tokens than the model has embeddings for belongs to another model."""
-    table = network.get_input_embeddings() if hasattr(network, "get_input_embeddings") else None
+    try:
+        table = network.get_input_embeddings()
+    except (AttributeError, NotImplementedError):
+        # Modules that are none of the library's, and models of two halves, which do not say which table is theirs.
+        return
     rows = getattr(table, "num_embeddings", None)
     largest = int(batch.ids.max())
     require(
@@ -242,50 +290,53 @@ def _require_known_tokens(network: Any, batch: Batch) -> None:
 
 
 def _depth(
-    network: nn.Module,
-    given: dict[str, Any],
-    real: list[Tensor | None],
-    names: list[list[str]],
-    options: Mapping[str, Any],
-    missing: dict[str, str],
+    network: nn.Module, given: Reading, options: Mapping[str, Any], missing: dict[str, str]
 ) -> tuple[list[DepthRow], list[ObservedMask], Coverage | None]:
     """Tokens by depth and the masks of attention, in one pass; without the masks, if those cannot be had."""
     depth: list[DepthRow] | None = None
     seen: list[ObservedMask] = []
     coverage: Coverage | None = None
+    options = {**options, "real": given.real, "names": given.names}
     with _noted(missing, "mask"):
         if runs_as_is(network):
-            observer = MaskObserver(real)
+            observer = MaskObserver(given.real)
             with recorded(network, observer.see, own=True) as recorder:
-                depth = measure_depth(network, given, real=real, names=names, **options)
+                depth = measure_depth(network, given.calls, **options)
             seen, coverage = observer.masks(), recorder.coverage()
         else:
             # Attention kernels that do not show their mask: eager attention does, in a pass of its own.
-            seen, coverage = observe_masks(network, given, real)
+            seen, coverage = observe_masks(network, given.calls[0], given.real)
         if not coverage.complete:
             missing["attention"] = coverage.reason
     if depth is None:
-        depth = measure_depth(network, given, real=real, names=names, **options)
+        depth = measure_depth(network, given.calls, **options)
     return depth, seen, coverage
 
 
+def _unprobed(probed: ProbedHeads) -> str:
+    modules = len(probed.missing) + len({one.module for one in probed.records})
+    name, reason = next(iter(probed.missing.items()))
+    return f"{len(probed.missing)} of {modules} attention modules, the first {name}: {reason}"
+
+
 def _controls(
-    network: nn.Module, batch: Batch | None, layers: int, draws: int, seed: int, missing: dict[str, str]
+    network: nn.Module, given: Given, layers: int, draws: int, seed: int, missing: dict[str, str]
 ) -> tuple[Control, ...]:
-    if batch is None:
-        missing["controls"] = "the inputs are not token ids, so there is nothing to shuffle or draw"
-        return ()
     made: tuple[Control, ...] = ()
     with _noted(missing, "controls"):
-        made = run_controls(network, batch, layers=layers, seed=seed, draws=draws)
+        made = run_controls(network, given, layers=layers, seed=seed, draws=draws)
     missing |= {f"control {one.name}": one.reason for one in made if one.reason is not None}
     return made
 
 
-def _ablation(network: nn.Module, given: dict[str, Any], missing: dict[str, str], progress: Progress) -> Ablation:
+def _ablation(
+    network: nn.Module, given: Reading, stack: BlockStack, missing: dict[str, str], progress: Progress
+) -> Ablation:
     found = Ablation(())
+    inputs = given.calls[0] if given.singles is None else given.singles
     with _noted(missing, "ablation"):
-        found = ablate(network, given, measures=QUICK, progress=part(progress, 0.75, 0.95, "taking apart"))
+        told = part(progress, 0.75, 0.95, "taking apart")
+        found = ablate(network, inputs, measures=QUICK, stack=stack, progress=told)
     if found.refusal is not None:
         missing["ablation"] = found.refusal
     return found
@@ -300,16 +351,9 @@ def _noted(missing: dict[str, str], name: str) -> Iterator[None]:
         missing[name] = reason_of(error)
 
 
-def reason_of(error: Exception) -> str:
-    """An error as one line: our own as they are, others with their kind."""
-    if isinstance(error, RequestError):
-        return str(error)
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-
-
-def _facts(loaded: LoadedModel, layers: int, warnings: tuple[str, ...]) -> ModelFacts:
+def _facts(loaded: LoadedModel, layers: int, width: int | None, warnings: tuple[str, ...]) -> ModelFacts:
     config = getattr(loaded.network, "config", None)
-    width = aliases.number(config, aliases.WIDTH) or 0
+    width = width or aliases.number(config, aliases.WIDTH) or 0
     kind = str(getattr(config, "model_type", type(loaded.network).__name__))
     notes = (*loaded.notes, *warnings)
     return ModelFacts(loaded.name, loaded.source, kind, loaded.parameters, layers, width, notes)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
+import torch
 from torch import Tensor, nn
 
 from rankfall.errors import RequestError, require
@@ -27,6 +29,34 @@ def first_tokens(*values: Any) -> Tensor | None:
         if (found := first_tokens(*inner)) is not None:
             return found
     return None
+
+
+def stream_of(*values: Any) -> Tensor | None:
+    """What of a block's arguments or results is the token stream: the first floating tensor, as it is."""
+    first = next((value for value in _leaves(values) if value.is_floating_point()), None)
+    return first if first is not None and first.ndim in (2, 3, 4) else first_tokens(*values)
+
+
+def as_tokens(stream: Tensor, ids: Tensor | None = None) -> Tensor:
+    """A stream as tokens (b, n, d). `ids` (b, n) tell several streams a token, which become one long vector each,
+    from images that run through blocks as grids (b, h, w, d), which become rows; (n, d) is one text."""
+    if stream.ndim == 2:
+        return stream[None]
+    if stream.ndim == 4:
+        if ids is not None and stream.shape[:2] == ids.shape:
+            return stream.flatten(2)
+        if ids is not None and stream.shape[1:3] == ids.shape:
+            return stream.movedim(0, 2).flatten(2)
+        return stream.flatten(1, 2)
+    return stream
+
+
+def _leaves(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (Mapping, tuple, list)):
+        for inner in value.values() if isinstance(value, Mapping) else value:
+            yield from _leaves(inner)
 
 
 def is_linear(module: nn.Module) -> bool:
@@ -54,6 +84,12 @@ class BlockStack:
     names: tuple[str, ...]
     blocks: tuple[nn.Module, ...]
 
+    @property
+    def sequence_first(self) -> tuple[nn.MultiheadAttention, ...]:
+        """The multi-head attention inside that takes its tokens as (n, b, d), as it says itself."""
+        inner = (module for block in self.blocks for module in block.modules())
+        return tuple(one for one in inner if isinstance(one, nn.MultiheadAttention) and not one.batch_first)
+
 
 def find_stacks(model: nn.Module) -> list[BlockStack]:
     """The outermost lists of modules that hold attention; of any that hold matrices, if none holds attention.
@@ -63,9 +99,9 @@ def find_stacks(model: nn.Module) -> list[BlockStack]:
     found = _stacks(model)
     if not found:
         raise RequestError(
-            required="a model made of blocks (a ModuleList or Sequential of layers)",
+            required="a model made of blocks (a ModuleList, ModuleDict or Sequential of layers)",
             got=f"{type(model).__name__}, 0 blocks found",
-            remedy="pass the part of the model that holds its layers, or name the blocks where that is possible",
+            remedy="put its layers into an nn.ModuleList, or pass the part of the model that holds them",
         )
     return found
 
@@ -80,6 +116,54 @@ def choose_stack(model: nn.Module, name: str | None = None) -> BlockStack:
             return stack
     known = ", ".join(stack.name for stack in stacks)
     raise RequestError(required=f"a stack among {known}", got=name, remedy="give part of its name")
+
+
+def same_stack(model: nn.Module, like: BlockStack) -> BlockStack:
+    """The stack of that name in a model of the same architecture."""
+    return next(stack for stack in find_stacks(model) if stack.name == like.name)
+
+
+def stacks_that_run(model: nn.Module, inputs: Mapping[str, Any]) -> list[BlockStack]:
+    """The stacks through which these inputs run, the one to look at first: the one that the input's own tokens run
+    through, if there are token ids, and of those the first of the longest."""
+    stacks = find_stacks(model)
+    if len(stacks) == 1:
+        return stacks
+    entered: dict[int, Tensor | None] = {}
+    ids = inputs.get("input_ids")
+
+    def entering(block: nn.Module, args: Any, kwargs: Any) -> None:
+        stream = stream_of(args, kwargs)
+        entered.setdefault(id(block), None if stream is None else as_tokens(stream, ids))
+
+    handles = [
+        stack.blocks[0].register_forward_pre_hook(entering, with_kwargs=True) for stack in stacks if stack.blocks
+    ]
+    try:
+        with torch.inference_mode():
+            model(**inputs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    ran = [stack for stack in stacks if entered.get(id(stack.blocks[0])) is not None]
+
+    def rank(stack: BlockStack) -> tuple[bool, int]:
+        tokens = entered[id(stack.blocks[0])]
+        assert tokens is not None
+        return ids is not None and tokens.shape[:2] == ids.shape, len(stack.blocks)
+
+    # Sorting keeps the model's own order among equals.
+    return sorted(ran, key=rank, reverse=True)
+
+
+def body_of(model: nn.Module) -> nn.Module:
+    """The model without its head, where that takes the same inputs: what some classes call their base model is an
+    inner part that does not."""
+    body = getattr(model, "base_model", model)
+    if not isinstance(body, nn.Module):
+        return model
+    main = getattr(model, "main_input_name", None)
+    return body if main is None or main in inspect.signature(body.forward).parameters else model
 
 
 def choose_blocks(model: nn.Module, wanted: int | Sequence[str | int]) -> dict[str, nn.Module]:
@@ -129,12 +213,14 @@ def _outermost(module: nn.Module, path: str) -> Iterator[BlockStack]:
 
 
 def _in_turn(module: nn.Module) -> dict[str, nn.Module]:
-    """The blocks of a list; of a Sequential those of its commonest class, where two or more are not leaves."""
+    """The blocks of a list; of a Sequential or ModuleDict those of its commonest class, where two or more are not
+    leaves."""
     if isinstance(module, nn.ModuleList):
         return dict(module.named_children())
-    if not isinstance(module, nn.Sequential):
+    if not isinstance(module, nn.Sequential | nn.ModuleDict):
         return {}
-    for items in (dict(_flattened(module)), dict(module.named_children())):
+    plain = dict(module.named_children())
+    for items in (dict(_flattened(module)), plain) if isinstance(module, nn.Sequential) else (plain,):
         kinds = Counter(type(item) for item in items.values() if not is_leaf(item))
         if kinds and (commonest := kinds.most_common(1)[0])[1] > 1:
             return {name: item for name, item in items.items() if type(item) is commonest[0]}

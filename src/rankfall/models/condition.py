@@ -1,5 +1,12 @@
 """Conditions that make an audit fail, such as `effective_rank < 4`, for use in continuous integration.
 
+Two kinds: a measure, or an answer of the verdict.
+
+Grammar:   QUESTION STATUS [at PLACE]
+QUESTION   alignment, distinctions or domination
+STATUS     what the verdict may say: aligned, collapsed; reduced, lost; dominated; depends
+PLACE      stream or output (default: either)
+
 Grammar:   [VIEW.]MEASURE [at WHERE] OPERATOR NUMBER [at WHERE]
 VIEW       raw, unit, centred or centred_unit (default: unit)
 MEASURE    any measure of the foundation
@@ -66,8 +73,43 @@ class Condition:
         return [(layer, value) for layer, value in known if OPERATORS[self.operator](value, self.number)]
 
 
-def parse_condition(text: str) -> Condition:
+# What a verdict may say, by question, apart from that all is well.
+STATUSES = {
+    "alignment": ("aligned", "collapsed", "depends"),
+    "distinctions": ("reduced", "lost", "depends"),
+    "domination": ("dominated", "depends"),
+}
+ANSWER = re.compile(
+    r"\s*(?P<question>" + "|".join(STATUSES) + r")\s+(?P<status>[a-z]+)(?:\s+at\s+(?P<place>stream|output))?\s*"
+)
+
+
+@final
+@dataclass(frozen=True)
+class AnswerCondition:
+    """An answer of the verdict, in the stream, at the output, or (place None) in either."""
+
+    text: str
+    question: str
+    status: str
+    place: str | None
+
+    def said_in(self, verdict: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The places at which a verdict, as a record, says so, with what it says."""
+        return [
+            {"layer": one["layer"], "value": one["status"], "place": one["place"]}
+            for finding in verdict["findings"]
+            if finding["question"] == self.question
+            for one in finding["places"]
+            if one["status"] == self.status and self.place in (None, one["place"])
+        ]
+
+
+def parse_condition(text: str) -> Condition | AnswerCondition:
     """Read a condition; nothing in it is ever evaluated as code."""
+    asked = ANSWER.fullmatch(text) if len(text) <= LONGEST else None
+    if asked is not None and asked["status"] in STATUSES[asked["question"]]:
+        return AnswerCondition(text.strip(), asked["question"], asked["status"], asked["place"])
     found = PATTERN.fullmatch(text) if len(text) <= LONGEST else None
     if (
         found is None
@@ -79,7 +121,8 @@ def parse_condition(text: str) -> Condition:
             required="a condition [VIEW.]MEASURE [at any|last|LAYER] <|<=|>|>= NUMBER,"
             f" VIEW one of {', '.join(VIEWS)}, MEASURE one of {', '.join(MEASURES.names)}",
             got=repr(text[:80]),
-            remedy='for example "effective_rank < 4" or "raw.relative_mu at last < 0.1"',
+            remedy='for example "effective_rank < 4" or "raw.relative_mu at last < 0.1"; or an answer of the verdict,'
+            ' such as "distinctions lost at output"',
         )
     return Condition(
         text=text.strip(),

@@ -133,8 +133,22 @@ POSITIONS = ("max_position_embeddings",)
 
 IMAGE_SIZE = ("image_size",)
 CHANNELS = ("num_channels", "in_channels", "in_chans")
+PATCH_SIZE = ("patch_size",)
 MEL_BINS = ("num_mel_bins", "input_feat_per_channel", "feature_size", "num_mels")
 AUDIO_POSITIONS = ("max_source_positions",)
+
+# How many keys a query sees at most: windows, chunks, the best by an index.
+KEYS_AT_MOST = (
+    "sliding_window",
+    "local_attention",
+    "attention_chunk_size",
+    "attention_window",
+    "index_topk",
+    "sliding_window_size",
+    "attention_window_size",
+)
+# Lists of the layers that hold attention, or something else that only some layers have.
+LAYER_INDICES = ("attn_layer_indices", "hybrid_layer_ids", "full_attn_idxs", "attention_layer_ids")
 
 # Where one of these is set, `num_heads` counts channels of a recurrence and not attention heads.
 RECURRENCE = ("state_size", "qk_dim_factor")

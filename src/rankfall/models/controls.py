@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-from rankfall.errors import RequestError, require_count
+from rankfall.errors import RequestError, reason_of, require_count
 from rankfall.models import configuration as aliases
+from rankfall.models.blocks import BlockStack, same_stack
+from rankfall.models.calling import Inputs, as_calls
 from rankfall.models.depth.measure import measure_depth
 from rankfall.models.depth.rows import DepthRow
+from rankfall.models.reset import fresh_copy, not_reset
 from rankfall.models.texts import Batch, shuffled, with_random_tokens
 from rankfall.models.twin import draw_seed, random_weights, separate_twin
 
@@ -43,30 +47,71 @@ class Control:
         return {**head, "depth": depth, "reason": self.reason}
 
 
-def run_controls(
-    network: nn.Module, batch: Batch, *, layers: int, seed: int = 0, draws: int = DRAWS
-) -> tuple[Control, ...]:
-    """The three controls on the same texts, several draws of each; draw 0 is the one of `seed` itself.
+@final
+@dataclass(frozen=True, eq=False)
+class Given:
+    """What the model itself was run on: the arguments of its forward pass, or of several, which positions of each
+    text are real, the tokens' names, and the stack of blocks that was measured. `batch` holds the token ids, where
+    there are some; numbers have their texts on `text_axis`."""
 
-    `layers` is how many the model has.
+    inputs: Inputs
+    real: Sequence[Tensor | None]
+    names: Sequence[list[str]]
+    batch: Batch | None = None
+    stack: BlockStack | None = None
+    text_axis: int = 0
+
+    def with_ids(self, batch: Batch) -> Given:
+        """The same with other token ids; a decoder that was given the text's own ids is given the new ones."""
+        if batch.calling is not None:
+            return replace(self, inputs=batch.calling.calls(batch.ids, batch.real))
+        (inputs,) = as_calls(self.inputs)
+        before, after = inputs["input_ids"], batch.ids.to(inputs["input_ids"].device)
+        changed = {
+            name: after
+            for name, value in inputs.items()
+            if name == "input_ids" or (name == "decoder_input_ids" and torch.equal(value, before))
+        }
+        return replace(self, inputs={**inputs, **changed})
+
+
+Change = Callable[[Given], Given]
+
+
+def run_controls(
+    network: nn.Module, given: Given, *, layers: int, seed: int = 0, draws: int = DRAWS
+) -> tuple[Control, ...]:
+    """Random weights on the same inputs, and the same weights on inputs without their order or meaning: shuffled and
+    random tokens, or numbers, for a model of images or sound.
+
+    Several draws of each; draw 0 is the one of `seed` itself, and what fails there is not drawn again. `layers` is
+    how many the model has.
     """
     require_count("draws", draws)
-    vocabulary = _vocabulary(network)
-    shuffle, uniform = "the same tokens in random order", "tokens drawn uniformly from the vocabulary"
     made: list[Control] = []
-    width = aliases.number(getattr(network, "config", None), aliases.WIDTH) or EVERY_LAYER_BELOW
-    few = _spread(layers, LARGE_LAYERS) if min(width, batch.ids.shape[1]) > EVERY_LAYER_BELOW else None
+    few = _spread(layers, LARGE_LAYERS) if _size(network, given.batch) > EVERY_LAYER_BELOW else None
     for draw in range(draws):
         own, wanted = draw_seed(seed, draw), few if draw == 0 else _spread(layers, 3)
-        made.append(_random_weights(network, batch, own, wanted, draw))
-        mixed = shuffled(batch, own)
-        made.append(_measured(Control("shuffled_tokens", shuffle, draw=draw), network, mixed, own, wanted))
-        if vocabulary is not None:
-            drawn = with_random_tokens(batch, vocabulary, own)
-            made.append(_measured(Control("random_tokens", uniform, draw=draw), network, drawn, own, wanted))
-        elif draw == 0:
-            made.append(Control("random_tokens", uniform, reason="the model has no table of token embeddings"))
+        failed = {one.name for one in made if one.reason is not None}
+        if "random_weights" not in failed:
+            made.append(_random_weights(network, given, own, wanted, draw))
+        for name, meaning, change in (
+            _token_changes(network, given.batch, own) if given.batch is not None else _number_changes(own)
+        ):
+            if name in failed:
+                continue
+            control = Control(name, meaning, draw=draw)
+            try:
+                made.append(_measured(control, network, change(given), own, wanted))
+            except Exception as error:
+                made.append(replace(control, reason=reason_of(error)))
     return tuple(made)
+
+
+def _size(network: nn.Module, batch: Batch | None) -> int:
+    """The smaller side of the matrices of tokens, as far as it is known."""
+    width = aliases.number(getattr(network, "config", None), aliases.WIDTH) or EVERY_LAYER_BELOW
+    return width if batch is None else min(width, batch.ids.shape[1])
 
 
 def _spread(layers: int, count: int) -> set[int]:
@@ -74,44 +119,119 @@ def _spread(layers: int, count: int) -> set[int]:
     return {round(place * layers / (count - 1)) for place in range(count)}
 
 
+def _token_changes(network: nn.Module, batch: Batch, seed: int) -> Iterator[tuple[str, str, Change]]:
+    held = torch.isin(
+        batch.ids, torch.tensor(sorted(placeholders(getattr(network, "config", None))), dtype=torch.long)
+    )
+    # Where an image or a sound goes into a text stays where it is.
+    batch = replace(batch, special=batch.special | held)
+    yield "shuffled_tokens", "the same tokens in random order", lambda given: given.with_ids(shuffled(batch, seed))
+
+    def drawn(given: Given) -> Given:
+        vocabulary = _vocabulary(network) if batch.calling is None else batch.calling.vocabulary
+        if vocabulary is None:
+            raise RequestError(
+                required="a table of token embeddings, to draw tokens from",
+                got="none",
+                remedy="leave this control out",
+            )
+        made = with_random_tokens(batch, vocabulary, seed)
+        wrong = torch.isin(
+            made.ids, torch.tensor(sorted(placeholders(getattr(network, "config", None))), dtype=torch.long)
+        )
+        return given.with_ids(replace(made, ids=torch.where(wrong, batch.ids, made.ids)))
+
+    yield "random_tokens", "tokens drawn uniformly from the vocabulary", drawn
+
+
+def placeholders(config: Any) -> set[int]:
+    """The ids that stand for an image, a video or a sound in a text."""
+    table = config.to_dict() if hasattr(config, "to_dict") else {}
+    return {
+        value
+        for name, value in table.items()
+        if isinstance(value, int)
+        and name.endswith(("_token_id", "_token_index"))
+        and any(kind in name for kind in ("image", "video", "vision", "audio"))
+    }
+
+
+def _number_changes(seed: int) -> Iterator[tuple[str, str, Change]]:
+    yield (
+        "shuffled_inputs",
+        "the same numbers of each input in random order",
+        lambda given: _changed(given, _mixed, seed),
+    )
+    normal = "inputs drawn from a normal distribution with their mean and deviation"
+    yield "random_inputs", normal, lambda given: _changed(given, _drawn, seed)
+
+
+def _changed(given: Given, change: Callable[[Tensor, torch.Generator], Tensor], seed: int) -> Given:
+    generator = torch.Generator().manual_seed(seed)
+
+    def other(call: Mapping[str, Any]) -> dict[str, Any]:
+        numbers = {
+            name: torch.stack(
+                [change(one.cpu(), generator) for one in value.unbind(given.text_axis)], given.text_axis
+            ).to(value)
+            for name, value in call.items()
+            # Masks are no inputs to be changed: they say what is seen.
+            if isinstance(value, Tensor) and value.is_floating_point() and value.ndim > 1 and "mask" not in name
+        }
+        return {**call, **numbers}
+
+    return replace(given, inputs=[other(call) for call in as_calls(given.inputs)])
+
+
+def _mixed(one: Tensor, generator: torch.Generator) -> Tensor:
+    return one.flatten()[torch.randperm(one.numel(), generator=generator)].reshape(one.shape)
+
+
+def _drawn(one: Tensor, generator: torch.Generator) -> Tensor:
+    return one.mean() + one.std() * torch.randn(one.shape, generator=generator)
+
+
 def _vocabulary(network: Any) -> int | None:
     """How many tokens the model has embeddings for."""
-    table = network.get_input_embeddings() if hasattr(network, "get_input_embeddings") else None
+    try:
+        table = network.get_input_embeddings()
+    except (AttributeError, NotImplementedError):
+        # Models of two halves do not say which table is theirs; the longest one is that of the words.
+        tables = [one.num_embeddings for one in network.modules() if isinstance(one, nn.Embedding)]
+        return aliases.number(network.config, aliases.VOCABULARY) or max(tables, default=None)
     return getattr(table, "num_embeddings", None)
 
 
 def _random_weights(
-    network: nn.Module, batch: Batch, seed: int, layers: Collection[int] | None, draw: int
+    network: nn.Module, given: Given, seed: int, layers: Collection[int] | None, draw: int
 ) -> Control:
     control = Control("random_weights", "the same architecture with freshly initialised weights", draw=draw)
     try:
-        with random_weights(network, seed):
-            return _measured(control, network, batch, seed, layers)
-    except RequestError:
-        # Some parameters are initialised nowhere but where the library builds the model.
-        return _with_separate_twin(control, network, batch, seed, layers)
+        if not hasattr(network, "_from_config"):
+            twin, left = fresh_copy(network, seed)
+            control = replace(control, meaning=control.meaning + not_reset(left))
+            return _measured(control, twin, given, seed, layers)
+        try:
+            with random_weights(network, seed):
+                return _measured(control, network, given, seed, layers)
+        except RequestError:
+            # Some parameters are initialised nowhere but where the library builds the model.
+            return _measured(control, separate_twin(network, seed), given, seed, layers)
     except Exception as error:
-        return replace(control, reason=f"{type(error).__name__}: {str(error)[:120]}")
-
-
-def _with_separate_twin(
-    control: Control, network: nn.Module, batch: Batch, seed: int, layers: Collection[int] | None
-) -> Control:
-    try:
-        return _measured(control, separate_twin(network, seed), batch, seed, layers)
-    except Exception as error:
-        return replace(control, reason=f"{type(error).__name__}: {str(error)[:120]}")
+        return replace(control, reason=reason_of(error))
 
 
 def _measured(
-    control: Control, network: nn.Module, batch: Batch, seed: int, layers: Collection[int] | None
+    control: Control, network: nn.Module, given: Given, seed: int, layers: Collection[int] | None
 ) -> Control:
     rows = measure_depth(
         network,
-        batch.inputs(network),
-        real=batch.kept(),
-        names=batch.names,
+        given.inputs,
+        real=given.real,
+        names=given.names,
         layers=layers,
+        # By name: a twin has blocks of its own.
+        stack=None if given.stack is None else same_stack(network, given.stack),
         without_sinks=control.draw == 0,
         seed=seed,
     )

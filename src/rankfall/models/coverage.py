@@ -6,7 +6,7 @@ import csv
 import difflib
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata, resources
 from pathlib import Path
 from typing import Any, Literal, final
@@ -14,9 +14,11 @@ from typing import Any, Literal, final
 import torch
 from torch import Tensor
 
-from rankfall.errors import RequestError, require
+from rankfall.errors import RequestError, reason_of, require
+from rankfall.models.audit import audit
 from rankfall.models.interface import INTERFACE_NAMES
 from rankfall.models.recorder import recorded
+from rankfall.models.result import AuditFindings
 from rankfall.models.small import candidate_inputs, small_models
 
 Reach = Literal["interface", "bypasses", "no attention of its own"]
@@ -65,22 +67,37 @@ CheckOutcome = Literal[
     "not built",
     "not run",
 ]
+Grade = Literal["exact", "partial", "missing"]
+PARTS = ("depth", "masks", "heads", "ablation", "controls")
 
 
 @final
 @dataclass(frozen=True)
 class Checked:
-    """`exact`: outputs bit-equal to eager attention and every attention module that ran was seen in full."""
+    """`outcome` is about recording. `exact`: outputs bit-equal to eager attention and every attention module that ran
+    was seen in full. The parts of an audit of the same model each have a grade; `reasons` say, by part, why one is
+    not exact."""
 
     model_type: str
     outcome: CheckOutcome
     expected: int = 0
     calls: int = 0
     note: str = ""
+    depth: Grade = "missing"
+    masks: Grade = "missing"
+    heads: Grade = "missing"
+    ablation: Grade = "missing"
+    controls: Grade = "missing"
+    reasons: str = ""
+
+    @property
+    def complete(self) -> bool:
+        """Every part of an audit is there in full."""
+        return all(getattr(self, part) == "exact" for part in PARTS)
 
 
 def check_architecture(model_type: str) -> Checked:
-    """Build, run, record, compare. The reference is the same model with eager attention."""
+    """Build, run, record, compare with eager attention, and audit."""
     trouble = ""
     try:
         for model in small_models(model_type):
@@ -90,12 +107,48 @@ def check_architecture(model_type: str) -> Checked:
                 except Exception as error:  # an input this architecture does not take; the next may do
                     trouble = trouble or f"{type(error).__name__}: {str(error)[:120]}"
                     continue
-                return _compare(model_type, model, inputs, plain)
+                checked = _compare(model_type, model, inputs, plain)
+                return replace(checked, **_audited(model, inputs))
     except RequestError as error:
         return Checked(model_type, "not built", note=_one_line(str(error.got)))
     except Exception as error:  # a default configuration that cannot even be made
         return Checked(model_type, "not built", note=_one_line(f"{type(error).__name__}: {error}"))
     return Checked(model_type, "not run", note=_one_line(trouble))
+
+
+def _audited(model: Any, inputs: dict[str, Tensor]) -> dict[str, Any]:
+    try:
+        grades = graded(audit(model, inputs=inputs))
+    except Exception as error:  # an audit that ends with an error must show in the table
+        return {"reasons": _one_line(f"no audit: {reason_of(error)}")}
+    reasons = "; ".join(f"{part}: {why[:160]}" for part, (_, why) in grades.items() if why)
+    return {**{part: grade for part, (grade, _) in grades.items()}, "reasons": " ".join(reasons.split())}
+
+
+def graded(found: AuditFindings) -> dict[str, tuple[Grade, str]]:
+    """How much of each part an audit has, and why not all of it."""
+    missing = found.missing
+    stacks = [why for part, why in missing.items() if part.startswith("depth of ")]
+    seen = found.coverage
+    unnamed = [one for one in found.masks if one.name is None]
+    unseen = missing.get("mask", "")
+    if not unseen and seen is not None and (seen.missed or not found.masks):
+        unseen = seen.reason
+    unnamed_reason = f"{len(unnamed)} of {len(found.masks)} calls: {unnamed[0].reason}" if unnamed else ""
+    controls = [why for part, why in missing.items() if part.startswith("control")]
+    return {
+        "depth": _grade(found.depth, stacks[0] if stacks else ""),
+        "masks": _grade(len(found.masks) > len(unnamed), unseen or unnamed_reason),
+        "heads": _grade(found.heads, missing.get("heads", "")),
+        "ablation": _grade(found.ablation, missing.get("ablation", "")),
+        "controls": _grade(any(one.rows for one in found.controls), controls[0] if controls else ""),
+    }
+
+
+def _grade(some: object, reason: str) -> tuple[Grade, str]:
+    if not some:
+        return "missing", reason or "there is none in this model"
+    return ("partial", reason) if reason else ("exact", "")
 
 
 def _compare(model_type: str, model: Any, inputs: dict[str, Tensor], plain: list[Tensor]) -> Checked:
@@ -158,6 +211,13 @@ def _one_line(text: str) -> str:
 
 
 TABLE = "architectures.csv"
+MOST_USED = "most_used.csv"
+
+
+def most_used() -> dict[str, str]:
+    """The sixty model types that people use most, each with why it is among them."""
+    text = resources.files("rankfall.models").joinpath(MOST_USED).read_text()
+    return {row["model_type"]: row["why"] for row in csv.DictReader(text.splitlines())}
 
 
 def committed_table() -> dict[str, dict[str, str]]:
@@ -169,7 +229,7 @@ def committed_table() -> dict[str, dict[str, str]]:
 def coverage_table() -> list[dict[str, Any]]:
     """One record per architecture of the installed library.
 
-    `reach` is read from the installed source; `outcome` was measured with the version in `measured_with`, which
+    `reach` is read from the installed source; everything else was measured with the version in `measured_with`, which
     may be another: `current` says whether it is this one.
     """
     version = metadata.version("transformers")
@@ -185,6 +245,8 @@ def coverage_table() -> list[dict[str, Any]]:
                 "expected": int(row.get("expected") or 0),
                 "calls": int(row.get("calls") or 0),
                 "note": row.get("note", ""),
+                **{part: row.get(part, "missing") for part in PARTS},
+                "reasons": row.get("reasons", ""),
                 "measured_with": row.get("transformers"),
                 "current": row.get("transformers") == version,
             }

@@ -9,7 +9,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from rankfall.masks import Causal, Complete, Mask, recognise
+from rankfall.masks import Causal, Complete, Explicit, Mask, recognise
 from rankfall.models.recorder import Call, Coverage, recorded
 from rankfall.theory.uniform_attention import tail_rate
 
@@ -38,7 +38,8 @@ class ObservedMask:
     """What one attention call of the run allowed, between the real tokens of the first text.
 
     `name` is the mask as an argument (`causal`, `window:4`, ...); `padding` says that padded keys were masked.
-    `reason` says why there is no mask, when there is none.
+    `reason` says why there is no mask of ours, when there is none: cross-attention has none, and a pattern in which
+    some token does not see itself is only described, because the theory asks for more.
     """
 
     layer: int
@@ -48,13 +49,19 @@ class ObservedMask:
     padding: bool
     rate: float | None = None
     reason: str | None = None
+    described: str | None = None
+
+    @property
+    def name(self) -> str | None:
+        """The mask as an argument, or a pattern that is none of ours in words."""
+        return self.described if self.mask is None else str(self.mask)
 
     def record(self) -> dict[str, Any]:
         """The row as `--json` prints it."""
         record: dict[str, Any] = {
             "layer": self.layer,
             "module": self.module,
-            "name": None if self.mask is None else str(self.mask),
+            "name": self.name,
             "tokens": self.tokens,
             "padding": self.padding,
             "predicted_rate": self.rate,
@@ -111,9 +118,14 @@ class MaskObserver:
 
     def _observed(self, call: Call) -> ObservedMask:
         pattern, reason = allowed_pattern(call)
+        described: str | None = None
         sizes = _sizes(call, pattern)
-        if sizes is not None and sizes[0] != sizes[1]:
-            reason = f"keys are not the queries' own tokens ({sizes})"
+        if call.elsewhere:
+            reason, described = "keys are other tokens than the queries (cross-attention)", "cross-attention"
+            pattern = None
+        elif sizes is not None and sizes[0] != sizes[1]:
+            reason = f"{sizes[0]} queries look at {sizes[1]} keys, which are not their own tokens"
+            described = "cross-attention"
             pattern = None
         if isinstance(pattern, Tensor):
             pattern = self._real_part(pattern)
@@ -123,9 +135,11 @@ class MaskObserver:
             if bool(pattern.diagonal().all()):
                 mask = self._named(pattern)
             else:
-                reason = "some token does not see itself"
+                described = without_diagonal(pattern)
+                reason = "some token does not see itself, which the theory of collapse asks for"
         rate = None if mask is None else uniform_rate(mask, tokens)
-        return ObservedMask(len(self._found), call.name, tokens, mask, self._masks_padding(call), rate, reason)
+        padding = self._masks_padding(call)
+        return ObservedMask(len(self._found), call.name, tokens, mask, padding, rate, reason, described)
 
     def _real_part(self, pattern: Tensor) -> Tensor:
         keep = self._real[0]
@@ -162,6 +176,17 @@ class MaskObserver:
             keep = keep.to(full.device)
             hidden.append(not bool(full[keep][:, ~keep].any()))
         return bool(hidden) and all(hidden)
+
+
+def without_diagonal(pattern: Tensor) -> str:
+    """A pattern in which some token does not see itself, in words: a mask of ours less its diagonal, or so many keys
+    that each token selects."""
+    diagonal = torch.eye(pattern.shape[-1], dtype=torch.bool, device=pattern.device)
+    base = recognise(pattern | diagonal)
+    if not isinstance(base, Explicit) and not bool(pattern.diagonal().any()):
+        return f"{base} without diagonal"
+    causal = "causal, " if not bool(pattern.triu(1).any()) else ""
+    return f"selected: {causal}at most {int(pattern.sum(dim=-1).max())} keys each"
 
 
 def allowed_pattern(call: Call) -> tuple[Tensor | Mask | None, str | None]:

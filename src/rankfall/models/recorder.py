@@ -17,12 +17,14 @@ from typing import Any, Literal, final
 
 from torch import Tensor, nn
 
-from rankfall.models.blocks import first_tokens, is_linear, is_norm
-from rankfall.models.interface import BypassWatch, Eager, attention_modules, routed, uses_interface
+from rankfall.models.blocks import first_tokens, is_linear, is_norm, stream_of
+from rankfall.models.fused import BypassWatch, WatchedSource, as_written
+from rankfall.models.interface import ALONE, Eager, at_interface, attention_modules, uses_interface
 
-Source = Literal["interface", "sdpa", "softmax"]
-"""How a call was seen: at the library's attention interface (everything), at torch's fused attention (all but the
-weights), or at a softmax inside a module that bypasses both (weights and logits only)."""
+Source = Literal["interface", "sdpa", "multihead", "softmax"]
+"""How a call was seen: at the library's attention interface (everything), at torch's fused attention or its
+multi-head attention (all but the weights), or at a softmax inside a module that bypasses these (weights and logits
+only)."""
 
 
 @final
@@ -35,7 +37,8 @@ class Call:
                            `options` says `is_causal`
     weights (b, h, n, m)   what the model computed, where it computes them
     logits                 what went into a softmax (source `softmax` only)
-    output                 what attention returned: (b, n, h, r) from the interface
+    output (b, n, h, r)    what attention returned
+    elsewhere              whether the keys are known to come from other tokens than the queries
     given                  positional and keyword arguments of the module that made the call
     run                    passes of the model before this one
     """
@@ -52,6 +55,7 @@ class Call:
     weights: Tensor | None = None
     logits: Tensor | None = None
     output: Tensor | None = None
+    elsewhere: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
     given: tuple[tuple[Any, ...], Mapping[str, Any]] = ((), {})
     run: int = 0
@@ -70,7 +74,7 @@ Kind = Literal["linear", "norm", "attention", "other"]
 @dataclass(frozen=True, eq=False)
 class Ran:
     """A module that ran, the tensor that went in and the one that came out; `within` are the attention modules
-    around it, outermost first."""
+    around it, outermost first, and other modules where attention is looked for in all."""
 
     kind: Kind
     name: str
@@ -130,8 +134,8 @@ class Coverage:
         parts = [f"{sum(self.calls.values())} calls of {self.ran} attention modules seen"]
         if self.calls.get("softmax", 0):
             parts.append(
-                f"{self.calls['softmax']} of them only at their softmax, because the module bypasses the attention"
-                " interface: weights and logits are there, queries, keys and values are not"
+                f"{self.calls['softmax']} of them only at their softmax, because the module writes attention out:"
+                " weights and logits are there, queries, keys and values are not"
             )
         if self.missed:
             first = self.missed[0]
@@ -151,7 +155,7 @@ class Coverage:
 OnCall = Callable[[Call], None]
 OnRan = Callable[[Ran], None]
 OnBlock = Callable[[nn.Module, Tensor | None], None]
-"""Called with a block and its tokens (b, n, d); None where it takes or gives something else."""
+"""Called with a block and its stream, as `blocks.stream_of` finds it; None where it takes or gives something else."""
 
 
 @contextlib.contextmanager
@@ -179,6 +183,9 @@ def recorded(
     recorder = Recorder(model, attention_modules(model) if inside else {}, on_call, own)
     listed = tuple(dict.fromkeys(blocks))
     with contextlib.ExitStack() as stack:
+        if inside:
+            stack.enter_context(ALONE)
+            stack.enter_context(as_written())
         for handle in itertools.chain(
             (block.register_forward_pre_hook(_entering(on_enter), with_kwargs=True) for block in listed if on_enter),
             recorder.hooks(),
@@ -189,9 +196,9 @@ def recorded(
         ):
             stack.callback(handle.remove)
         if on_call is not None:
-            stack.enter_context(routed(model, recorder.route, own=own))
+            stack.enter_context(at_interface(model, recorder.route, own=own))
             if recorder.bypassing:
-                stack.enter_context(BypassWatch(recorder.seen, recorder.watching))
+                stack.enter_context(BypassWatch(recorder.seen, recorder.watching, recorder.running))
         yield recorder
 
 
@@ -205,6 +212,8 @@ class Recorder:
         self._own = own
         self._names = {id(module): name for name, module in self.modules.items()}
         self._all_names = {id(module): name for name, module in model.named_modules()}
+        # Of models that bypass the interface any module may hold attention.
+        self._watched = list(model.modules()) if self.bypassing else list(modules.values())
         self._running: list[tuple[nn.Module, tuple[Any, ...], Mapping[str, Any]]] = []
         self._runs: Counter[str] = Counter()
         self._calls: Counter[str] = Counter()
@@ -213,8 +222,8 @@ class Recorder:
 
     @property
     def bypassing(self) -> bool:
-        """Whether some attention module bypasses the interface."""
-        return any(not uses_interface(module) for module in self.modules.values())
+        """Whether some attention module bypasses the interface, or none is known."""
+        return not self.modules or any(not uses_interface(module) for module in self.modules.values())
 
     def coverage(self) -> Coverage:
         """What was seen so far of what ran so far."""
@@ -229,7 +238,7 @@ class Recorder:
     def hooks(self) -> Iterator[Any]:
         """Count the passes and the runs of every attention module, and know which one is running."""
         yield self._model.register_forward_pre_hook(self._start)
-        for module in self.modules.values():
+        for module in self._watched if self._on_call is not None or self.modules else ():
             yield module.register_forward_pre_hook(self._enter, with_kwargs=True)
             yield module.register_forward_hook(self._leave, always_call=True)
 
@@ -271,23 +280,43 @@ class Recorder:
         )
         return output, weights
 
-    def watching(self) -> bool:
-        """Whether the module now running must be watched from outside."""
-        return bool(self._running) and not uses_interface(self._running[-1][0])
+    def watching(self, source: WatchedSource) -> bool:
+        """Whether this kind of call, made now, is one that the interface does not show."""
+        inmost = next((one[0] for one in reversed(self._running) if id(one[0]) in self._names), None)
+        if inmost is None:
+            # A softmax outside of what is named after attention may be anything, such as the choice of an expert.
+            return bool(self._running) and source != "softmax"
+        return not uses_interface(inmost)
 
-    def seen(self, **parts: Any) -> None:
+    def running(self) -> nn.Module | None:
+        """The innermost module that is running now."""
+        return self._running[-1][0] if self._running else None
+
+    def seen(self, *, source: WatchedSource, **parts: Any) -> None:
         """A bypassing module's attention, as far as it was seen."""
-        self._report(self._running[-1][0], **parts)
+        owner = self._owner(self._running[-1][0]) if source == "softmax" else self._given_tokens()
+        self._report(owner, source=source, **parts)
+
+    def _given_tokens(self) -> nn.Module:
+        """The innermost running module that was given tokens: one that is given queries and keys is a part of it."""
+        found = (one[0] for one in reversed(self._running) if first_tokens(one[1], one[2]) is not None)
+        return next(found, self._running[-1][0])
 
     def _owner(self, module: nn.Module) -> nn.Module:
         if id(module) in self._names or not self._running:
             return module
-        return self._running[-1][0]
+        return next((one[0] for one in reversed(self._running) if id(one[0]) in self._names), self._running[-1][0])
 
     def _report(self, module: nn.Module, *, source: Any, **parts: Any) -> None:
         name = self._all_names.get(id(module), "?")
         index = sum(self._sources.values())
-        self._calls[name] += 1
+        around = {self._names[id(one[0])] for one in self._running if id(one[0]) in self._names}
+        if source != "interface" and not around and name not in self.modules:
+            # Not named after attention: known from now on.
+            self.modules[name] = module
+            self._runs[name] += 1
+        for one in around | {name}:
+            self._calls[one] += 1
         self._sources[source] += 1
         given = next((tuple(one[1:]) for one in reversed(self._running) if one[0] is module), ((), {}))
         if self._on_call is not None:
@@ -310,7 +339,8 @@ class Recorder:
         self._passes += 1
 
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._runs[self._names[id(module)]] += 1
+        if id(module) in self._names:
+            self._runs[self._names[id(module)]] += 1
         self._running.append((module, args, kwargs))
 
     def _leave(self, module: nn.Module, *_: Any) -> None:
@@ -325,8 +355,8 @@ def _kind(module: nn.Module, attention: Collection[int]) -> Kind:
 
 
 def _entering(tell: OnBlock) -> Callable[..., None]:
-    return lambda block, args, kwargs: tell(block, first_tokens(args, kwargs))
+    return lambda block, args, kwargs: tell(block, stream_of(args, kwargs))
 
 
 def _leaving(tell: OnBlock) -> Callable[..., None]:
-    return lambda block, args, output: tell(block, first_tokens(output))
+    return lambda block, args, output: tell(block, stream_of(output))

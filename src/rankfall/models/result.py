@@ -10,6 +10,7 @@ from rankfall.measures.profile import VIEWS
 from rankfall.models.ablation import AblationRow, ReplayCheck
 from rankfall.models.controls import Control
 from rankfall.models.depth.rows import DepthRow
+from rankfall.models.heads.random import by_layer
 from rankfall.models.heads.ranks import HeadRecord
 from rankfall.models.masks import ObservedMask
 from rankfall.models.recorder import Coverage
@@ -45,9 +46,28 @@ class TextFacts:
     loss_reason: str | None = None
 
 
+@final
+@dataclass(frozen=True)
+class StackDepth:
+    """Token rank by depth of another stack of blocks that ran: a decoder beside its encoder, a tower of images."""
+
+    name: str
+    rows: tuple[DepthRow, ...]
+
+    @property
+    def boundaries(self) -> list[DepthRow]:
+        """The rows at the ends of blocks."""
+        return [row for row in self.rows if row.part == "boundary"]
+
+    def record(self) -> dict[str, Any]:
+        """The stack as `--json` prints it."""
+        return {"name": self.name, "depth": [row.record() for row in self.boundaries]}
+
+
 @dataclass(frozen=True)
 class AuditFindings:
-    """`depth` holds one row per place; `missing` says, by part of the audit, why it is not there."""
+    """`depth` holds one row per place of the blocks named `stack`; `other_stacks` those of other blocks that ran;
+    `missing` says, by part of the audit, why it is not there."""
 
     model: ModelFacts
     text: TextFacts
@@ -61,7 +81,10 @@ class AuditFindings:
     missing: Mapping[str, str] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
     measured_rate: float | None = None
+    random_heads: tuple[HeadRecord, ...] = ()
     ablation_check: ReplayCheck | None = None
+    stack: str = ""
+    other_stacks: tuple[StackDepth, ...] = ()
 
     @property
     def boundaries(self) -> list[DepthRow]:
@@ -81,9 +104,12 @@ class AuditFindings:
         return {
             "model": asdict(self.model),
             "text": asdict(self.text),
+            "stack": self.stack,
             "depth": [row.record() for row in self.boundaries],
+            "other_stacks": [one.record() for one in self.other_stacks],
             "inside": [row.record() for row in self.depth if row.part != "boundary"],
             "heads": [head.record() for head in self.heads],
+            "random_heads": by_layer(self.random_heads),
             "mask": [mask.record() for mask in self.masks],
             "measured_rate": self.measured_rate,
             "controls": [control.record() for control in self.controls],
@@ -101,6 +127,7 @@ class AuditFindings:
 
         made = {
             "depth": [line for row in self.depth for line in _lines(row, "model")],
+            "other_stacks": [line for one in self.other_stacks for row in one.rows for line in _lines(row, one.name)],
             "per_text": [
                 {"layer": row.layer, "part": row.part, "text": one.text, "view": view, **one.values[view]}
                 for row in self.depth
@@ -117,6 +144,22 @@ class AuditFindings:
                 for line in _lines(row, one.name)
             ],
             "masks": [{**mask.record(), "first_roots": str(mask.record().get("first_roots"))} for mask in self.masks],
+            "questions": [
+                {
+                    "question": finding.question,
+                    "place": one.place,
+                    "layer": one.layer,
+                    "module": one.module,
+                    "status": one.status,
+                    "number": name,
+                    "median": number.median,
+                    "low": number.low,
+                    "high": number.high,
+                }
+                for finding in self.verdict.findings
+                for one in finding.places
+                for name, number in one.numbers.items()
+            ],
             "heads": [head.line() for head in self.heads],
             "ablation": [row.record() for row in self.ablation],
         }

@@ -16,6 +16,9 @@ from rankfall.models import configuration as aliases
 
 LATENT = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8}
 
+# Two groups of experts, of which a token goes to one; no layer takes its keys from an earlier one.
+EXPERT_GROUPS = {"n_group": 2, "topk_group": 1, "num_kv_shared_layers": 0}
+
 # Sizes that some configurations leave unset although their model needs them.
 UNSET = (
     *aliases.HEAD_SIZE,
@@ -23,19 +26,17 @@ UNSET = (
     *aliases.ALSO_KEY_VALUE_HEADS,
     *aliases.VOCABULARY,
     *aliases.EXPERTS,
+    *aliases.EXPERTS_PER_TOKEN,
 )
 DEPTHS = (*aliases.LAYERS, *aliases.ALSO_LAYERS)
 # Never more of these than the configuration has.
-AT_MOST = (*DEPTHS, *aliases.EXPERTS)
-# Left as they are: the table of architectures that ships with the package was measured so.
-UNCHANGED = {
-    "qk_head_dim",
-    "attention_head_size",
-    "num_blocks",
-    "resampler_depth",
-    "num_self_attends_per_block",
-    "d_latents",
-}
+AT_MOST = (*DEPTHS, *aliases.EXPERTS, *aliases.KEYS_AT_MOST)
+# Enough for a layer of every kind: hybrids have several recurrent layers before the first with attention.
+DEPTH, MOST_LAYERS = 2, 12
+# Below the number of tokens, so that windows, chunks and selections of keys leave something out.
+KEYS_SEEN = 4
+PATCHES = 4
+FRAMES = 50
 
 VOCABULARY = 120
 
@@ -74,32 +75,84 @@ def small_models(model_type: str, **settings: Any) -> Iterator[Any]:
 
 
 def _small_arguments(config: Any, recipe: Mapping[str, int] | None) -> dict[str, Any]:
-    wanted: dict[str, int] = dict.fromkeys(DEPTHS, 2) | dict.fromkeys(aliases.VOCABULARY, VOCABULARY)
+    plain = config.to_dict()
+    depth = _depth(config, plain)
+    wanted: dict[str, int] = dict.fromkeys(DEPTHS, depth) | dict.fromkeys(aliases.VOCABULARY, VOCABULARY)
     wanted |= dict.fromkeys(aliases.EXPERTS, 8) | dict.fromkeys(aliases.EXPERTS_PER_TOKEN, 2)
+    wanted |= dict.fromkeys(aliases.KEYS_AT_MOST, KEYS_SEEN) | dict.fromkeys(aliases.AUDIO_POSITIONS, FRAMES)
+    wanted |= dict.fromkeys(aliases.IMAGE_SIZE, _image_size(plain)) | EXPERT_GROUPS
     if recipe is not None:
         wanted |= dict.fromkeys((*aliases.WIDTH, *aliases.ALSO_WIDTHS), recipe["width"])
         wanted |= dict.fromkeys((*aliases.HEADS, *aliases.ALSO_HEADS), recipe["heads"])
         wanted |= dict.fromkeys(aliases.HEAD_SIZE, recipe["head"])
         wanted |= dict.fromkeys((*aliases.KEY_VALUE_HEADS, *aliases.ALSO_KEY_VALUE_HEADS), recipe["key_heads"])
         wanted |= dict.fromkeys(aliases.FEED_FORWARD, recipe["inner"]) | LATENT
-    wanted = {name: size for name, size in wanted.items() if name not in UNCHANGED}
     arguments: dict[str, Any] = {"use_cache": False} if hasattr(config, "use_cache") else {}
-    plain = config.to_dict()
+    layers = aliases.number(config, aliases.LAYERS)
     for name, value in plain.items():
         if name in wanted and isinstance(value, int) and not isinstance(value, bool):
             arguments[name] = min(wanted[name], value) if name in AT_MOST else wanted[name]
         elif name in wanted and value is None and name in UNSET:
             arguments[name] = wanted[name]
+        elif name in aliases.LAYER_INDICES:
+            arguments[name] = [one for one in value or [1] if one < depth] or [depth - 1]
+        elif isinstance(value, list) and len(value) == layers and layers > depth:
+            arguments[name] = value[:depth]
         elif name.endswith("_token_id") and isinstance(value, int) and value >= VOCABULARY:
             arguments[name] = 3
         elif name.endswith("_token_id") and isinstance(value, list):
             arguments[name] = [3]
+    if plain.get("mask_token_id", 0) is None and plain.get("pad_token_id", 0) is None:
+        # Positions are counted from the padding.
+        arguments |= {"mask_token_id": 2, "pad_token_id": 1}
+    if plain.get("mamba_n_heads") and recipe is not None:
+        inner = recipe["width"] * plain.get("mamba_expand", 2)
+        arguments |= {"mamba_n_heads": 4, "mamba_d_head": inner // 4, "mamba_d_state": 16}
+    if aliases.is_stages(plain.get("num_heads")) and recipe is not None and isinstance(plain.get("embed_dim"), int):
+        # Each stage is twice as wide as the one before.
+        stages = len(plain["num_heads"])
+        arguments["num_heads"] = [2 * 2**stage for stage in range(stages)]
+        if isinstance(plain.get("window_size"), int) and isinstance(plain.get("patch_size"), int):
+            arguments |= {"window_size": 2, "image_size": plain["patch_size"] * 2**stages}
+    if aliases.is_stages(plain.get("depths")):
+        arguments["depths"] = [min(DEPTH, one) for one in plain["depths"]]
     for name in getattr(config, "sub_configs", {}):
         part = getattr(config, name, None)
         if part is not None and hasattr(part, "to_dict"):
             inner = _small_arguments(part, recipe)
             arguments[name] = {"model_type": part.model_type, **inner} if part.model_type else inner
+            if part.model_type == "timm_backbone":
+                arguments[name] = OWN_BACKBONE
     return arguments
+
+
+# Backbones of another library are replaced by one of the same kind that needs none.
+OWN_BACKBONE = {
+    "model_type": "resnet",
+    "embedding_size": 8,
+    "hidden_sizes": [8, 16, 24, 32],
+    "depths": [1, 1, 1, 1],
+    "layer_type": "basic",
+    "out_features": ["stage4"],
+}
+
+
+def _depth(config: Any, plain: Mapping[str, Any]) -> int:
+    """So many layers that every kind of layer that the configuration names is among them."""
+    named = [
+        value
+        for value in (*plain.values(), getattr(config, "layers_block_type", None))
+        if isinstance(value, (list, tuple)) and len(value) > DEPTH and all(isinstance(one, str) for one in value)
+    ]
+    layers = aliases.number(config, aliases.LAYERS) or 0
+    kinds = [value for value in named if len(value) == layers]
+    firsts = [value.index(kind) for value in kinds for kind in set(value)]
+    return min(max([DEPTH - 1, *firsts]) + 1, MOST_LAYERS)
+
+
+def _image_size(plain: Mapping[str, Any]) -> int:
+    patch = next((plain[name] for name in aliases.PATCH_SIZE if isinstance(plain.get(name), int)), 16)
+    return PATCHES * max(patch, 8)
 
 
 def _build(config: Any, *, check_size: bool) -> Any:

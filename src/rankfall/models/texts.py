@@ -13,6 +13,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from rankfall.errors import RequestError, require, require_count
+from rankfall.models.calling import Calling
 from rankfall.models.load.guards import MEBI, require_size
 from rankfall.models.placement import input_device
 
@@ -41,12 +42,16 @@ def read_text(path: Path) -> str:
 @final
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """`ids` (b, n); `real` is what is not padding, `special` what the tokenizer added; `names` are for people."""
+    """`ids` (b, n); `real` is what is not padding, `special` what the tokenizer added; `names` are for people.
+
+    `calling` says how a module that is none of the library's takes them.
+    """
 
     ids: Int[Tensor, "b n"]
     real: Bool[Tensor, "b n"]
     special: Bool[Tensor, "b n"]
     names: tuple[list[str], ...] = field(repr=False)
+    calling: Calling | None = None
 
     @property
     def texts(self) -> int:
@@ -59,11 +64,17 @@ class Batch:
         return [int(count) for count in self.real.sum(dim=-1)]
 
     def kept(self) -> list[Tensor | None]:
-        """For each text which positions are real; None where all are."""
+        """For each text which positions of its call are real; None where all are."""
+        if self.calling is not None and self.calling.mask is None:
+            return [None] * self.texts
         return [None if bool(row.all()) else row for row in self.real]
 
+    def calls(self, network: Any) -> list[dict[str, Any]]:
+        """What the network is called with to read all texts: once, or in several calls."""
+        return [self.inputs(network)] if self.calling is None else self.calling.calls(self.ids, self.real)
+
     def inputs(self, network: Any) -> dict[str, Any]:
-        """What the network is called with."""
+        """What a network of the library is called with."""
         device = input_device(network)
         given: dict[str, Any] = {"input_ids": self.ids.to(device), "attention_mask": self.real.long().to(device)}
         config = getattr(network, "config", None)
@@ -88,12 +99,12 @@ def encode(tokenizer: Any, texts: Sequence[str], *, tokens: int, passages: int =
         require(
             len(ids) > 0, required=f"text {number + 1} to hold some words", got="none", remedy="give another file"
         )
-        around = len(_framed(tokenizer, []))
+        around = len(framed(tokenizer, []))
         require(tokens > around, required=f"more than {around} tokens", got=tokens, remedy="the tokenizer adds those")
         size = tokens - around
         pieces = [ids[start : start + size] for start in range(0, len(ids), size)][:passages]
         long_enough = [piece for piece in pieces[1:] if len(piece) >= SHORTEST_SHARE * size]
-        rows += [_framed(tokenizer, piece) for piece in (pieces[0], *long_enough)]
+        rows += [framed(tokenizer, piece) for piece in (pieces[0], *long_enough)]
     return from_ids(rows, tokenizer)
 
 
@@ -142,7 +153,7 @@ def _ids(tokenizer: Any, text: str, **options: Any) -> list[int]:
         ) from error
 
 
-def _framed(tokenizer: Any, ids: list[int]) -> list[int]:
+def framed(tokenizer: Any, ids: list[int]) -> list[int]:
     """The passage with whatever the tokenizer puts around a text."""
     marker = "a"
     inner, outer = _ids(tokenizer, marker, add_special_tokens=False), _ids(tokenizer, marker)

@@ -1,4 +1,4 @@
-"""Every number that separates good from bad in an audit, a monitor or their words. Conventions, not theorems."""
+"""Every number that separates one answer from another in an audit or a monitor. Conventions, not theorems."""
 
 from __future__ import annotations
 
@@ -9,23 +9,31 @@ from typing import final
 @final
 @dataclass(frozen=True)
 class Thresholds:
-    """Chosen so that models known to work are not called collapsed; verdicts state them.
+    """One set for tokens, variants of the block, and monitors; verdicts state them.
 
-    collapsed  the last layer's tokens differ by less than `collapsed_relative_mu` of their length, or span fewer
-               than `collapsed_energy_rank` directions
-    reduced    the energy rank falls below `reduced_share` of its highest, or the tokens differ by less than
-               `reduced_relative_mu`, or their mean |cosine| exceeds `reduced_cosine`
+    aligned    the first direction holds more than `aligned_share` of tokens scaled to length one
+    collapsed  such tokens differ from their mean by less than `collapsed_relative_mu` of their length, or have an
+               energy rank below `collapsed_energy_rank`
+    lost       the centred effective rank is below `lost_share` of what the embeddings had
+    reduced    it is not lost, but below that of every draw of random weights
+    dominated  sinks hold more than `dominated_share` of the energy
     sink       a token longer than `sink_norm_ratio` times the median one, or with more than `sink_energy_share` of
                the energy and more than FAIR_SHARES times a fair share of it
+    judged     there are at least `fewest_passages` passages of at least `fewest_tokens` tokens
+    decided    the interval over passages stays clear of the threshold by the factor `clear_factor`; otherwise the
+               answer depends on the text, about which passages of one text cannot tell
     """
 
+    aligned_share: float = 0.5
     collapsed_relative_mu: float = 0.1
     collapsed_energy_rank: float = 2.0
-    reduced_share: float = 0.25
-    reduced_relative_mu: float = 0.5
-    reduced_cosine: float = 0.5
+    lost_share: float = 0.5
+    dominated_share: float = 0.5
     sink_norm_ratio: float = 5.0
     sink_energy_share: float = 0.05
+    fewest_tokens: int = 16
+    fewest_passages: int = 2
+    clear_factor: float = 1.1
 
 
 THRESHOLDS = Thresholds()
@@ -34,9 +42,5 @@ THRESHOLDS = Thresholds()
 FAIR_SHARES = 8.0
 # Among fewer tokens than this none is called a sink.
 FEWEST_TOKENS = 8
-# Where the raw energy rank is below this share of the unit one, one long token decides the raw numbers.
-MISLEADING = 0.7
-# A head whose energy rank exceeds this share of its width uses what it has.
-USED_SHARE = 0.5
-# A variant of the block whose tokens differ by less than this has collapsed.
-COLLAPSED_VARIANT = 0.01
+# Bounds that differ by less than this, relative to the larger, separate nothing.
+SEPARATED = 0.01

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from rankfall.drawing.audit import draw_ablation, draw_head_ranks, draw_token_depth, draw_views
+from rankfall.models.questions import QUESTIONS, Finding, Status
 from rankfall.models.result import AuditFindings
 from rankfall.report.document import Answer, Document, Grid, Level, Picture, Section
 from rankfall.report.verb_definitions import definitions_for
 
-LEVELS: dict[str, Level] = {"kept": "good", "reduced": "warn", "collapsed": "bad"}
-QUESTIONS = {
-    "token rank": "Where does it lose rank?",
-    "alikeness": "How alike are the tokens at the end?",
-    "sinks": "Does a single token distort the picture?",
+LEVELS: dict[Status, Level] = {
+    **dict.fromkeys(("not aligned", "kept", "not dominated"), "good"),
+    **dict.fromkeys(("aligned", "reduced", "dominated", "depends", "too little text"), "warn"),
+    **dict.fromkeys(("lost", "collapsed"), "bad"),
+}
+BESIDE = {
+    "token rank": "Where is the rank lowest?",
     "mask": "What would attention alone do?",
-    "controls": "Compared with what?",
-    "head rank": "Are the heads the bottleneck?",
+    "head rank": "How do heads use their rank?",
+    "head bound": "What does the bound say about heads of this shape?",
     "what holds it up": "What holds the rank up?",
     "what to change": "What would one change?",
 }
@@ -24,6 +27,7 @@ TITLES = {
     "sinks": "Sinks",
     "controls": "Controls",
     "masks": "Masks that the model used",
+    "questions": "The numbers behind each answer",
     "heads": "Every head",
     "ablation": "Blocks taken apart",
 }
@@ -36,9 +40,13 @@ def audit_document(result: AuditFindings, command: str) -> Document:
         name: Grid(name, TITLES[name], table, definitions=definitions_for("audit"))
         for name, table in result.tables().items()
     }
-    first = Answer("Does it keep its token rank?", verdict.headline, LEVELS[verdict.status], _thresholds(result))
-    answers = [first] + [
-        Answer(QUESTIONS[reason.topic], reason.text) for reason in verdict.reasons if reason.topic in QUESTIONS
+    answers = [
+        Answer("What happens to the tokens?", verdict.headline),
+        *(
+            Answer(QUESTIONS[one.question], one.status, LEVELS[one.status], [*one.sentences, *_thresholds(one)])
+            for one in verdict.findings
+        ),
+        *(Answer(BESIDE[reason.topic], reason.text) for reason in verdict.reasons if reason.topic in BESIDE),
     ]
     sections = [_tokens(result, tables), _parts(result, tables), _heads(result, tables), _masks(tables)]
     if result.model.notes:
@@ -59,14 +67,9 @@ def audit_document(result: AuditFindings, command: str) -> Document:
     )
 
 
-def _thresholds(result: AuditFindings) -> list[str]:
-    t = result.verdict.thresholds
-    return [
-        f"collapsed: relative mu below {t.collapsed_relative_mu} or energy rank below"
-        f" {t.collapsed_energy_rank} at the last layer, tokens scaled to length one",
-        f"reduced: energy rank below {t.reduced_share:.0%} of its highest, relative mu below"
-        f" {t.reduced_relative_mu}, or mean |cosine| above {t.reduced_cosine}",
-    ]
+def _thresholds(finding: Finding) -> list[str]:
+    given = ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in finding.thresholds.items())
+    return [f"thresholds: {given}"] if given else []
 
 
 def _tokens(result: AuditFindings, tables: dict[str, Grid]) -> Section:
@@ -88,7 +91,7 @@ def _tokens(result: AuditFindings, tables: dict[str, Grid]) -> Section:
             draw_views(rows, f"Effective and energy rank in four views, {name}"),
         ),
     ]
-    grids = [tables[key] for key in ("depth", "sinks", "controls", "per_text") if key in tables]
+    grids = [tables[key] for key in ("questions", "depth", "sinks", "controls", "per_text") if key in tables]
     return Section("Token rank by depth", (), [*pictures, *grids])
 
 
@@ -98,8 +101,10 @@ def _parts(result: AuditFindings, tables: dict[str, Grid]) -> Section:
     picture = Picture(
         "parts",
         "Blocks taken apart",
-        "The model's own attention modules, replayed without norm, residual or feed-forward layers, each replay"
-        " verified first. Scale-matched: one factor a layer gives tokens the size that the layer really got.",
+        "Tokens of length one, medians over passages; below the dotted line a variant counts as collapsed (one whose"
+        " energy rank is below 2 does too). The model's own attention modules, replayed without norm, residual or"
+        " feed-forward layers, each replay verified first."
+        " Scale-matched: one factor a layer gives tokens the size that the layer really got.",
         draw_ablation(tables["ablation"].table, f"What holds the rank up, {result.model.name}"),
     )
     return Section("What holds the rank up", (), [picture, tables["ablation"]])

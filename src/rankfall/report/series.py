@@ -9,6 +9,7 @@ import pandas as pd
 
 from rankfall.drawing.audit import draw_comparison
 from rankfall.drawing.series import FIRST, draw_series
+from rankfall.models.judgement import middle
 from rankfall.models.series.names import stem
 from rankfall.models.series.verdict import COMPARED, SeriesVerdict
 from rankfall.models.series.work import AuditedModel
@@ -33,6 +34,9 @@ COLUMNS = {
     "loss": "mean loss of the model on the text that was read, in nats a token",
     "lowest_rank": "lowest effective rank of tokens of length one over all layers",
     "lowest_layer": "the layer at which it is lowest",
+    "alignment": "whether tokens become aligned, by the checkpoint's own verdict",
+    "distinctions": "whether distinctions between tokens are lost, by the checkpoint's own verdict",
+    "domination": "whether a few tokens dominate, by the checkpoint's own verdict",
     "kept_share": "energy rank at the last layer over the highest of all layers",
     "layers": "blocks of the model",
     "parameters": "numbers that the model holds, shared ones once",
@@ -135,7 +139,7 @@ def comparison_document(
             for name, one in ((name, record["model"]) for name, record in records.items())
         ),
         answers=[
-            Answer("Which keeps more of its token rank?", kept(tables["depth"])),
+            Answer("Which keeps more distinctions between tokens?", kept(records)),
             *(Answer(QUESTIONS[one.topic], one.text, LEVELS.get(one.topic, "unknown")) for one in told),
             *(Answer(f"{name}: what is its verdict?", one["verdict"]["headline"]) for name, one in records.items()),
         ],
@@ -168,10 +172,19 @@ def _grids(tables: Mapping[str, pd.DataFrame], *names: str) -> list[Grid]:
     ]
 
 
-def kept(depth: pd.DataFrame) -> str:
-    """Which of two models keeps the larger share of its highest energy rank."""
-    ranks = {str(name): mine["energy_rank"].tolist() for name, mine in depth.groupby("model", sort=False)}
-    shares = {name: one[-1] / max(one) for name, one in ranks.items()}
+def kept(records: Mapping[str, Mapping[str, Any]]) -> str:
+    """Which of two models keeps more distinctions: centred effective ranks at the output over
+    those of the embeddings, of as many tokens of every passage of both."""
+    ends = {
+        name: [one for one in record["depth"][-1]["passages"] if one["rarefied"]] for name, record in records.items()
+    }
+    if not all(ends.values()):
+        return "too little text to judge: no passage of one of them has as many as 16 tokens"
+    tokens = max(set.intersection(*(set(one["rarefied"]) for some in ends.values() for one in some)), key=int)
+    shares = {}
+    for name, record in records.items():
+        start = {one["text"]: one["rarefied"].get(tokens, 0.0) for one in record["depth"][0]["passages"]}
+        shares[name] = middle([one["rarefied"][tokens] / start[one["text"]] for one in ends[name]]).median
     ahead, behind = sorted(shares, key=lambda name: -shares[name])
-    told = (f"{name} ({shares[name]:.0%} of its highest energy rank at the last layer)" for name in (ahead, behind))
-    return " over ".join(told)
+    told = " over ".join(f"{name} ({shares[name]:.0%} of its embeddings')" for name in (ahead, behind))
+    return f"{told}, by the centred effective rank of {tokens} tokens of each passage at the output"

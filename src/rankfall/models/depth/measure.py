@@ -6,19 +6,28 @@ with depth; matrices of one shape are measured in one call.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, final
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from rankfall.catalogue import MEASURES
-from rankfall.measures.measures import NUMBERS_AT_ONCE, as_tokens
-from rankfall.measures.profile import views
+from rankfall.measures.measures import EFFECTIVE_RANK, NUMBERS_AT_ONCE, as_tokens
+from rankfall.measures.profile import Profile, views
+from rankfall.models.blocks import BlockStack
+from rankfall.models.calling import Inputs, as_calls
 from rankfall.models.depth.capture import Place, capture
 from rankfall.models.depth.rows import DepthRow, Measured, Values, gather
 from rankfall.models.depth.sinks import find_sinks
+
+# A rank grows with the number of tokens. Texts of different length are compared by so many of their tokens, drawn at
+# random so many times; the same tokens at every place.
+RAREFIED = (16, 32, 64)
+DRAWS = 4
 
 Real = Sequence[Tensor | None]
 """For each text which positions are real tokens, (n,) boolean; None where all are."""
@@ -26,23 +35,25 @@ Real = Sequence[Tensor | None]
 
 def measure_depth(
     model: nn.Module,
-    inputs: Mapping[str, Any],
+    inputs: Inputs,
     *,
     real: Real,
     names: Sequence[list[str]],
     layers: Collection[int] | None = None,
     inside: bool = False,
-    stack: str | None = None,
+    stack: str | BlockStack | None = None,
     without_sinks: bool = True,
     seed: int = 0,
 ) -> list[DepthRow]:
     """Rows of all measures of all views at every boundary, padding left out.
 
-    `layers` limits what is measured (default: all) to these and the last; `without_sinks` repeats all measures
-    without the sinks, where there are some.
+    Several calls read one text after the other. `layers` limits what is measured (default: all) to these and the
+    last; `without_sinks` repeats all measures without the sinks, where there are some.
     """
     taken = DepthMeasurement(real, names, layers, without_sinks)
-    capture(model, inputs, taken.take, inside=inside, stack=stack)
+    for call in as_calls(inputs):
+        capture(model, call, taken.take, inside=inside, stack=stack)
+        taken.next_texts()
     return taken.rows(seed)
 
 
@@ -71,12 +82,14 @@ class DepthMeasurement:
         self._waiting: list[_Taken] = []
         self._newest: list[_Taken] = []
         self._found: list[Measured] = []
+        self._first, self._texts = 0, 0
 
     def take(self, place: Place, tokens: Tensor) -> None:
         """Copy the tokens (b, n, d) of the texts; measure what waits when there is enough."""
         taken = []
-        for text, given in enumerate(tokens.detach()):
-            real = self._real[text]
+        self._texts = self._first + len(tokens)
+        for text, given in enumerate(tokens.detach(), self._first):
+            real = self._real_of(text, given)
             taken.append(_Taken(place, text, given.clone() if real is None else given[real]))
         if self._newest and self._newest[0].place.layer != place.layer:
             self._newest = []
@@ -88,12 +101,26 @@ class DepthMeasurement:
         if sum(one.tokens.numel() for one in self._waiting) >= NUMBERS_AT_ONCE:
             self._measure()
 
-    def rows(self, seed: int = 0) -> list[DepthRow]:
-        """One row for each place; `seed` draws the intervals over texts."""
+    def next_texts(self) -> None:
+        """What is taken from now on are the texts after those that were taken so far, whose run is over."""
+        self._first = self._texts
         self._waiting += self._newest
         self._newest = []
+
+    def _real_of(self, text: int, tokens: Tensor) -> Tensor | None:
+        """Which of a text's tokens are real; a stack of another part of the model has tokens of its own, all real."""
+        real = self._real[text] if text < len(self._real) else None
+        return real if real is not None and real.shape[0] == tokens.shape[0] else None
+
+    def measured(self) -> list[Measured]:
+        """Every text at every place."""
+        self.next_texts()
         self._measure()
-        return gather(self._found, seed)
+        return list(self._found)
+
+    def rows(self, seed: int = 0) -> list[DepthRow]:
+        """One row for each place; `seed` draws the intervals over texts."""
+        return gather(self.measured(), seed)
 
     def _measure(self) -> None:
         waiting, self._waiting = self._waiting, []
@@ -101,12 +128,65 @@ class DepthMeasurement:
 
 
 def _measured(taken: Sequence[_Taken], names: Sequence[list[str]], without_sinks: bool) -> list[Measured]:
-    sinks = [tuple(find_sinks(one.tokens, one.text, names[one.text])) for one in taken]
+    sinks = [tuple(find_sinks(one.tokens, one.text, _names(one, names))) for one in taken]
     repeated = [at for at, some in enumerate(sinks) if some and without_sinks]
     rest = [_without(taken[at].tokens, [sink.position for sink in sinks[at]]) for at in repeated]
     values = _values([*(one.tokens for one in taken), *rest])
     without = dict(zip(repeated, values[len(taken) :], strict=True))
-    return [Measured(one.place, one.text, values[at], without.get(at), sinks[at]) for at, one in enumerate(taken)]
+    fewer = _rarefied(taken)
+    return [
+        Measured(
+            one.place,
+            one.text,
+            values[at],
+            without.get(at),
+            sinks[at],
+            tokens=one.tokens.shape[0],
+            width=one.tokens.shape[1],
+            rarefied=fewer.get(at, {}),
+        )
+        for at, one in enumerate(taken)
+    ]
+
+
+def _rarefied(taken: Sequence[_Taken]) -> dict[int, dict[int, float]]:
+    """By position in `taken`, of the token stream alone: what stands inside blocks is not judged."""
+    alike: dict[Any, list[int]] = {}
+    for at, one in enumerate(taken):
+        if one.place.part in ("boundary", "before_final_norm"):
+            alike.setdefault((one.tokens.shape, one.tokens.dtype, one.tokens.device), []).append(at)
+    found: dict[int, dict[int, float]] = {at: {} for places in alike.values() for at in places}
+    for places in alike.values():
+        tokens = as_tokens(torch.stack([taken[at].tokens for at in places]))
+        for count in RAREFIED:
+            if count <= tokens.shape[1]:
+                for at, value in zip(places, rarefied_rank(tokens, count).tolist(), strict=True):
+                    found[at][count] = value
+    return found
+
+
+def rarefied_rank(tokens: Float[Tensor, "k n d"], count: int) -> Float[Tensor, " k"]:
+    """Centred effective rank of `count` of the tokens, each scaled to length one: geometric mean over draws."""
+    drawn = _drawn(tokens.shape[1], count).to(tokens.device)
+    unit = views(tokens[:, drawn])["unit"]
+    few = unit.count <= unit.width
+    ranks = EFFECTIVE_RANK.of(Profile(unit.centred, size=unit.size, epsilon=unit.epsilon, structural_zeros=int(few)))
+    return ranks.clamp_min(torch.finfo(ranks.dtype).tiny).log().mean(dim=-1).exp()
+
+
+@cache
+def _drawn(tokens: int, count: int) -> Tensor:
+    """Which tokens to take, (draws, count): the same at every layer, in every control and in every audit."""
+    if tokens == count:
+        return torch.arange(tokens)[None]
+    generator = torch.Generator().manual_seed(count)
+    return torch.stack([torch.randperm(tokens, generator=generator)[:count].sort().values for _ in range(DRAWS)])
+
+
+def _names(taken: _Taken, names: Sequence[list[str]]) -> list[str]:
+    """The names of the text's tokens, where there is one for each."""
+    found = names[taken.text] if taken.text < len(names) else []
+    return found if len(found) == len(taken.tokens) else []
 
 
 def _without(tokens: Tensor, positions: Sequence[int]) -> Tensor:

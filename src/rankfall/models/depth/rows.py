@@ -20,6 +20,9 @@ Values = Mapping[str, Mapping[str, float]]
 
 Intervals = Mapping[str, Mapping[str, tuple[float, float]]]
 
+# What verdicts read, of tokens scaled to length one.
+JUDGED = ("first_direction_share", "mean_abs_cosine", "relative_mu", "energy_rank", "effective_rank")
+
 RESAMPLES = 2000
 CONFIDENCE = 0.95
 
@@ -29,19 +32,45 @@ T = TypeVar("T")
 @final
 @dataclass(frozen=True)
 class Measured:
-    """One text at one place. `without` leaves the sinks out; it is None when there are none."""
+    """One text at one place. `without` leaves the sinks out; it is None when there are none.
+
+    `tokens` and `width` are the sizes of the matrix; `rarefied` is the centred effective rank of fewer of the tokens,
+    by how many, so that texts of different length can be compared.
+    """
 
     place: Place
     text: int
     values: Values
     without: Values | None = None
     sinks: tuple[Sink, ...] = ()
+    tokens: int = 0
+    width: int = 0
+    rarefied: Mapping[int, float] = field(default_factory=dict)
+
+    @property
+    def sink_energy(self) -> float:
+        """The share of the energy that all sinks hold together."""
+        return sum(sink.energy_share for sink in self.sinks)
+
+    def record(self) -> dict[str, Any]:
+        """What a verdict reads of this text, as `--json` prints it."""
+        return {
+            "text": self.text,
+            "tokens": self.tokens,
+            "width": self.width,
+            **{name: self.values["unit"][name] for name in JUDGED},
+            "sink_energy": self.sink_energy,
+            "rarefied": {str(count): value for count, value in self.rarefied.items()},
+        }
 
 
 @final
 @dataclass(frozen=True)
 class DepthRow:
-    """All texts at one place. `interval` holds (low, high) of the mean over texts, when there are several."""
+    """All texts at one place. `interval` holds (low, high) of the mean over texts, when there are several.
+
+    `module` is the block that gave the tokens; empty at the embeddings.
+    """
 
     layer: int
     part: Part
@@ -51,15 +80,29 @@ class DepthRow:
     without_sinks: Values | None = None
     sinks: tuple[Sink, ...] = ()
     per_text: tuple[Measured, ...] = field(default=(), repr=False)
+    module: str = ""
+
+    @property
+    def title(self) -> str:
+        """The layer as people and programs name it: `layer 12 (layers.11)`."""
+        return layer_title(self.layer, self.module)
 
     def record(self) -> dict[str, Any]:
         """The row as `--json` prints it."""
-        record: dict[str, Any] = {"layer": self.layer, "part": self.part}
+        record: dict[str, Any] = {"layer": self.layer, "module": self.module, "part": self.part}
         record |= {view: dict(self.values[view]) for view in VIEWS}
         record["interval"] = self.interval
         record["sinks"] = [asdict(sink) for sink in self.sinks]
         record["without_sinks"] = self.without_sinks
+        record["passages"] = [one.record() for one in self.per_text]
         return record
+
+
+def layer_title(layer: int, module: str) -> str:
+    """A layer by its number and its module."""
+    if layer == 0:
+        return "the embeddings"
+    return f"layer {layer} ({module})" if module else f"layer {layer}"
 
 
 def gather(measured: Sequence[Measured], seed: int = 0) -> list[DepthRow]:
@@ -83,6 +126,7 @@ def _row(place: Place, group: list[Measured], seed: int) -> DepthRow:
         without_sinks=_means([one.without or one.values for one in group]) if any_sink else None,
         sinks=tuple(sink for one in group for sink in one.sinks),
         per_text=tuple(group),
+        module=place.module,
     )
 
 

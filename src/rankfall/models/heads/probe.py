@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from rankfall.errors import RequestError, require
 from rankfall.linalg.factored import Factored
 from rankfall.models.blocks import is_norm
+from rankfall.models.interface import Eager
 from rankfall.models.placement import input_device
 from rankfall.models.replay import Passed, Replay, Site
 from rankfall.models.small import image_shape
@@ -137,6 +138,7 @@ def linear_part(norm: nn.Module, given: Tensor) -> Tensor:
 
 CHUNK = 512
 RANDOM_PROBES = 16
+MOST_NUMBERS = 2**30
 
 # Relative, against the traced float32 pass; the replay itself is float64.
 ROTATED = 1e-6
@@ -153,7 +155,8 @@ class _Answers:
 
 
 def probe_site(layer: int, site: Site, elsewhere: Site, at_offset: Site | None, offset: int) -> HeadMaps:
-    """The maps of one site. `site` was traced at position 0, `elsewhere` at another one, where rotary maps differ;
+    """The maps of one site. `site` was traced at position 0, `elsewhere` at another one, where rotary maps differ (or
+    is the same, where the module counts positions by itself);
     `at_offset` at the position of the query, when the offset is not 0."""
     replay = Replay(site)
     width = site.tokens.shape[-1]
@@ -170,35 +173,89 @@ def probe_site(layer: int, site: Site, elsewhere: Site, at_offset: Site | None, 
         ).to(site.tokens.device)
         answers = _answers(replay, random, packed)
         checks["linearity"] = _linearity_error(random, answers, here)
-        replay.arguments = Replay(elsewhere).arguments
-        moved = _answers(replay, random, packed)
+        if elsewhere is site:
+            # Positions are the module's own business: its last token stands elsewhere.
+            moved = _answers(replay, random, packed, at=-1)
+        else:
+            replay.arguments = Replay(elsewhere).arguments
+            moved = _answers(replay, random, packed)
         checks["same_position_scores"] = _relative(_own_scores(moved), _own_scores(answers))
         rotary = _relative(moved.query, answers.query) > ROTATED
+        normed = _norms_before_attention(replay, norms)
     output, note = _output_map(replay, site, here.value.shape[-1], here.query.shape[1])
+    shared = _repeated(here.key, here.value)
     return HeadMaps(
         layer=layer,
         name=site.name,
         source="probe",
-        query=queries.query[1:].movedim(1, 0),
-        key=here.key[1:].movedim(1, 0),
-        value=here.value[1:].movedim(1, 0),
+        query=queries.query[1:].movedim(1, 0) / _own_scale(site),
+        key=here.key[1:, ::shared].movedim(1, 0),
+        value=here.value[1:, ::shared].movedim(1, 0),
         output=output,
         offset=offset if rotary else 0,
         rotary=rotary,
-        qk_norm=bool(norms),
+        qk_norm=normed and site.norms_queries_and_keys,
         checks=checks,
         notes=(note,) if note else (),
     )
+
+
+def _repeated(key: Tensor, value: Tensor) -> int:
+    """How often a module itself repeats each head of its keys and values before attention gets them."""
+    heads = key.shape[1]
+    if value.shape[1] != heads:
+        return 1
+    for times in (times for times in range(heads, 1, -1) if heads % times == 0):
+        grouped = [part.unflatten(1, (-1, times)) for part in (key, value)]
+        if all(torch.equal(part, part[:, :, :1].expand_as(part)) for part in grouped):
+            return times
+    return 1
 
 
 def _maps(replay: Replay, width: int) -> tuple[_Answers, bool]:
     """Row 0 holds the biases, rows 1 to d the maps. Several probes share a sequence when positions do not matter."""
     device = replay.site.tokens.device
     rows = torch.cat([torch.zeros(1, width), torch.eye(width)]).double().to(device)
-    packed = replay.site.tokens.shape[1] > 1 and replay.site.context_name is None and _position_free(replay)
-    answers = [_answers(replay, chunk, packed) for chunk in rows.split(CHUNK)]
+    length = replay.site.tokens.shape[1]
+    packed = length > 1 and replay.site.context_name is None and _position_free(replay)
+    require(
+        packed or rows.numel() * length <= MOST_NUMBERS,
+        required=f"tokens for at most {MOST_NUMBERS:,} numbers, where positions turn queries and keys",
+        got=f"{length} tokens of width {width} in {replay.site.name}",
+        remedy="give a shorter input",
+    )
+    size = CHUNK if packed else max(1, CHUNK // length)
+    answers = [_answers(replay, chunk, packed) for chunk in rows.split(size)]
     query, key, value = (torch.cat([getattr(one, part) for one in answers]) for part in ("query", "key", "value"))
     return _Answers(*(torch.cat([part[:1], part[1:] - part[:1]]) for part in (query, key, value))), packed
+
+
+def _norms_before_attention(replay: Replay, norms: list[str]) -> bool:
+    """Whether a norm ran on the way to the queries and keys; one of the module's may also run after attention."""
+    norms.clear()
+    before: list[str] = []
+
+    def route(eager: Eager, module: nn.Module, *tensors: Any, **options: Any) -> tuple[Tensor, Tensor | None]:
+        before.extend(norms)
+        return eager(module, *tensors, **options)
+
+    replay.run(replay.site.tokens.double(), route=route)
+    return bool(before)
+
+
+def _own_scale(site: Site) -> float:
+    """The number by which the module itself multiplies what the query map gave, before it calls attention."""
+    query = site.call.query
+    assert query is not None
+    heads, rank = query.shape[1], query.shape[-1]
+    for ran in reversed(site.before):
+        if ran.kind != "linear" or ran.output.numel() != query.numel():
+            continue
+        mapped = ran.output.reshape(*query.shape[:1], -1, heads, rank).transpose(1, 2).double()
+        scale = float((mapped * query.double()).sum() / mapped.square().sum().clamp_min(1e-300))
+        if scale > 0 and _relative(scale * mapped, query.double()) < ROTATED:
+            return scale
+    return 1.0
 
 
 def _position_free(replay: Replay) -> bool:
@@ -210,7 +267,8 @@ def _position_free(replay: Replay) -> bool:
     return all(_relative(one, first) < ROTATED for one, first in pairs)
 
 
-def _answers(replay: Replay, rows: Tensor, packed: bool) -> _Answers:
+def _answers(replay: Replay, rows: Tensor, packed: bool, at: int = 0) -> _Answers:
+    """`at` is the position from which the answers are taken, where positions matter."""
     count, width = rows.shape
     length = replay.site.tokens.shape[1]
     if packed:
@@ -221,10 +279,9 @@ def _answers(replay: Replay, rows: Tensor, packed: bool) -> _Answers:
     tokens = rows[:, None].expand(count, length, width)
     context = None
     if replay.site.context_name is not None:
-        looked_at = replay.arguments[replay.site.context_name]
         # Both sides get the same vectors; one side wider than the other is not probed.
-        context = rows[:, None].expand(count, looked_at.shape[1], width)
-    return _Answers(*(part[:, :, 0] for part in _parts(replay.run(tokens, context))))
+        context = rows[:, None].expand(count, replay.context.shape[1], width)
+    return _Answers(*(part[:, :, at] for part in _parts(replay.run(tokens, context))))
 
 
 def _parts(passed: Passed) -> tuple[Tensor, Tensor, Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from rankfall.errors import RequestError, require, require_count
+from rankfall.errors import RequestError, reason_of, require, require_count
 from rankfall.linalg.factored import Factored
 from rankfall.measures.measures import entropy_rank
 from rankfall.models import configuration as aliases
@@ -22,11 +22,13 @@ from rankfall.models.load.files import find_weights
 from rankfall.models.load.guards import clean_config, read_json
 from rankfall.models.load.headers import read_safetensors_header
 from rankfall.models.load.named import named_path
-from rankfall.models.replay import Trace, traced
+from rankfall.models.replay import Site, Trace, traced
 from rankfall.theory.head_bounds import HeadClass, mse_floor
 
 # Where the self-check looks for rotations, unless an offset is asked for: any position but 0 serves.
 ELSEWHERE = 7
+# Where queries, keys and values are seen.
+SEEN_WHOLE = ("interface", "sdpa", "multihead")
 # The weights of most models are kept in float32 at best: below this relative size a singular value is rounding.
 EPSILON = torch.finfo(torch.float32).eps
 
@@ -78,26 +80,95 @@ class HeadRecord:
         return {**self.record(), "self_check": worst, "notes": "; ".join(self.notes)}
 
 
+@final
+@dataclass(frozen=True)
+class ProbedHeads:
+    """One record per head; by module, why others have none."""
+
+    records: tuple[HeadRecord, ...]
+    missing: Mapping[str, str]
+
+
 def head_ranks(model: Any, offset: int = 0, inputs: Mapping[str, Any] | None = None) -> tuple[HeadRecord, ...]:
-    """One record per head and attention layer, in the order in which the layers run.
+    """One record per head and attention layer, in the order in which the layers run; raises where there are none.
 
     `offset` is how many tokens the query stands after the key: with rotary positions the query/key form depends on
     it (its rank does not). `inputs` make the model run once, for models that take neither input_ids nor
     pixel_values. A module that runs several times is probed once.
     """
+    found = probe_heads(model, offset, inputs)
+    reasons = list(found.missing.values())
+    require(
+        bool(found.records) or not reasons,
+        required="an attention module that can be probed",
+        got=reasons[0] if reasons else "none",
+        remedy="read its weights by name",
+    )
+    return found.records
+
+
+def probe_heads(model: Any, offset: int = 0, inputs: Mapping[str, Any] | None = None) -> ProbedHeads:
+    """The same, and what could not be probed or failed its self-check, by module.
+
+    A model of text is given one token; then, where it takes more than text, `inputs`, one text or image of them, for
+    the modules that did not run.
+    """
     require_count("offset", offset, least=0)
-    here = traced(model, sample_inputs(model) if inputs is None else inputs)
-    if here.coverage.calls.get("interface", 0) == 0:
-        return _by_name(model, here)
-    # Images, and inputs that the caller made, stand where they stand: there is no other position to trace.
-    movable = inputs is None and "position_ids" in sample_inputs(model)
+    given = None if inputs is None else dict(inputs)
+    traces = [*_text_traces(model, offset, given)]
+    if not traces or (given is not None and _more_than_ids(given)):
+        require(
+            bool(traces) or offset == 0,
+            required="a model that takes position_ids, for an offset other than 0",
+            got=type(model).__name__,
+            remedy="use offset 0",
+        )
+        # Images, and inputs that the caller made, stand where they stand: there is no other position to trace.
+        whole = traced(model, sample_inputs(model) if given is None else given)
+        traces.append((whole, whole, None))
+    if not any(site.call.source in SEEN_WHOLE for trace, _, _ in traces for site in trace.sites):
+        return ProbedHeads(_by_name(model, traces[0][0]), {})
+    records: list[HeadRecord] = []
+    missing: dict[str, str] = {}
+    seen: set[int] = set()
+    for here, elsewhere, at_query in traces:
+        for number, site in enumerate(here.sites):
+            if id(site.call.module) in seen or site.call.source not in SEEN_WHOLE:
+                continue
+            at_offset = at_query.sites[number] if at_query else None
+            try:
+                maps = probe_site(len(seen), site, elsewhere.sites[number], at_offset, offset)
+                require_checked(maps, site)
+                records += head_records(maps)
+            except Exception as error:  # whatever an architecture does when its module runs alone
+                missing[site.name] = reason_of(error)
+            seen.add(id(site.call.module))
+    return ProbedHeads(tuple(records), missing)
+
+
+Traces = tuple[Trace, Trace, Trace | None]
+"""At position 0, at another one, and at the query's, where that is asked for."""
+
+
+def _text_traces(model: Any, offset: int, given: Mapping[str, Any] | None) -> Iterator[Traces]:
+    """One token, where the model takes token ids and these suffice for it to run."""
+    if given is not None and "input_ids" not in given:
+        return
+    try:
+        sample = sample_inputs(model)
+        here = traced(model, sample)
+    except Exception:
+        if given is None:
+            raise
+        return
+    movable = "position_ids" in sample
     require(
         movable or offset == 0,
         required="a model that takes position_ids, for an offset other than 0",
         got=type(model).__name__,
         remedy="use offset 0",
     )
-    most = aliases.number(model.config, aliases.POSITIONS) or math.inf
+    most = aliases.number(getattr(model, "config", None), aliases.POSITIONS) or math.inf
     require(
         offset < most,
         required=f"an offset within the model's {most} positions",
@@ -105,26 +176,41 @@ def head_ranks(model: Any, offset: int = 0, inputs: Mapping[str, Any] | None = N
         remedy="choose a smaller --offset",
     )
     elsewhere = traced(model, sample_inputs(model, ELSEWHERE)) if movable else here
-    at_query = traced(model, sample_inputs(model, offset)) if offset else None
-    records: list[HeadRecord] = []
-    seen: set[int] = set()
-    for number, site in enumerate(here.sites):
-        if id(site.call.module) in seen or site.call.source != "interface":
-            continue
-        at_offset = at_query.sites[number] if at_query else None
-        records += head_records(probe_site(len(seen), site, elsewhere.sites[number], at_offset, offset))
-        seen.add(id(site.call.module))
-    return tuple(records)
+    yield here, elsewhere, traced(model, sample_inputs(model, offset)) if offset else None
+
+
+def _more_than_ids(given: Mapping[str, Any]) -> bool:
+    return any(isinstance(value, Tensor) and value.is_floating_point() and value.ndim > 1 for value in given.values())
+
+
+# Relative errors of maps in float64. The replay is held against a pass in the model's own arithmetic.
+CHECKED = {"linearity": 1e-4, "same_position_scores": 1e-4}
+REPLAYED = 64
+
+
+def require_checked(maps: HeadMaps, site: Site) -> None:
+    """Refuse maps whose self-check failed: their ranks would not be those of the heads."""
+    rounding = torch.finfo(site.tokens.dtype).eps if site.tokens.is_floating_point() else EPSILON
+    bounds = {**CHECKED, "replay": max(1e-4, REPLAYED * rounding)}
+    for name, most in bounds.items():
+        require(
+            maps.checks.get(name, 0.0) <= most,
+            required=f"queries and keys of {maps.name} that are linear maps of its tokens",
+            got=f"a self-check ({name.replace('_', ' ')}) that fails by {maps.checks.get(name, 0.0):.2g}",
+            remedy="its heads are left out",
+        )
 
 
 def _by_name(model: Any, trace: Trace) -> tuple[HeadRecord, ...]:
+    config: Any = getattr(model, "config", None)
+    known = config.to_dict() if hasattr(config, "to_dict") else {}
     try:
-        return _records_of(model.state_dict(), model.config.to_dict())
+        return _records_of(model.state_dict(), known)
     except RequestError as error:
         raise RequestError(
-            required="attention that goes through the library's interface, or weights under names that we know",
+            required="attention through torch's functions or the library's interface, or weights under known names",
             got=f"{trace.coverage.reason}; {error.got}",
-            remedy="add the layout of its weights to the catalogue",
+            remedy="call torch's scaled_dot_product_attention, or add the layout of its weights to the catalogue",
         ) from None
 
 

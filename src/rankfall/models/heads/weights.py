@@ -80,6 +80,15 @@ VIT_OLDER = WeightLayout(
     "vit, older names", ("dpt",), "attention.attention", ("query", "key", "value"), "attention.output.dense"
 )
 ALBERT = WeightLayout("albert", ("albert",), "attention", ("query", "key", "value"), "attention.dense")
+MPNET = WeightLayout("mpnet", ("mpnet",), "attention.attn", ("q", "k", "v"), "attention.attn.o")
+DEBERTA_V2 = WeightLayout(
+    "deberta-v2",
+    ("deberta-v2",),
+    "attention.self",
+    ("query_proj", "key_proj", "value_proj"),
+    "attention.output.dense",
+    only=("deberta-v2",),
+)
 DISTILBERT = WeightLayout(
     "distilbert", ("distilbert",), "attention", ("q_lin", "k_lin", "v_lin"), "attention.out_lin"
 )

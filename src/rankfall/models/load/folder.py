@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from rankfall.errors import RequestError, require
+from rankfall.models.blocks import body_of
 from rankfall.models.load.adapter import merge_adapter
 from rankfall.models.load.confinement import memory_limit, offline
 from rankfall.models.load.files import INDEX, WeightFiles, find_weights, inside, repository_root
@@ -142,12 +143,6 @@ def open_folder(
         network.to(device)
     network.eval()
     return LoadedModel(body, tokenizer, name, source, (*notes, *weights.notes), whole)
-
-
-def body_of(network: nn.Module) -> nn.Module:
-    """The part below the head, which is what an audit runs."""
-    body = getattr(network, "base_model", network)
-    return body if isinstance(body, nn.Module) else network
 
 
 def _forget_quantisation(network: Any, dtype: torch.dtype) -> None:

@@ -85,7 +85,7 @@ def sampled(tokens: Tensor | None, most: int, real: Tensor | None = None) -> tup
     The sequence is the first of the batch; where `real` (b, n) marks padding, the longest, without its padding. No
     random numbers are drawn: a monitored run stays the same run.
     """
-    if tokens is None or tokens.numel() == 0:
+    if tokens is None or tokens.ndim != 3 or tokens.numel() == 0:
         got = "something else" if tokens is None else tuple(tokens.shape)
         raise RequestError(required="a block that gives (b, n, d) tokens", got=got, remedy="watch other modules")
     row, where = 0, torch.arange(tokens.shape[1])

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, final
 
+from rankfall.models.explanations import Reason
 from rankfall.models.series.records import (
     Row,
     audited,
@@ -19,7 +20,6 @@ from rankfall.models.series.records import (
     same_layers,
 )
 from rankfall.models.series.work import AuditedModel
-from rankfall.models.verdict import Reason
 
 Trend = Literal["steady", "rises", "falls", "rises, then falls", "falls, then rises", "goes up and down", "unknown"]
 CHANGE = 0.1

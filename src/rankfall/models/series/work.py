@@ -14,8 +14,8 @@ from typing import Any, final
 
 import rankfall
 from rankfall.catalogue import ENGINES, MEASURES
-from rankfall.errors import RequestError
-from rankfall.models.audit import audit, reason_of
+from rankfall.errors import RequestError, reason_of
+from rankfall.models.audit import audit
 from rankfall.models.load.adapter import is_adapter
 from rankfall.models.load.open import base_of, located
 from rankfall.models.series.fingerprint import files_of, fingerprint

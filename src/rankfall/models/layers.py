@@ -1,0 +1,29 @@
+"""One name for a layer wherever it is spoken of: tokens, heads and masks share number and module."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from rankfall.models.depth.rows import DepthRow
+from rankfall.models.heads.ranks import HeadRecord
+from rankfall.models.masks import ObservedMask
+
+Record = TypeVar("Record", HeadRecord, ObservedMask)
+
+
+def as_in_tokens(records: Iterable[Record], rows: Sequence[DepthRow] = ()) -> tuple[Record, ...]:
+    """Heads or masks with the number of the block that they are in: layer l of tokens is what block l gave.
+
+    A block is told by its module's name; where no row has that block (another stack, layers left out, weights that
+    were not run) attention layers are counted from 1 in the order in which they run.
+    """
+    blocks = {row.module: row.layer for row in rows if row.module}
+    return tuple(replace(one, layer=_block(one.module, blocks, one.layer + 1)) for one in records)
+
+
+def _block(module: str, blocks: dict[str, int], otherwise: int) -> int:
+    parts = module.split(".")
+    names = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
+    return next((blocks[name] for name in names if name in blocks), otherwise)
