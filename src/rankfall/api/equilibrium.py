@@ -202,8 +202,8 @@ def equilibrium(
 
 def _require_bearable(tokens: int, width: int, layers: int) -> None:
     """Refuse sizes that no memory holds and nobody waits for, before anything is built."""
-    require_count("tokens", tokens)
-    require_count("width", width)
+    require_count("the number of tokens", tokens)
+    require_count("the width", width)
     needed = 8.0 * (6 * tokens**2 + 6 * tokens * width + 6 * width**2)
     require_room(needed, "for matrices of this size", "fewer tokens, or a smaller width")
     require_count("layers times draws", layers, least=0, most=MOST_LAYERS, remedy="fewer layers or draws")

@@ -201,8 +201,9 @@ def _require_bearable(
     tokens: int, width: int, heads: int, layers: int, samples: int, thin: int, keep_tokens: bool
 ) -> None:
     """Refuse sizes that no memory holds and nobody waits for, before anything is drawn."""
-    for name, size in (("tokens", tokens), ("width", width), ("heads", heads)):
-        require_count(name, size)
+    for name, size in (("tokens", tokens), ("heads", heads)):
+        require_count(f"the number of {name}", size)
+    require_count("the width", width)
     kept = layers // thin + 2
     numbers = samples * heads * (6 * tokens**2 + 3 * width**2) + samples * tokens * width * (12 + kept * keep_tokens)
     needed = 8 * numbers + BYTES_OF_A_RECORD * samples * kept
