@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -39,12 +40,10 @@ class Case:
 
 
 def _clear(path: Path) -> None:
-    if path.is_symlink() or path.is_file():
-        path.unlink()
-    elif path.is_dir():
-        import shutil
-
+    if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _write(path: Path, text: str) -> None:
