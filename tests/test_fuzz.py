@@ -18,12 +18,12 @@ pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="ch
 
 
 def test_the_corpus_and_a_slice_of_every_kind_are_sound() -> None:
-    command = [sys.executable, "-m", "fuzz", "--count", "120", "--seed", "0"]
+    command = [sys.executable, "-m", "fuzz", "--count", "40", "--seed", "0"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
     told = json.loads(done.stdout.splitlines()[-1])
     kept = len((ROOT / "fuzz" / "corpus.jsonl").read_text().splitlines())
-    assert told["inputs"] == {"corpus": kept, "commands": 72, "grids": 30, "stores": 12, "models": 6}
+    assert told["inputs"] == {"corpus": kept, "commands": 24, "grids": 10, "stores": 4, "models": 2}
     assert told["failed"] == 0
     assert told["statuses"]["commands 0"] > 0
     assert told["statuses"]["commands 2"] > 0
