@@ -11,7 +11,7 @@ SITE   := site/index.html
 SITE_SOURCES := mkdocs.yml $(shell find docs scripts/site src results benchmarks/results soak/results -type f -not -name '*.pyc')
 export RANKFALL_MODELS := $(abspath $(MODELS))
 
-.PHONY: demo test check docs format bench soak setup models models-all clean
+.PHONY: demo test fuzz check docs format bench soak setup models models-all clean
 
 setup: $(READY)
 models: $(HAVE_MODELS)
@@ -43,6 +43,12 @@ demo: setup models
 
 test: setup models $(HAVE_BROWSER)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadscope
+
+# COUNT random inputs of every kind from SEED, and the corpus of past failures; a slice of it is in `test`.
+COUNT ?= 10000
+SEED  ?= 0
+fuzz: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m fuzz --count $(COUNT) --seed $(SEED) --failures fuzz-failures.jsonl
 
 # Built anew only when something that it shows has changed; a warning is an error.
 $(SITE): $(SITE_SOURCES) | $(READY)

@@ -21,6 +21,7 @@ ROOMS = (
     "registry",
     "catalogue",
     "system",
+    "destinations",
     "linalg",
     "masks",
     "norms",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -60,12 +61,26 @@ def cache_folder() -> Path:
     return user_cache_path("rankfall", appauthor=False)
 
 
+def require_room(needed: float, what: str, remedy: str) -> None:
+    """Refuse what would need more bytes of memory than can be had."""
+    free = available_memory()
+    require(
+        needed <= free,
+        required=f"about {needed / 2**30:.3g} GiB of memory {what}",
+        got=f"{free / 2**30:.3g} GiB",
+        remedy=remedy,
+    )
+
+
 def require_device(device: str) -> str:
     """The device, if this machine has it."""
     import torch
 
+    known = device == "cpu"
+    if not known and re.fullmatch(r"cuda(:\d{1,4})?", device) and torch.cuda.is_available():
+        known = int(device.partition(":")[2] or 0) < torch.cuda.device_count()
     require(
-        device == "cpu" or (device.startswith("cuda") and torch.cuda.is_available()),
+        known,
         required="the device cpu, or cuda where there is a GPU",
         got=device,
         remedy="use cpu",

@@ -125,7 +125,10 @@ def test_save_writes_page_tables_and_pictures(result: Result, tmp_path: Path) ->
 
 def test_a_report_is_not_written_over_a_file(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("x")
-    with pytest.raises(rankfall.RequestError, match=r"to name a folder, new or old; got .*taken, which is a file"):
+    with pytest.raises(
+        rankfall.RequestError,
+        match=r"a place to write the report; got .*taken: a file, where a folder would be needed",
+    ):
         rankfall.bounds(8, 2, heads=1).save(tmp_path / "taken")
 
 

@@ -118,7 +118,7 @@ def test_every_rank_drawn(capsys, tmp_path: Path) -> None:
         ("--dim 8 --rank 2 --heads 3 --value-norm 2", "required target biased beside value_norm"),
         ("--dim 8 --rank 2 --heads 3 --values three", "required values among matrix, scalar; got three"),
         ("--dim 8 --rank 2 --heads 3 --points 9", "required the number of points N to be at most 8; got 9"),
-        ("--dim 8 --rank 2 --heads 3 --plot here.txt", "a picture's name to end in one of"),
+        ("--dim 8 --rank 2 --heads 3 --plot here.txt", "--plot to end in one of"),
     ],
 )
 def test_wrong_request_is_one_line(arguments: str, message: str, capsys) -> None:

@@ -133,7 +133,7 @@ def test_help_names_every_family_and_gives_an_example(capsys: pytest.CaptureFixt
         (("--polish", "nowhere.json"), "a readable JSON file"),
         (("--polish", "nowhere.json", "--rank", "2"), "polish alone: what it polishes"),
         (("--disturb", "3"), "a disturbance between 0 and 1"),
-        (("--plot", "picture.docx"), "a picture's name to end in"),
+        (("--plot", "picture.docx"), "--plot to end in one of"),
     ],
 )
 def test_wrong_requests_are_one_line_and_status_two(

@@ -180,7 +180,7 @@ def test_a_larger_cache_is_a_wish_not_a_default(capsys: pytest.CaptureFixture[st
         (["--dim", "64", "--heads", "4", "--kv-heads", "3"], "reference heads in multiples of 3"),
         (["--dim", "64", "--kv-heads", "2", "--group", "2"], "either key/value heads or a group size"),
         (["--dim", "64", "--rank", "65", "--no-time"], "rank to be at most 64; got 65"),
-        (["--dim", "64", "--seconds", "0"], "required seconds to be positive"),
+        (["--dim", "64", "--seconds", "0"], "required seconds to be a finite number above 0"),
         (["--dim", "64", "--layers", "0"], "layers to be a whole number of at least 1"),
         (["--dim", "7", "--group", "2"], "a width that has a divisor"),
         (["--dim", "4294967296"], "dim to be at most 262144; got 4294967296"),
@@ -192,7 +192,7 @@ def test_a_larger_cache_is_a_wish_not_a_default(capsys: pytest.CaptureFixture[st
         (["--dim", "64", "--windowed-layers", "4"], "a window and the number of layers that have it"),
         (["--dim", "64", "--latent", "16", "--group", "2"], "with a latent, a key for every head"),
         (["--dim", "64", "--directions", "65"], "directions to be at most 64"),
-        (["--dim", "64", "--most-cache", "0.5"], "most_cache to be at least 1"),
+        (["--dim", "64", "--most-cache", "0.5"], "most_cache to be a finite number of at least 1"),
     ],
 )
 def test_refusals(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,10 @@ from rankfall.catalogue import NAMED_MODELS
 from rankfall.errors import require
 from rankfall.models.result import AuditFindings
 from rankfall.progress import Progress, silent
+
+LAYER_DIGITS = 4
+"""No model has more layers than so many digits count."""
+LAYER = re.compile(rf"[0-9]{{1,{LAYER_DIGITS}}}")
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -161,14 +166,14 @@ def layer_numbers(text: str, name: str = "layers") -> set[int]:
     chosen: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
-        whole = first.isdigit() and (last.isdigit() if dash else True) and len(part) < 12
+        ends = [end for end in ((first, last) if dash else (first,)) if LAYER.fullmatch(end)]
         require(
-            whole and (not dash or int(first) <= int(last)),
-            required=f"{name} such as 0,6,12 or 0-5",
+            len(ends) == 1 + bool(dash) and int(ends[0]) <= int(ends[-1]),
+            required=f"{name} such as 0,6,12 or 0-5, none above {10**LAYER_DIGITS - 1:,}",
             got=text,
             remedy="layers count from 0, the embeddings",
         )
-        chosen |= set(range(int(first), int(last) + 1)) if dash else {int(first)}
+        chosen |= set(range(int(ends[0]), int(ends[-1]) + 1))
     return chosen
 
 

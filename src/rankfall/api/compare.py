@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
-from rankfall.api.result import Result, require_folder
+from rankfall.api.result import Result
 from rankfall.api.series import STORE, members_of, run_members, tables_of
+from rankfall.destinations import require_writable_folder
 from rankfall.errors import RequestError
 from rankfall.progress import Progress, silent
 
@@ -138,5 +139,4 @@ def _require_report_folder(folder: str | Path, labels: Sequence[str]) -> None:
     from rankfall.report.page import require_own
     from rankfall.report.series import comparison_title
 
-    require_folder(Path(folder))
-    require_own(Path(folder), comparison_title(labels))
+    require_own(require_writable_folder(folder, "the report"), comparison_title(labels))

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from rankfall.api.result import Result, frame
-from rankfall.errors import require
+from rankfall.errors import require, require_count, require_seed
 from rankfall.progress import Progress, part, silent
+from rankfall.system import require_room
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from rankfall.equilibria.layer import NormalisedLayer
 
 STATEMENT = "B-thm3"
+MOST_LAYERS = 10**8
+"""In all draws together: hours for the smallest tokens."""
 
 
 @final
@@ -154,6 +157,8 @@ def equilibrium(
         return _polished(polish, progress)
     import torch
 
+    require_seed(seed)
+    _require_bearable(tokens, width, layers * draws if disturb is not None else 0)
     from rankfall.equilibria.examine import examine_equilibrium, recoveries, to_document
     from rankfall.equilibria.families import equilibrium_under, inner_width
 
@@ -195,6 +200,15 @@ def equilibrium(
     return EquilibriumResult(found, built.layer, built.tokens, reached)
 
 
+def _require_bearable(tokens: int, width: int, layers: int) -> None:
+    """Refuse sizes that no memory holds and nobody waits for, before anything is built."""
+    require_count("the number of tokens", tokens)
+    require_count("the width", width)
+    needed = 8.0 * (6 * tokens**2 + 6 * tokens * width + 6 * width**2)
+    require_room(needed, "for matrices of this size", "fewer tokens, or a smaller width")
+    require_count("layers times draws", layers, least=0, most=MOST_LAYERS, remedy="fewer layers or draws")
+
+
 def _polished(start: str | Path | Mapping[str, Any], progress: Progress) -> EquilibriumResult:
     from rankfall.equilibria.examine import examine, from_document, read_document, to_document
     from rankfall.equilibria.newton import polish
@@ -221,6 +235,7 @@ def _all_ranks(
     from rankfall.equilibria.families import check_request
 
     check_request(count, width, 1)
+    _require_bearable(count, width, 0)
     rungs = ladder(count, width, family=family, norm=norm, stable=stable, progress=progress)
     first, last = rungs[0][0], rungs[-1][0]
     rows = [{"requested_rank": built.rank, **seen.record()} for built, seen in rungs]

@@ -8,7 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rankfall.errors import require
+from rankfall.destinations import require_writable_folder
 from rankfall.store.files import plain as plain
 
 if TYPE_CHECKING:
@@ -52,8 +52,8 @@ class Result(ABC):
         """Write the report into `folder`: one page, every table, every picture. Returns the path of the page."""
         from rankfall.report.page import write
 
-        require_folder(Path(folder))
-        return write(self._document(command or f"rankfall.{self.verb}(...) in Python"), Path(folder))
+        into = require_writable_folder(folder, "the report")
+        return write(self._document(command or f"rankfall.{self.verb}(...) in Python"), into)
 
     def __repr__(self) -> str:
         first, *rest = self._lines()
@@ -110,15 +110,4 @@ def frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     nested = (dict, list, tuple, set, frozenset)
     return pd.DataFrame(
         [{name: str(value) if isinstance(value, nested) else value for name, value in row.items()} for row in rows]
-    )
-
-
-def require_folder(path: Path, name: str = "the report") -> None:
-    """Said before the work is done, not after it: results cannot be written into a file."""
-    taken = next((one for one in (path, *path.parents) if one.exists() and not one.is_dir()), None)
-    require(
-        taken is None,
-        required=f"{name} to name a folder, new or old",
-        got=f"{taken}, which is a file",
-        remedy="choose another name",
     )

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from rankfall.api.audit import audit, layer_numbers, texts_of
-from rankfall.api.result import Result, frame, require_folder
+from rankfall.api.result import Result, frame
+from rankfall.destinations import require_writable_folder
 from rankfall.errors import reason_of, require
 from rankfall.progress import Progress, part, silent
 
@@ -127,8 +128,7 @@ def require_report_folder(folder: str | Path, models: Sequence[AuditedModel], na
     from rankfall.report.page import require_own
     from rankfall.report.series import series_title
 
-    require_folder(Path(folder), name)
-    require_own(Path(folder), series_title([one.label for one in models]))
+    require_own(require_writable_folder(folder, name), series_title([one.label for one in models]))
 
 
 def series(

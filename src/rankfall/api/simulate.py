@@ -8,9 +8,9 @@ from math import log
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from rankfall.api.result import Result, frame
-from rankfall.errors import require, require_count
+from rankfall.errors import require, require_count, require_number, require_seed
 from rankfall.progress import Progress, silent
-from rankfall.system import require_device
+from rankfall.system import require_device, require_room
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,6 +24,12 @@ if TYPE_CHECKING:
 DEFAULT_MASKS = ("causal", "window:4", "causal-window:4", "global-window:1:4", "complete")
 # Below this many numbers a GPU has nothing to win.
 NUMBERS_FOR_A_GPU = 1 << 16
+MOST_SEEDS = 1_000_000
+MOST_LAYERS = 10**8
+MOST_OPERATIONS = 1e17
+"""A day on a fast machine, months on a slow one: nobody means to ask for more."""
+BYTES_OF_A_RECORD = 2_000
+"""One layer of one sample in a result, as Python holds it."""
 
 
 @final
@@ -153,15 +159,20 @@ def simulate(
     count = tokens if tokens is not None else (2 if small else 64)
     wide = width if width is not None else (2 if small else 32)
     masks = _several(mask) or (("causal",) if small else DEFAULT_MASKS)
-    require_count("seeds", seeds)
-    require(temperature > 0, required="a positive temperature", got=temperature, remedy="1 is the usual one")
+    require_count("seeds", seeds, most=MOST_SEEDS)
+    require_count("layers", layers, least=0, most=MOST_LAYERS)
+    require_count("thin", thin)
+    require_number("the temperature", temperature, above=0)
+    require_number("the residual", residual)
+    require_seed(seed)
+    _require_bearable(count, wide, heads, layers, seeds * len(masks), thin, keep_tokens)
     large = count * wide >= NUMBERS_FOR_A_GPU
     device = require_device(device or ("cuda" if torch.cuda.is_available() and large else "cpu"))
     experiment = Experiment(
         masks=tuple(_schedule(one) for one in masks),
         recipe=WeightRecipe(wide, query_key or ("zero" if small else "random"), value, heads, per_layer=per_layer),
         tokens=count,
-        layers=require_count("layers", layers, least=0),
+        layers=layers,
         rule=Rule(_norm(norm), placement, residual),  # type: ignore[arg-type]
         temperature=temperature,
         seeds=tuple(range(seed, seed + seeds)),
@@ -184,6 +195,26 @@ def simulate(
         "device": device,
     }
     return SimulationResult(settings, tuple(reports))
+
+
+def _require_bearable(
+    tokens: int, width: int, heads: int, layers: int, samples: int, thin: int, keep_tokens: bool
+) -> None:
+    """Refuse sizes that no memory holds and nobody waits for, before anything is drawn."""
+    for name, size in (("tokens", tokens), ("heads", heads)):
+        require_count(f"the number of {name}", size)
+    require_count("the width", width)
+    kept = layers // thin + 2
+    numbers = samples * heads * (6 * tokens**2 + 3 * width**2) + samples * tokens * width * (12 + kept * keep_tokens)
+    needed = 8 * numbers + BYTES_OF_A_RECORD * samples * kept
+    require_room(needed, "for a simulation of this size", "fewer tokens, layers or seeds, or a larger `thin`")
+    operations = 20.0 * samples * heads * layers * tokens * width * (tokens + width)
+    require(
+        operations <= MOST_OPERATIONS,
+        required=f"a simulation of at most {MOST_OPERATIONS:.0e} operations",
+        got=f"about {operations:.0e}",
+        remedy="fewer tokens, layers or seeds, or a smaller width",
+    )
 
 
 def _several(mask: Any) -> tuple[Any, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, final
 from rankfall.api.result import Result, frame
 from rankfall.api.runs import error_by_rank
 from rankfall.catalogue import ENGINES
+from rankfall.errors import require_number
 from rankfall.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -108,17 +110,20 @@ def sweep(
     from rankfall.training.sweep import row_of
     from rankfall.training.sweep import sweep as train
 
+    if memory is not None:
+        require_number("memory", memory, above=0, most=2**20)
+    require_number("checkpoint_seconds", checkpoint_seconds, least=0)
     options = Options(
         device=device,
         max_stack=max_stack,
-        memory=None if memory is None else int(memory * 2**30),
+        memory=None if memory is None else max(1, int(memory * 2**30)),
         compile=compile,
         tf32=tf32,
         threads=threads,
         checkpoint_seconds=checkpoint_seconds,
         weights=weights,
         take_over=take_over,
-        tensorboard=None if tensorboard is None else str(Path(tensorboard).resolve()),
+        tensorboard=None if tensorboard is None else os.path.abspath(tensorboard),
         address=address,
     )
     cells = read_grid(grid) if isinstance(grid, (str, Path)) else list(grid)

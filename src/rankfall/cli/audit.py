@@ -9,7 +9,7 @@ import typer
 
 from rankfall.catalogue import ENGINES, NAMED_MODELS
 from rankfall.cli import output
-from rankfall.cli.output import JsonFlag, command, emit, paper, shown, table
+from rankfall.cli.output import JsonFlag, Outputs, command, emit, paper, shown, table
 from rankfall.cli.series import audit_series, is_series
 from rankfall.errors import require
 
@@ -133,11 +133,11 @@ def audit(
         return
     from rankfall.api.audit import audit as run
     from rankfall.api.audit import layer_numbers
-    from rankfall.api.result import require_folder
     from rankfall.models.condition import parse_condition
 
     conditions = [parse_condition(one).text for one in fail_if or ()]
     chosen = None if layers is None else layer_numbers(layers, "--layers")
+    outputs = Outputs(out=out)
     if several:
         audit_series(
             names,
@@ -170,8 +170,6 @@ def audit(
         )
         return
     _refuse_without_a_series({"--store": store, "--engine": engine, "--address": address})
-    if out is not None:
-        require_folder(out, "--out")
     with shown(model) as progress:
         result = run(
             model,
@@ -196,15 +194,15 @@ def audit(
             progress=progress,
             command=command(),
         )
-        page = None if out is None else result.save(out, command=command())
     failed = [{"condition": one, "layers": found} for one in conditions if (found := result.failures(one))]
     unchecked = "; ".join(conditions) if result.verdict.too_little_text is not None else ""
     record = result.record() | {
         "failed": [] if unchecked else failed,
         "unchecked": unchecked,
-        "report": None if page is None else str(page),
+        "report": outputs.page,
     }
     emit(record, as_json=json, show=lambda: _show(record))
+    outputs.write(result)
     if conditions and result.verdict.too_little_text is not None:
         # Neither passed nor failed: a check of two words must not look like either.
         raise typer.Exit(TOO_LITTLE_TEXT)
@@ -290,8 +288,6 @@ def _show(record: dict[str, Any]) -> None:
     for one in record["failed"]:
         places = ", ".join(f"layer {at['layer']} ({_value(at['value'])})" for at in one["layers"][:4])
         paper.print(f"  FAILED {one['condition']}: {places}", style="bold red", markup=False, highlight=False)
-    if record["report"]:
-        paper.print(f"  report: {record['report']}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _value(found: float | str) -> str:

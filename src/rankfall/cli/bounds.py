@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rankfall.cli.output import WIDTH, JsonFlag, PlotPath, cell, emit, paper, shown, table, wrote
+from rankfall.cli.output import WIDTH, JsonFlag, Outputs, PlotPath, cell, emit, paper, shown, table
 from rankfall.errors import require
 
 
@@ -57,7 +57,8 @@ def bounds(
         got="none of them",
         remedy="--heads gives the lower bound, --error the heads needed",
     )
-    with shown(f"bounds at d = {width}") as progress:
+    outputs = Outputs(plot=plot)
+    with shown(f"bounds at d = {width}"):
         result = run(
             width,
             rank,
@@ -71,12 +72,10 @@ def bounds(
             value_norm=value_norm,
         )
         record = result.record()
-        if plot is not None:
-            progress("drawing", 0.5)
-            result.plot(plot)
-            record["plot"] = str(plot)
-            wrote(plot)
+    if plot is not None:
+        record["plot"] = str(plot)
     emit(record, as_json=json, show=lambda: _show(record))
+    outputs.write(result)
 
 
 def _show(result: dict[str, Any]) -> None:

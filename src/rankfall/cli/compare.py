@@ -9,7 +9,7 @@ import typer
 
 from rankfall.catalogue import NAMED_MODELS
 from rankfall.cli import output
-from rankfall.cli.output import JsonFlag, command, emit, notes, paper, shown, table
+from rankfall.cli.output import JsonFlag, Outputs, emit, notes, paper, shown, table
 
 COLUMNS = ("model", "layer", "effective_rank", "energy_rank", "relative_mu", "mean_abs_cosine")
 DIFFERENCES = ("layer", "other_layer", *COLUMNS[2:])
@@ -42,6 +42,7 @@ def compare(
     """
     from rankfall.api.compare import compare as run
 
+    outputs = Outputs(out=out)
     with shown("comparing") as progress:
         result = run(
             first,
@@ -56,8 +57,7 @@ def compare(
             progress=progress,
             note=lambda told: notes.print(told, markup=False, highlight=False, soft_wrap=True),
         )
-        page = None if out is None else result.save(out, command=command())
-    record = result.record() | {"report": None if page is None else str(page)}
+    record = result.record() | {"report": outputs.page}
 
     def show() -> None:
         table("tokens of length one, layer by layer", record["depth"], COLUMNS)
@@ -67,7 +67,6 @@ def compare(
             paper.print(headline, markup=False, highlight=False)
         for line in result.changes:
             paper.print(line, markup=False, highlight=False)
-        if page is not None:
-            paper.print(f"report: {page}", markup=False, highlight=False, soft_wrap=True)
 
     emit(record, as_json=json, show=show)
+    outputs.write(result)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from rankfall.catalogue import FAMILIES
-from rankfall.cli.output import WIDTH, JsonFlag, PlotPath, emit, paper, shown, table, write_files
+from rankfall.cli.output import WIDTH, JsonFlag, Outputs, PlotPath, emit, paper, shown, table
 
 FACTS = ("family", "converged", "residual", "rank", "smallest_singular_value", "spectral_radius", "stability")
 LADDER = ("rank", "residual", "smallest_singular_value", "spectral_radius", "stability", "neutral_directions")
@@ -48,6 +48,7 @@ def equilibrium(
     """
     from rankfall.api.equilibrium import equilibrium as run
 
+    outputs = Outputs(plot=plot)
     with shown("equilibrium") as progress:
         result = run(
             tokens,
@@ -65,7 +66,6 @@ def equilibrium(
             polish=polish,
             progress=progress,
         )
-    write_files(result, plot=plot)
     record = result.record()
 
     def show() -> None:
@@ -76,6 +76,7 @@ def equilibrium(
             _show(record)
 
     emit(record, as_json=json, show=show)
+    outputs.write(result)
     if not result.as_asked:
         raise typer.Exit(1)
 

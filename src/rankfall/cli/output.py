@@ -8,6 +8,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,6 +19,8 @@ from rich.table import Table
 from rich.text import Text
 
 from rankfall.api.result import Result, plain
+from rankfall.destinations import make_parents, require_writable_file, require_writable_folder
+from rankfall.drawing.canvas import FORMATS
 from rankfall.errors import printable
 from rankfall.progress import Progress
 
@@ -138,17 +141,42 @@ def wrote(path: Path) -> None:
     notes.print(f"wrote {path}", markup=False, highlight=False, soft_wrap=True)
 
 
-def write_files(result: Result, *, plot: Path | None, csv: Path | None = None, out: Path | None = None) -> None:
-    """Write what was asked for, and say so: a picture, the main table, a report."""
-    if plot is not None:
-        result.plot(plot)
-        wrote(plot)
-    if out is not None:
-        wrote(result.save(out, command=command()))
-    if csv is not None:
-        csv.parent.mkdir(parents=True, exist_ok=True)
-        result.to_frame().to_csv(csv, index=False)
-        wrote(csv)
+@dataclass(frozen=True)
+class Outputs:
+    """The files that a command was asked for: checked when this is made, before any work, and written after the
+    answer is printed, so that a failure to write loses no result.
+    """
+
+    plot: Path | None = None
+    csv: Path | None = None
+    out: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.plot is not None:
+            require_writable_file(self.plot, "--plot", FORMATS)
+        if self.csv is not None:
+            require_writable_file(self.csv, "--csv")
+        if self.out is not None:
+            require_writable_folder(self.out, "--out")
+
+    @property
+    def page(self) -> str | None:
+        """The page of the report that will be written."""
+        from rankfall.report.page import PAGE
+
+        return None if self.out is None else str(self.out / PAGE)
+
+    def write(self, result: Result, made_by: str | None = None) -> None:
+        """Write what was asked for, and say so: a picture, the main table, a report."""
+        sys.stdout.flush()
+        if self.plot is not None:
+            result.plot(self.plot)
+            wrote(self.plot)
+        if self.csv is not None:
+            result.to_frame().to_csv(make_parents(self.csv), index=False)
+            wrote(self.csv)
+        if self.out is not None:
+            wrote(result.save(self.out, command=made_by or command()))
 
 
 def command() -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rankfall.catalogue import TASKS
-from rankfall.cli.output import WIDTH, JsonFlag, PlotPath, emit, paper, shown, table, write_files
+from rankfall.cli.output import WIDTH, JsonFlag, Outputs, PlotPath, emit, paper, shown, table
 
 if TYPE_CHECKING:
     from rankfall.api.plan import PlanResult
@@ -79,6 +79,7 @@ def plan(
     """
     from rankfall.api.plan import plan as run
 
+    outputs = Outputs(plot=plot)
     with shown("planning") as progress:
         result = run(
             width,
@@ -106,8 +107,8 @@ def plan(
             task=task,
             progress=progress,
         )
-    write_files(result, plot=plot)
     emit(result.record(), as_json=json, show=lambda: _show(result))
+    outputs.write(result)
 
 
 def _short(row: dict[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 
 from rankfall.catalogue import FIGURES
-from rankfall.cli.output import JsonFlag, emit, paper, shown, table
+from rankfall.cli.output import JsonFlag, Outputs, emit, paper, shown, table
 
 
 def reproduce(
@@ -31,20 +31,18 @@ def reproduce(
     Quick: `rankfall reproduce wu/fig1 --scale smoke --out figures`
     """
     from rankfall.api.reproduce import reproduce as run
-    from rankfall.api.result import require_folder
 
-    require_folder(out, "--out")
+    outputs = Outputs(out=out)
     with shown("reproducing") as progress:
         result = run(*(figures or ()), scale=scale, every=every, progress=progress)
-        asked = "--all" if every else " ".join(figures or ())
-        page = result.save(out, command=f"rankfall reproduce {asked} --scale {scale}")
 
     def show() -> None:
         for one in result.figures:
             _show(one)
-        paper.print(f"\nreport: {page}", markup=False)
 
-    emit(result.record() | {"report": str(page)}, as_json=json, show=show)
+    emit(result.record() | {"report": outputs.page}, as_json=json, show=show)
+    asked = "--all" if every else " ".join(figures or ())
+    outputs.write(result, f"rankfall reproduce {asked} --scale {scale}")
 
 
 def _show(one: dict[str, Any]) -> None:

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from rankfall.cli.output import JsonFlag, emit, notes, paper, table
+from rankfall.cli.output import JsonFlag, emit, notes, paper, table, wrote
+from rankfall.destinations import make_parents, require_writable_file, require_writable_folder
 
 RESULTS = ("mse_best", "mse_final", "mse_fresh", "seconds")
 
@@ -36,6 +37,10 @@ def runs(
     from rankfall.api.runs import runs as run
     from rankfall.store.files import to_csv, write_bytes
 
+    if csv is not None:
+        require_writable_file(csv, "--csv")
+    if export_results is not None:
+        require_writable_folder(export_results, "--export-results")
     result = run(
         store,
         where=where or (),
@@ -49,10 +54,12 @@ def runs(
         notes.print(note, markup=False, soft_wrap=True)
     for error in result.damaged:
         notes.print(f"damaged: {error}", style="yellow", markup=False, soft_wrap=True)
-    if csv is not None:
-        write_bytes(csv, to_csv(result.record()["rows"]).encode())
     title, rows = f"{len(result.rows)} rows", result.rows
     emit(result.record(), as_json=json, show=lambda: table(title, rows) if sql else run_table(title, rows, True))
+    if csv is not None:
+        # A file is replaced whole; a link stays, and what it leads to is replaced.
+        write_bytes(make_parents(csv.resolve()), to_csv(result.record()["rows"]).encode())
+        wrote(csv)
     if verify and result.damaged:
         raise typer.Exit(1)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from rankfall.cli.output import command, emit, notes, paper, shown, table
+from rankfall.cli.output import Outputs, command, emit, notes, paper, shown, table
 
 COLUMNS = (
     "model",
@@ -51,6 +51,7 @@ def audit_series(
     """Audit them, print and write the report. Exit status 1: one could not be audited, or a condition holds."""
     from rankfall.api.series import STORE, series
 
+    outputs = Outputs(out=out)
     with shown("series") as progress:
         result = series(
             names,
@@ -73,14 +74,14 @@ def audit_series(
                 soft_wrap=True,
             )
             raise typer.Exit(130)
-        page = None if out is None else result.save(out, command=command())
     failed = [
         {"condition": one, "model": label, "layers": layers}
         for one in conditions
         for label, layers in result.failures(one).items()
     ]
-    record = result.record() | {"failed": failed, "report": None if page is None else str(page)}
+    record = result.record() | {"failed": failed, "report": outputs.page}
     emit(record, as_json=json, show=lambda: _show(record))
+    outputs.write(result)
     if failed or result.failed:
         raise typer.Exit(1)
 
@@ -107,8 +108,6 @@ def _show(record: Mapping[str, Any]) -> None:
     found = sum(row["stored"] for row in rows)
     made = sum(row["audited"] for row in rows) - found
     paper.print(f"  {made} audited now, {found} found in {record['store']}", markup=False, highlight=False)
-    if record["report"]:
-        paper.print(f"  report: {record['report']}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _columns(rows: Sequence[Mapping[str, Any]], words: Sequence[str]) -> list[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rankfall.catalogue import MASKS, NORMS
-from rankfall.cli.output import WIDTH, JsonFlag, PlotPath, emit, paper, shown, table, write_files
+from rankfall.cli.output import WIDTH, JsonFlag, Outputs, PlotPath, emit, paper, shown, table
 
 if TYPE_CHECKING:
     from rankfall.api.simulate import SimulationResult
@@ -70,6 +70,7 @@ def simulate(
     """
     from rankfall.api.simulate import simulate as run
 
+    outputs = Outputs(plot=plot, csv=csv, out=out)
     with shown("simulating") as progress:
         result = run(
             mask,
@@ -91,8 +92,8 @@ def simulate(
             device=device,
             progress=progress,
         )
-    write_files(result, plot=plot, csv=csv, out=out)
     emit(result.record(), as_json=json, show=lambda: _show(result))
+    outputs.write(result)
 
 
 def _short(value: float | None) -> str:

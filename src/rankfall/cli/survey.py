@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rankfall.cli.output import JsonFlag, PlotPath, emit, paper, shown, table, write_files
+from rankfall.cli.output import JsonFlag, Outputs, PlotPath, emit, paper, shown, table
 
 if TYPE_CHECKING:
     from rankfall.api.survey import SurveyResult
@@ -31,10 +31,11 @@ def survey(
     """
     from rankfall.api.survey import survey as run
 
+    outputs = Outputs(plot=plot, csv=csv)
     with shown("survey") as progress:
         result = run(model_types, progress=progress)
-    write_files(result, plot=plot, csv=csv)
     emit(result.record(), as_json=json, show=lambda: _show(result, every=every or bool(model_types)))
+    outputs.write(result)
 
 
 def _short(shape: HeadShape) -> dict[str, Any]:

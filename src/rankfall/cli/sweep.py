@@ -11,6 +11,7 @@ import typer
 from rankfall.catalogue import ENGINES
 from rankfall.cli.output import JsonFlag, duration, emit, notes, paper, shown, table
 from rankfall.cli.runs import run_table
+from rankfall.destinations import require_writable_folder
 
 if TYPE_CHECKING:
     from rankfall.api.sweep import SweepResult
@@ -51,6 +52,10 @@ def sweep(
     """
     from rankfall.api.sweep import sweep as run
 
+    if not dry_run or store.exists():
+        require_writable_folder(store, "--store")
+    if tensorboard is not None:
+        require_writable_folder(tensorboard, "--tensorboard")
     with shown(grid) as progress:
         result = run(
             grid,

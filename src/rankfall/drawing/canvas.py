@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rankfall.errors import printable, require
+from rankfall.destinations import make_parents, require_writable_file
+from rankfall.errors import printable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -57,13 +58,7 @@ def save(figure: Figure, path: Path) -> Path:
     """Write the figure in the format that the file's ending names."""
     from matplotlib.style import context
 
-    require(
-        path.suffix.lower() in FORMATS,
-        required=f"a picture's name to end in one of {', '.join(FORMATS)}",
-        got=str(path),
-        remedy=f"for example {path.with_suffix('.png').name}",
-    )
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_parents(require_writable_file(path, "a picture", FORMATS))
     with context(STYLE):
         figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
     return path

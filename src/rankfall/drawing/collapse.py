@@ -42,7 +42,8 @@ def draw_collapse(curves: Sequence[Mapping[str, Any]], title: str) -> Figure:
     deep, shallow = axes[0]
     ranks = dict(zip(("effective_rank", "energy_rank"), axes[1], strict=True))
     slow = [curve["log10_mu"][-1] for curve in curves if not curve.get("cubic")]
-    lowest = min([value for value in slow if value is not None] or [DEEPEST_CUBIC])
+    # Exactly equal tokens have mu = 0, which has no logarithm.
+    lowest = min([value for value in slow if value is not None and math.isfinite(value)] or [DEEPEST_CUBIC])
     for curve, colour in zip(curves, COLOURS * len(curves), strict=False):
         layers, values = curve["layers"], curve["log10_mu"]
         for axis in (deep, shallow):
@@ -82,7 +83,7 @@ def _draw_tail(axis: Any, curve: Mapping[str, Any], colour: str) -> None:
     if not rate or rate >= 1 or curve.get("cubic"):
         return
     last, value = curve["layers"][-1], curve["log10_mu"][-1]
-    if value is None:
+    if value is None or not math.isfinite(value):
         return
     start = last / 3
     axis.plot(

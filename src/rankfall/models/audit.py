@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from rankfall.errors import RequestError, reason_of, require, require_count
+from rankfall.errors import RequestError, reason_of, require, require_count, require_number, require_seed
 from rankfall.models import configuration as aliases
 from rankfall.models.ablation import QUICK, Ablation, ablate, single_texts
 from rankfall.models.blocks import BlockStack, body_of, choose_stack, find_stacks, stacks_that_run
@@ -39,6 +39,7 @@ from rankfall.progress import Progress, part, silent
 from rankfall.provenance import provenance
 
 DEFAULT_TOKENS = 128
+MOST_LOAD_SECONDS = 1e7
 # Fewer than two cannot be judged; one text gives them all, several give about as many together.
 PASSAGES_IN_ALL = 4
 
@@ -79,7 +80,8 @@ def audit(
     cannot be done for this model is named in `missing` with its reason; token rank by depth is always there.
     Audits of one process run one after the other: watching a model changes what is shared by all.
     """
-    require_count("seed", seed, least=0)
+    require_seed(seed, "seed")
+    require_number("load_seconds", load_seconds, above=0, most=MOST_LOAD_SECONDS)
     require_count("draws", draws)
     if passages is not None:
         require_count("passages", passages)

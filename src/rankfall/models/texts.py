@@ -95,7 +95,7 @@ def encode(tokenizer: Any, texts: Sequence[str], *, tokens: int, passages: int =
     require_count("passages", passages)
     rows: list[list[int]] = []
     for number, text in enumerate(texts):
-        ids = [int(one) for one in tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]]
+        ids = _ids(tokenizer, text, add_special_tokens=False, verbose=False)
         require(
             len(ids) > 0, required=f"text {number + 1} to hold some words", got="none", remedy="give another file"
         )
@@ -139,11 +139,24 @@ def with_random_tokens(batch: Batch, vocabulary: int, seed: int = 0) -> Batch:
     return replace(batch, ids=torch.where(batch.real & ~batch.special, drawn, batch.ids))
 
 
+def _ids(tokenizer: Any, text: str, **options: Any) -> list[int]:
+    """The tokenizer is a model's own: whatever goes wrong in it is a refusal of that model."""
+    try:
+        return [int(one) for one in tokenizer(text, **options)["input_ids"]]
+    except (MemoryError, RequestError):
+        raise
+    except Exception as error:
+        raise RequestError(
+            required="a tokenizer that reads the text",
+            got=f"{type(error).__name__} inside it: {error}",
+            remedy="download the model again, or give token ids from Python",
+        ) from error
+
+
 def framed(tokenizer: Any, ids: list[int]) -> list[int]:
     """The passage with whatever the tokenizer puts around a text."""
     marker = "a"
-    inner = [int(one) for one in tokenizer(marker, add_special_tokens=False)["input_ids"]]
-    outer = [int(one) for one in tokenizer(marker)["input_ids"]]
+    inner, outer = _ids(tokenizer, marker, add_special_tokens=False), _ids(tokenizer, marker)
     before = next((at for at in range(len(outer)) if outer[at : at + len(inner)] == inner), None)
     if before is None:
         return ids

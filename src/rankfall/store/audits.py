@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from rankfall.errors import require
-from rankfall.store.files import plain, storage_errors, write_bytes
+from rankfall.store.files import plain, read_json, storage_errors, write_bytes
 from rankfall.store.identity import DIGITS
 from rankfall.store.run import checksum
 
@@ -68,7 +68,7 @@ class Audits:
         """The finished audit of that name, or None; a damaged one is moved away and said."""
         path = self.path / f"{id}.json"
         try:
-            content = json.loads(path.read_bytes())
+            content = read_json(path)
             body = content["audit"]
             if content["sha256"] != _checksum(body) or audit_id(body["identity"]) != id:
                 raise ValueError
@@ -94,7 +94,7 @@ class Audits:
         memo = self.path / ".digests" / hashlib.sha256(str(real).encode()).hexdigest()[:DIGITS]
         if facts["bytes"] >= SMALL:
             try:
-                known = json.loads(memo.read_bytes())
+                known = read_json(memo)
                 if known["file"] == facts:
                     return str(known["sha256"])
             except (FileNotFoundError, ValueError, KeyError, TypeError):
@@ -151,7 +151,7 @@ def _require_new(path: Path) -> None:
 
 def _require_version(mark: Path) -> None:
     try:
-        found = json.loads(mark.read_bytes())["version"]
+        found = read_json(mark)["version"]
     except (ValueError, KeyError, TypeError):
         found = "none that can be read"
     require(

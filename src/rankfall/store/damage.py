@@ -8,7 +8,7 @@ import secrets
 from pathlib import Path
 from typing import Any
 
-from rankfall.store.files import storage_errors
+from rankfall.store.files import read_bounded, storage_errors
 
 AREA = ".damaged"
 
@@ -28,7 +28,8 @@ def set_aside(path: Path, store: Path, name: str | None = None) -> Path | None:
 def read_object(path: Path) -> dict[str, Any]:
     """The JSON object in a file: FileNotFoundError when there is none, ValueError that says what is wrong with it."""
     try:
-        found = json.loads(path.read_bytes())
+        # A folder says what it is; pipes and devices must not be waited for.
+        found = json.loads(path.read_bytes() if path.is_dir() else read_bounded(path))
     except FileNotFoundError:
         raise
     except OSError as error:

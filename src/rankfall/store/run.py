@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rankfall.errors import RequestError, require
 from rankfall.store.damage import is_plain_name, read_object
-from rankfall.store.files import read_table, write_bytes
+from rankfall.store.files import read_json, read_table, write_bytes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -180,7 +180,11 @@ class Run:
             raise damage(path, f"no readable Parquet ({found})") from None
 
     def _json(self, name: str) -> dict[str, Any]:
-        record: dict[str, Any] = json.loads(self._checked(name).read_bytes())
+        path = self._checked(name)
+        try:
+            record: dict[str, Any] = read_json(path)
+        except ValueError as error:
+            raise damage(path, f"no readable JSON ({error})") from None
         return record
 
     def _checked(self, name: str) -> Path:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import gammaln
 
-from rankfall.errors import require, require_count
+from rankfall.errors import MOST_HEADS, require, require_count
 from rankfall.theory.harmonics import Floats, cumulative, density_at_zero, log_dimension, require_degree, require_dim
 from rankfall.theory.head_bounds import smallest_count
 from rankfall.theory.targets import oscillating_breakpoints
@@ -119,7 +119,7 @@ class NormStatement:
 def norm_statement(dim: int, rank: int, heads: int, value_norm: float) -> NormStatement:
     """A-thm4's comparison, without its constants, for a layer whose largest value matrix has norm `value_norm`."""
     require_dim(dim)
-    require_count("the number of heads H", heads)
+    require_count("the number of heads H", heads, most=MOST_HEADS)
     require_count("the rank r", rank, most=dim)
     require(
         value_norm > 0 and math.isfinite(value_norm),

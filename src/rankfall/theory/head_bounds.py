@@ -10,7 +10,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from rankfall.errors import require, require_count, require_one_of
+from rankfall.errors import MOST_HEADS, require, require_count, require_one_of
 from rankfall.theory.harmonics import (
     HIGHEST_DEGREE,
     Floats,
@@ -122,7 +122,7 @@ class Floor:
 
 def mse_floor(heads_class: HeadClass, heads: int, top: int = DEFAULT_TOP) -> Floor:
     """The bound for `heads` heads of the class and the bound at H = 0; degrees above `top` in one safe term."""
-    require_count("the number of heads H", heads)
+    require_count("the number of heads H", heads, most=MOST_HEADS)
     baseline = floor_value(heads_class, 0, top)
     return Floor(heads_class, heads, max(0.0, floor_value(heads_class, heads, top)), baseline)
 

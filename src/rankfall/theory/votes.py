@@ -7,7 +7,7 @@ import math
 import numpy as np
 from scipy.special import betainc, gammaln
 
-from rankfall.errors import require, require_count
+from rankfall.errors import MOST_HEADS, require, require_count
 from rankfall.theory.harmonics import (
     Floats,
     average,
@@ -22,7 +22,7 @@ def head_success(overlap: Floats) -> Floats:
 
 def require_odd(heads: int) -> None:
     """Heads that never tie in a vote between two points."""
-    require_count("the number of heads H", heads)
+    require_count("the number of heads H", heads, most=MOST_HEADS)
     require(
         heads % 2 == 1,
         required="an odd number of heads, so that no vote ties",
@@ -46,6 +46,6 @@ def plurality_error_asymptotic(dim: int, points: int, heads: int) -> float:
     consistent (close points split it), and no such formula exists.
     """
     require_dim(dim)
-    require_count("the number of heads H", heads)
+    require_count("the number of heads H", heads, most=MOST_HEADS)
     require_count("the number of points N", points, least=2)
     return math.exp(gammaln(dim / 2) - gammaln((dim - 1) / 2)) * (points - 1) / math.sqrt(points * heads)

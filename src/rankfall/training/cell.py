@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 from rankfall.catalogue import RECIPES
-from rankfall.errors import require, require_count, require_one_of
+from rankfall.errors import RequestError, require, require_count, require_one_of, require_seed
 from rankfall.masks import parse_mask
 from rankfall.norms import PLACEMENTS, parse_norm
 from rankfall.tasks.base import Task, parse_task
@@ -14,6 +14,20 @@ from rankfall.tasks.base import Task, parse_task
 CHUNK = 100
 """Steps between metric rows; the published schedule steps, and its data stream starts again, this often."""
 
+MOST = {
+    "points": 2**20,
+    "dim": 2**18,
+    "layers": 10_000,
+    "rank": 2**18,
+    "multiplier": 2**18,
+    "value_rank": 2**18,
+    "position_width": 2**18,
+    "feed_forward": 2**24,
+    "batch": 2**24,
+    "steps": 10**9,
+}
+"""The largest sizes that make sense; whether a machine has memory for them is asked when it is to train them."""
+MOST_MASKED = 2**14
 POSITIONS = ("none", "additive", "concatenated")
 DATA: tuple[str, ...] = ("published", "fresh")
 CHOICES: dict[str, tuple[str, ...]] = {
@@ -69,12 +83,10 @@ class Cell:
     """`first`: the first chunk already moves, at the first step of the warm-up; `zero`: it trains at rate zero."""
 
     def __post_init__(self) -> None:
-        for name in ("points", "dim", "layers", "rank", "multiplier", "feed_forward", "batch", "steps"):
-            require_count(name, getattr(self, name))
-        require_count("position_width", self.position_width)
-        require_count("seed", self.seed, least=0, most=2**63 - 1, remedy="0, 1, 2 are independent streams")
-        if self.value_rank is not None:
-            require_count("value_rank", self.value_rank)
+        for name, most in MOST.items():
+            if name != "value_rank" or self.value_rank is not None:
+                require_count(name, getattr(self, name), most=most)
+        require_seed(self.seed, "seed")
         parse_norm(self.norm)
         RECIPES.check(self.recipe)
         for name, choices in CHOICES.items():
@@ -99,12 +111,13 @@ class Cell:
             got=self.learning_rate,
             remedy="the published runs use 0.01",
         )
-        require(
-            self.width % self.rank == 0,
-            required=f"a rank that divides the width {self.width}",
-            got=f"rank={self.rank}",
-            remedy=f"choose among {', '.join(str(r) for r in range(1, self.width + 1) if self.width % r == 0)}",
-        )
+        if self.width % self.rank != 0:
+            divisors = (r for r in range(1, self.width + 1) if self.width % r == 0)
+            raise RequestError(
+                required=f"a rank that divides the width {self.width}",
+                got=f"rank={self.rank}",
+                remedy=f"choose among {', '.join(map(str, divisors))}",
+            )
         require(
             self.steps % CHUNK == 0,
             required=f"steps in multiples of {CHUNK}, after which metrics are taken and the schedule steps",
@@ -122,6 +135,7 @@ class Cell:
             remedy="set mask=causal",
         )
         if self.mask != "complete":
+            require_count("tokens under a mask, every pair of which is looked at", self.tokens, most=MOST_MASKED)
             allowed = parse_mask(self.mask).dense(self.tokens)[:, : self.task_object.context(self.points)]
             require(
                 bool(allowed.any(dim=1).all()),

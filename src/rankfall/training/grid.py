@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import itertools
+import math
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -24,15 +25,20 @@ from rankfall.errors import RequestError, require
 from rankfall.training.cell import Cell
 
 TABLES = "grid"
+MOST_CELLS = 100_000
+MOST_BYTES = 1 << 20
+"""Of a grid file."""
 FIELDS = {field.name: str(field.type) for field in dataclasses.fields(Cell)}
 
 
 def read_grid(path: Path | str) -> list[Cell]:
     """The cells of a grid file, or of a shipped grid by its name, in the order in which the file spells them."""
     found = find_grid(path)
+    size = found.stat().st_size
+    require(size <= MOST_BYTES, required=f"a grid of at most {MOST_BYTES:,} bytes", got=size, remedy="split it")
     try:
-        document = tomllib.loads(found.read_text())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        document = tomllib.loads(found.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
         raise RequestError(
             required=f"TOML in {found}", got=str(error), remedy="lists are [1, 2], texts are quoted"
         ) from None
@@ -98,6 +104,13 @@ def _crossed(table: Mapping[str, Any], place: str) -> list[Cell]:
             remedy=f"did you mean {close[0]}?" if close else f"the keys are {', '.join(FIELDS)}",
         )
     axes = [[(key, choice) for choice in _choices(key, value, place)] for key, value in table.items()]
+    count = math.prod(map(len, axes))
+    require(
+        count <= MOST_CELLS,
+        required=f"at most {MOST_CELLS:,} cells in {place}",
+        got=f"{count:,}",
+        remedy="shorten its lists",
+    )
     return [_cell(dict(choice), place) for choice in itertools.product(*axes)]
 
 

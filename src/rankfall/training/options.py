@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from rankfall.errors import require, require_count
+from rankfall.errors import LARGEST, require, require_count, require_number
 from rankfall.store.run import SUMMARY, WEIGHTS
 
 
@@ -38,21 +38,16 @@ class Options:
     """Address of a running Ray cluster."""
 
     def __post_init__(self) -> None:
-        for name in ("max_stack", "threads", "memory"):
+        for name, most in (("max_stack", LARGEST), ("threads", 4096), ("memory", 2**63)):
             if getattr(self, name) is not None:
-                require_count(name.replace("_", "-"), getattr(self, name))
+                require_count(name.replace("_", "-"), getattr(self, name), most=most)
         require(
             self.device in ("auto", "cpu") or self.device.startswith("cuda"),
             required="a device: auto, cpu or cuda",
             got=self.device,
             remedy="auto takes the GPU where there is one",
         )
-        require(
-            self.checkpoint_seconds >= 0,
-            required="seconds between checkpoints of at least 0",
-            got=self.checkpoint_seconds,
-            remedy="0 saves after every chunk",
-        )
+        require_number("seconds between checkpoints", self.checkpoint_seconds, least=0)
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -66,7 +61,7 @@ def resolve_device(device: str) -> str:
         return "cuda" if torch.cuda.is_available() else "cpu"
     require(
         device == "cpu" or torch.cuda.is_available(),
-        required=f"a GPU for device {device}",
+        required=f"a GPU for device {device[:40]}",
         got="none that PyTorch can use",
         remedy="choose cpu, or install PyTorch with CUDA",
     )

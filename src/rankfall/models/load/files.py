@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
@@ -48,7 +49,7 @@ def repository_root(folder: Path) -> Path:
 
     There the files are links: `models--org--name/snapshots/<commit>/model.safetensors -> ../../blobs/<hash>`.
     """
-    folder = folder.resolve()
+    folder = Path(os.path.realpath(folder))
     above = folder.parents[1] if len(folder.parents) > 1 else folder
     snapshot = folder.parent.name == "snapshots" and (above / "blobs").is_dir()
     return above if snapshot else folder
@@ -106,9 +107,10 @@ def inside(folder: Path, name: str, root: Path) -> Path:
         got=repr(name)[:80],
         remedy="an index that points elsewhere was made by hand; do not trust this model; nothing was read",
     )
-    path = (folder / name).resolve()
+    # Unlike `Path.resolve`, this does not fail on a circle of links, which is no file and is refused as such.
+    path = Path(os.path.realpath(folder / name))
     require(
-        path.is_relative_to(root.resolve()),
+        path.is_relative_to(os.path.realpath(root)),
         required="weights inside the model's own folder",
         got=f"{name}, a link that leads outside to {path}",
         remedy="if that is meant, copy the file into the folder, or name the folder that holds it",

@@ -8,6 +8,7 @@ step{1000..5000..1000}             a range with a stride
 from __future__ import annotations
 
 import glob
+import os
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -79,7 +80,7 @@ def matches(pattern: str) -> list[str]:
     for name in sorted(found, key=lambda name: (Path(name).is_symlink(), natural(name))):
         path = Path(name)
         if path.is_dir() or path.suffix.lower() == ".gguf":
-            kept.setdefault(path.resolve(), name)
+            kept.setdefault(Path(os.path.realpath(path)), name)
     require(
         bool(kept),
         required=f"folders or GGUF files that match {pattern}",
@@ -135,4 +136,4 @@ def _exists(name: str) -> bool:
 
 
 def _place(name: str) -> str:
-    return str(Path(name).expanduser().resolve()) if _exists(name) else name
+    return os.path.realpath(Path(name).expanduser()) if _exists(name) else name

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -139,7 +140,7 @@ def run_series(
     `options` are those of an audit. Safe to kill at any moment and to run again, also by several processes on one
     store: a finished audit is never made again. Ctrl-C ends after the audit at hand.
     """
-    audits = Audits(Path(store).resolve(), note)
+    audits = Audits(Path(os.path.realpath(store)), note)
     settings_of(options)
     order = {"options": plain(options), "store": str(audits.path)}
     jobs = [

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rankfall.catalogue import DESIGNS
-from rankfall.errors import require_count
+from rankfall.errors import MOST_HEADS, require_count
 from rankfall.system import available_memory
 from rankfall.theory.hardmax import require_unit
 from rankfall.theory.harmonics import require_dim
@@ -29,7 +29,7 @@ GIB = 2**30
 def draw_heads(design: str, dim: int, heads: int, seed: int = 0) -> tuple[Tensor, Tensor]:
     """Unit queries and keys (h, d) in float64. The first heads of a larger draw are NOT those of a smaller one."""
     require_dim(dim)
-    require_count("the number of heads H", heads)
+    require_count("the number of heads H", heads, most=MOST_HEADS)
     keys = DESIGNS[design]
     generator = torch.Generator().manual_seed(seed)
     queries = uniform_sphere((heads, dim), generator)

@@ -15,7 +15,7 @@ import math
 
 import numpy as np
 
-from rankfall.errors import require, require_count
+from rankfall.errors import MOST_HEADS, require, require_count
 from rankfall.theory.hardmax import vote_moments
 from rankfall.theory.harmonics import Floats, average, gegenbauer_at, log_dimension, sign_spectrum
 
@@ -24,7 +24,7 @@ TOP = 101
 
 def predicted_error(design: str, dim: int, heads: int) -> float:
     """E||output - f||^2 of the best combination of H random heads, design independent, aligned or signed."""
-    require_count("the number of heads H", heads)
+    require_count("the number of heads H", heads, most=MOST_HEADS)
     if design == "independent":
         return _independent(dim, heads)
     require(
