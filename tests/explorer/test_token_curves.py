@@ -94,7 +94,7 @@ def test_nothing_is_drawn_where_nothing_is_known() -> None:
         "effective rank",
         "energy rank",
     ]
-    assert "does not apply: no norm between layers" in " ".join(reasons(curves))
+    assert "does not apply: required: no norm between layers" in " ".join(reasons(curves))
     assert ("theorem's bound", "does not apply") in summary(curves)
 
 

@@ -127,11 +127,10 @@ def test_an_answer_of_the_verdict_can_be_a_condition(
 
 def test_the_report_is_written(folder: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "report"
-    status, said = command(
-        capsys, str(folder), "--text", str(text), "--text", str(text), "--tokens", "20", "--out", str(out)
-    )
-    assert status == 0
-    assert "report.html" in said
+    with pytest.raises(SystemExit) as stopped:
+        run(["audit", str(folder), "--text", str(text), "--text", str(text), "--tokens", "20", "--out", str(out)])
+    assert not stopped.value.code
+    assert "report.html" in "".join(capsys.readouterr().err.split())
     written = {path.name for path in out.iterdir()}
     assert {"report.html", "depth.csv", "depth.parquet", "token_rank.png", "token_rank.svg", "heads.csv"} <= written
     page = (out / "report.html").read_text(encoding="utf-8")
@@ -371,7 +370,7 @@ def test_options_that_cannot_be_met_are_refused_in_one_line(
     taken.write_text("a file")
     requests = {
         ("--layers", "9"): "layers from 0, the embeddings, to 3; got 9",
-        ("--layers", "2-1"): "--layers such as 0,6,12 or 0-5; got 2-1",
+        ("--layers", "2-1"): "--layers such as 0,6,12 or 0-5, none above 9,999; got 2-1",
         ("--passages", "0"): "passages to be a whole number of at least 1; got 0",
         ("--seed", "-1"): "seed to be a whole number of at least 0; got -1",
         ("--out", str(taken)): "a place to write --out; got",

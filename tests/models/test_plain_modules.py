@@ -512,5 +512,5 @@ def test_shuffled_inputs_stay_within_their_text() -> None:
     given = torch.cat([vectors(9, 1), torch.zeros(9, 1, WIDTH)], dim=1)
     _, shuffled, _ = audit(model, inputs=given, heads=False, ablation=False, draws=1).controls
     first, second = shuffled.rows[0].per_text
-    assert second.values["raw"]["rank"] == 0
-    assert first.values["raw"]["rank"] == 9
+    assert second.values["unit"]["rank"] == 0
+    assert first.values["unit"]["rank"] == 9

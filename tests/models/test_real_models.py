@@ -32,7 +32,8 @@ def loaded(name: str) -> LoadedModel:
 
 @cache
 def audited(name: str, tokens: int) -> AuditFindings:
-    return audit(loaded(name), [shipped_text()], tokens=tokens, heads=False, controls=False, ablation=False)
+    quick = {"heads": False, "controls": False, "ablation": False}
+    return audit(loaded(name), [shipped_text()], tokens=tokens, passages=1, **quick)
 
 
 def hidden_states(name: str, tokens: int) -> list[np.ndarray]:
@@ -105,8 +106,9 @@ def test_the_sink_of_smollm2_is_found_and_its_absence_measured(name: str, tokens
         for measure in ("effective_rank", "energy_rank", "relative_mu", "mean_abs_cosine"):
             assert row.without_sinks[view][measure] == pytest.approx(by_svd(x)[measure], rel=RELATIVE)
     assert row.values["raw"]["energy_rank"] < 1.2 < 10 < row.values["unit"]["energy_rank"]
-    reasons = {reason.topic: reason.text for reason in result.verdict.reasons}
-    assert "raw numbers mislead" in reasons["sinks"]
+    assert set(result.verdict.statuses.values()) == {"too little text"}
+    several = audit(loaded(name), tokens=64, passages=2, heads=False, controls=False, ablation=False)
+    assert several.verdict.statuses["domination"] == "dominated"
 
 
 @pytest.mark.parametrize(

@@ -68,8 +68,8 @@ def test_every_number_is_that_of_an_audit_alone(run: Path, whole: rankfall.Serie
     row = whole.to_frame().set_index("model").loc["checkpoint-10"]
     assert row["effective_rank"] == alone["depth"][-1]["unit"]["effective_rank"]
     heads = whole.tables()["heads"]
-    of_first = sorted(one["qk_effective_rank"] for one in alone["heads"] if one["layer"] == 0)
-    median = heads[(heads["model"] == "checkpoint-10") & (heads["layer"] == 0)]["qk_effective_rank"].item()
+    of_first = sorted(one["qk_effective_rank"] for one in alone["heads"] if one["layer"] == 1)
+    median = heads[(heads["model"] == "checkpoint-10") & (heads["layer"] == 1)]["qk_effective_rank"].item()
     assert median == pytest.approx((of_first[1] + of_first[2]) / 2)
 
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from rankfall.errors import RequestError
 from rankfall.models.blocks import find_stacks, is_norm
-from rankfall.models.placement import fetched, hollow, offloading, run_device, substituted
+from rankfall.models.placement import fetched, hollow, input_device, offloading, run_device, substituted
 
 # Apart from each other, and from the seeds that people choose.
 DRAW_STRIDE = 1_000_003
@@ -216,4 +216,5 @@ def separate_twin(network: nn.Module, seed: int = 0) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         twin = kind._from_config(copy.deepcopy(config), dtype=parameter.dtype)
-    return twin.to(parameter.device).eval()
+    # Of a model that is spread over devices some parameters are nowhere: what is drawn anew fits where inputs go.
+    return twin.to(input_device(network)).eval()
