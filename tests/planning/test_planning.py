@@ -152,3 +152,12 @@ def test_measured_accuracy_is_one_more_column() -> None:
     accuracy = {(4, 16): 0.7, (1, 64): 0.02}
     rows = plan(found, [lambda one: {"mse_measured": accuracy.get((one.shape.heads, one.shape.rank))}])
     assert [(row["heads"], row["rank"], row["mse_measured"]) for row in rows] == [(4, 16, 0.7), (1, 64, 0.02)]
+
+
+def test_steps_that_would_take_too_long_are_not_begun(monkeypatch) -> None:
+    begun = []
+    monkeypatch.setattr("rankfall.planning.costs.layer_step", lambda shape, *_: begun.append(shape) or (lambda: None))
+    small, large = (shape(dim=dim) for dim in (32, 4096))
+    monkeypatch.setattr("rankfall.planning.costs.products_a_second", lambda *_: large.training_flops / 100.0)
+    found = Stopwatch(seconds=1.0).measure([small, large])
+    assert set(begun) == set(found) == {small}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -156,8 +157,9 @@ class Timing:
 class Stopwatch:
     """Times shapes, all of them within about `seconds`, but each at least once after a warm-up.
 
-    Where even that takes more than OVERTIME times as long, the shapes not yet reached stay without a time. They are
-    visited in order and then, while there is time, in reverse, so that a machine that slows down or speeds up
+    Where even that takes more than OVERTIME times as long, the shapes not yet reached stay without a time; those of
+    which two steps alone would take longer than `seconds`, by the speed of a matrix product, are not begun. The
+    others are visited in order and then, while there is time, in reverse, so that a machine that slows down or speeds up
     meanwhile does not favour one end of the table.
     """
 
@@ -168,6 +170,8 @@ class Stopwatch:
 
     def measure(self, shapes: Sequence[StackShape], progress: Progress = silent) -> dict[StackShape, Timing]:
         """The time of a training step of one sequence: a layer's, forward and backward, times the layers."""
+        rate = products_a_second(self.device, self.dtype)
+        shapes = [shape for shape in shapes if 2 * shape.training_flops / shape.layers / rate < self.seconds]
         durations: dict[StackShape, list[float]] = {shape: [] for shape in shapes}
         start = self.clock()
         for visit, shape in enumerate((*shapes, *reversed(shapes))):
@@ -201,6 +205,17 @@ class Stopwatch:
     def _finish(self) -> None:
         if self.device.startswith("cuda"):
             torch.cuda.synchronize()
+
+
+def products_a_second(device: str, dtype: torch.dtype, size: int = 1024, repeats: int = 3) -> float:
+    """Floating-point operations a second of a square matrix product: more than attention reaches."""
+    square = torch.ones(size, size, device=device, dtype=dtype)
+    took = math.inf
+    for _ in range(repeats):
+        start = time.perf_counter()
+        float((square @ square)[0, 0])  # reading a number waits for the device
+        took = min(took, time.perf_counter() - start)
+    return 2 * size**3 / took
 
 
 def step_bytes(shape: StackShape) -> int:
