@@ -159,8 +159,8 @@ class Stopwatch:
 
     Where even that takes more than OVERTIME times as long, the shapes not yet reached stay without a time; those of
     which two steps alone would take longer than `seconds`, by the speed of a matrix product, are not begun. The
-    others are visited in order and then, while there is time, in reverse, so that a machine that slows down or speeds up
-    meanwhile does not favour one end of the table.
+    others are visited in order and then, while there is time, in reverse, so that a machine that slows down or
+    speeds up meanwhile does not favour one end of the table.
     """
 
     seconds: float = 60.0
