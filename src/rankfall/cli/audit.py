@@ -1,4 +1,4 @@
-"""`rankfall audit`: where a real model loses rank, what holds it up, and whether its heads are the bottleneck."""
+"""`rankfall audit`: what a real model does to its tokens, what holds their rank up, and how its heads use theirs."""
 
 from __future__ import annotations
 
