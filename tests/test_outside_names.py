@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pandas as pd
@@ -51,10 +52,12 @@ def test_tables_and_lines_print_names_as_they_are(capsys: pytest.CaptureFixture[
 
 
 def test_progress_takes_any_title(monkeypatch: pytest.MonkeyPatch) -> None:
-    with Path("/dev/null").open("w") as nowhere:
-        monkeypatch.setattr(output, "notes", Console(file=nowhere, force_terminal=True))
-        with output.shown("model [/b] \x1b[2J") as progress:
-            progress("opening [/i]", 0.5)
+    page = io.StringIO()
+    monkeypatch.setattr(output, "notes", Console(file=page, force_terminal=True, width=200))
+    with output.shown("model [/b] \x1b[2J") as progress:
+        progress("opening [/i]", 0.5)
+    assert "opening [/i]" in page.getvalue()
+    assert "\x1b[2J" not in page.getvalue()
 
 
 @pytest.mark.parametrize("name", ["$$", "$", r"a$\frac{$", "x_$^$", "\x1b$1$"])

@@ -222,9 +222,14 @@ def test_blocks_inside_a_compiled_function_are_said_to_be_missing() -> None:
 
 
 def test_a_model_trained_in_evaluation_mode_says_so() -> None:
-    model = Stack().eval()
-    with RankMonitor(model, [], alarms=QUIET), pytest.warns(RankWarning, match="no forward pass.*in training mode"):
+    model, logged = Stack().eval(), []
+    with (
+        RankMonitor(model, logged, alarms=QUIET),
+        pytest.warns(RankWarning, match="no forward pass.*in training mode") as caught,
+    ):
         train(model, model.parameters(), 3)
+    assert len(caught) == 1
+    assert logged == []
 
 
 def test_a_failing_eager_pass_is_a_gap() -> None:
