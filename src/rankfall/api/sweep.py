@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from rankfall.store.store import Store
-    from rankfall.training.cell import Cell
     from rankfall.training.engines.base import Engine
+    from rankfall.training.kinds import TrainingCell
 
 
 @final
@@ -77,7 +77,7 @@ class SweepResult(Result):
 
 
 def sweep(
-    grid: str | Path | Sequence[Cell],
+    grid: str | Path | Sequence[TrainingCell],
     *,
     store: str | Path = "runs",
     engine: str = "local",
@@ -165,7 +165,8 @@ def _store(path: Path, results: str | Path | None, dry_run: bool, note: Callable
     yield kept
 
 
-def _estimate(cells: list[Cell], store: Store, engine: Engine, progress: Progress) -> dict[str, Any]:
+def _estimate(cells: list[TrainingCell], store: Store, engine: Engine, progress: Progress) -> dict[str, Any]:
+    from rankfall.store.identity import settings
     from rankfall.training.estimate import estimate
     from rankfall.training.sweep import plan_for
 
@@ -175,11 +176,8 @@ def _estimate(cells: list[Cell], store: Store, engine: Engine, progress: Progres
     stacks = [
         {
             "cells": len(group),
-            "task": group[0].task,
-            "dim": group[0].dim,
-            "layers": group[0].layers,
-            "multiplier": group[0].multiplier,
-            "ranks": ", ".join(str(rank) for rank in sorted({cell.rank for cell in group})),
+            **_shared(group),
+            "ranks": ", ".join(map(str, sorted({settings(cell)["rank"] for cell in group}))),
             "steps": group[0].steps,
             "seconds": seconds,
         }
@@ -192,3 +190,11 @@ def _estimate(cells: list[Cell], store: Store, engine: Engine, progress: Progres
         "estimate_from": guess.source,
         "stacks": stacks,
     }
+
+
+def _shared(group: Sequence[TrainingCell]) -> dict[str, Any]:
+    """The settings of a stack that tell it from others: task and sizes."""
+    from rankfall.store.identity import settings
+
+    of = settings(group[0])
+    return {name: of[name] for name in ("task", "dim", "width", "layers", "heads", "multiplier") if name in of}
