@@ -45,8 +45,17 @@ class SweepResult(Result):
     """After a dry run: `cells`, `finished`, `seconds_estimated`, `estimate_from` and `stacks` (trained as one)."""
 
     def tables(self) -> dict[str, pd.DataFrame]:
-        """`runs`: one row per cell; after a dry run also `stacks`."""
-        return {"runs": frame(self.runs)} | ({"stacks": frame(self.estimate["stacks"])} if self.estimate else {})
+        """`runs`: one row per cell; after a dry run also `stacks`; of language models also `by_shape`, over seeds."""
+        shapes = {"by_shape": frame(self.by_shape)} if self.by_shape else {}
+        stacks = {"stacks": frame(self.estimate["stacks"])} if self.estimate else {}
+        return {"runs": frame(self.runs), **shapes, **stacks}
+
+    @property
+    def by_shape(self) -> list[dict[str, Any]]:
+        """Of language models: nats per byte of each shape, the mean over seeds with its interval."""
+        from rankfall.training.text.comparison import by_shape
+
+        return by_shape(self.runs)
 
     def _record(self) -> dict[str, Any]:
         if self.estimate is not None:
@@ -57,6 +66,7 @@ class SweepResult(Result):
             "trained": self.trained,
             "seconds": self.seconds,
             "runs": self.runs,
+            **({"by_shape": self.by_shape} if self.by_shape else {}),
         }
 
     def _lines(self) -> list[str]:
@@ -70,9 +80,20 @@ class SweepResult(Result):
         if done:
             best = min(done, key=lambda row: row["mse_best"])
             lines.append(f"lowest error {best['mse_best']:.4g} at rank {best['rank']}")
-        return lines
+        return lines + self.verdicts
+
+    @property
+    def verdicts(self) -> list[str]:
+        """Of language models: which shape costs least, and whether the losses tell it from the others."""
+        from rankfall.training.text.comparison import verdicts
+
+        return verdicts(self.by_shape)
 
     def _figure(self) -> Figure:
+        if self.by_shape:
+            from rankfall.drawing.loss_by_rank import loss_by_rank
+
+            return loss_by_rank(self.by_shape)
         return error_by_rank(self.runs)
 
 
@@ -94,6 +115,7 @@ def sweep(
     weights: bool = False,
     take_over: bool = False,
     tensorboard: str | Path | None = None,
+    text: str | Path | None = None,
     progress: Progress = silent,
     note: Callable[[str], None] | None = None,
 ) -> SweepResult:
@@ -102,10 +124,14 @@ def sweep(
     `grid` is a TOML file, a shipped grid by name such as `smoke`, or cells. `engine`: local or ray (`address` of a
     running cluster). `dry_run` plans and estimates only. `memory` is in GiB. `results` are committed results to go
     on from; `weights` trains also cells imported without weights; `take_over` takes cells that a process of another
-    machine has claimed without waiting for its silence. `note` is told what a person should know.
+    machine has claimed without waiting for its silence. `text` is the file or folder that cells of the task text are
+    trained on. `note` is told what a person should know.
     """
     from rankfall.store.identity import identity
+    from rankfall.store.results import import_results
+    from rankfall.store.store import Store
     from rankfall.training.grid import read_grid
+    from rankfall.training.kinds import Surroundings
     from rankfall.training.options import Options
     from rankfall.training.sweep import row_of
     from rankfall.training.sweep import sweep as train
@@ -126,11 +152,22 @@ def sweep(
         tensorboard=None if tensorboard is None else os.path.abspath(tensorboard),
         address=address,
     )
-    cells = read_grid(grid) if isinstance(grid, (str, Path)) else list(grid)
     name = str(grid) if isinstance(grid, (str, Path)) else "cells"
     chosen = ENGINES[engine](options)
     tell = note or (lambda text: None)
-    with _store(Path(store), results, dry_run, tell) as kept:
+    with _folder(Path(store), dry_run) as folder:
+        # A grid that cannot be read leaves no store behind; one whose text must be kept makes it.
+        around = Surroundings(
+            text=None if text is None else str(text),
+            store=lambda: Store(folder).path,
+            device=chosen.device() if isinstance(grid, (str, Path)) else "cpu",
+            progress=progress,
+            note=tell,
+        )
+        cells = read_grid(grid, around) if isinstance(grid, (str, Path)) else list(grid)
+        kept = Store(folder)
+        if results is not None:
+            tell(f"{len(import_results(kept, Path(results)))} cells taken in from {results}")
         if dry_run:
             for damage in (kept.damage_of(identity(cell)) for cell in cells):
                 if damage is not None:
@@ -150,19 +187,13 @@ def sweep(
 
 
 @contextmanager
-def _store(path: Path, results: str | Path | None, dry_run: bool, note: Callable[[str], None]) -> Iterator[Store]:
-    """The store, with committed results taken in; a dry run without one leaves nothing behind."""
-    from rankfall.store.results import import_results
-    from rankfall.store.store import Store
-
+def _folder(path: Path, dry_run: bool) -> Iterator[Path]:
+    """The store's folder; a dry run without one leaves nothing behind."""
     if dry_run and not path.exists():
         with tempfile.TemporaryDirectory() as empty:
-            yield Store(Path(empty) / "runs")
+            yield Path(empty) / "runs"
         return
-    kept = Store(path)
-    if results is not None:
-        note(f"{len(import_results(kept, Path(results)))} cells taken in from {results}")
-    yield kept
+    yield path
 
 
 def _estimate(cells: list[TrainingCell], store: Store, engine: Engine, progress: Progress) -> dict[str, Any]:

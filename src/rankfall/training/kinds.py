@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, cast
 
@@ -66,13 +66,21 @@ class Steppable(Trainable, Protocol):
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What a grid does not say itself: the text to train on, the store's folder, where cells will be trained."""
+    """What a grid does not say itself: the text to train on, the store, where cells will be trained."""
 
     text: str | None = None
-    folder: Path | None = None
+    store: Callable[[], Path] | None = None
+    """Gives the store's folder, made when it is first asked for."""
     device: str = "cpu"
     progress: Progress = silent
     note: Callable[[str], None] = lambda text: None
+    made: dict[Any, Any] = field(default_factory=dict, compare=False)
+    """What a kind made for one cell of a grid and needs for others."""
+
+    @property
+    def folder(self) -> Path | None:
+        """The store's folder, where there is one."""
+        return None if self.store is None else self.store()
 
 
 ALONE = Surroundings()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,6 +14,14 @@ from rankfall.training.text.cell import TextCell
 from rankfall.training.text.corpus import Corpus
 
 _WORD = 0xFFFFFFFF
+
+
+def unigram_nats_per_byte(corpus: Corpus) -> float:
+    """What held-out text costs a model that knows how often each token occurs, and nothing else."""
+    count = corpus.about.vocabulary
+    seen = np.bincount(corpus.training, minlength=count) + 1.0
+    nats = -np.log(seen / seen.sum())
+    return float(nats[corpus.held_out].sum() / corpus.encoding.sizes()[corpus.held_out].sum())
 
 
 class TextBatches:
@@ -31,6 +40,7 @@ class TextBatches:
         self.held_out = torch.from_numpy(corpus.held_out.astype("int32")).to(device)
         self.sizes = torch.from_numpy(corpus.encoding.sizes()).to(device)
         self.seeds = torch.tensor([cell.seed for cell in cells], device=device)
+        self.unigram = unigram_nats_per_byte(corpus)
 
     def at(self, step: Tensor) -> Tensor:
         """(M, B, T + 1) tokens of a step () int64; a tensor, so that a graph can hold it."""

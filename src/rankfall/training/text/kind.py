@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, final
 
 from rankfall.errors import require
-from rankfall.progress import Progress
 from rankfall.training.kinds import CellKind, Surroundings
 from rankfall.training.text.budget import Cost, parameters, solved, training_flops
 from rankfall.training.text.cell import TextCell
-from rankfall.training.text.corpus import About, prepare_corpus
+from rankfall.training.text.corpus import prepare_corpus
 from rankfall.training.text.decoder import text_layout
 from rankfall.training.text.stack import TextStack, text_stack_key
 from rankfall.training.text.timing import step_seconds
@@ -122,24 +121,15 @@ class TextKind(CellKind):
 def _corpus(text: str | None, settings: dict[str, Any], around: Surroundings) -> dict[str, Any]:
     if text is None and settings.get("corpus"):
         return {}
-    require(
-        text is not None and around.folder is not None,
-        required="a text to train on",
-        got="none",
-        remedy="give --text FILE_OR_FOLDER",
-    )
+    folder = None if text is None else around.folder
+    require(folder is not None, required="a text to train on", got="none", remedy="give --text FILE_OR_FOLDER")
     assert text is not None
-    assert around.folder is not None
-    about = _prepared(
-        text, settings.get("tokenizer", TextCell.tokenizer), around.folder, around.progress, around.note
-    )
+    assert folder is not None
+    tokenizer = settings.get("tokenizer", TextCell.tokenizer)
+    if (text, tokenizer) not in around.made:
+        around.made[text, tokenizer] = prepare_corpus(text, tokenizer, folder, around.progress, around.note).about
+    about = around.made[text, tokenizer]
     return {"corpus": about.digest, "vocabulary": about.vocabulary}
-
-
-@lru_cache(maxsize=16)
-def _prepared(text: str, tokenizer: str, folder: Path, progress: Progress, note: Any) -> About:
-    """Once for all cells of a grid."""
-    return prepare_corpus(text, tokenizer, folder, progress, note).about
 
 
 def _shape(settings: dict[str, Any], extra: dict[str, Any]) -> dict[str, int]:

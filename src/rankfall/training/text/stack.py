@@ -200,6 +200,7 @@ class TextStack(Resumable):
             {
                 "status": "diverged" if not alive[place] else "done" if finished else "unfinished",
                 **{name: values[place] for name, values in measured.items()},
+                "unigram_nats_per_byte": self.batches.unigram,
                 "training_nats_per_token": last[place],
                 "steps_done": self.chunks_done * CHUNK,
                 "parameters": self.layout.parameters,
