@@ -113,5 +113,5 @@ def train_plainly(model: PlainDecoder, batches: list[Tensor], steps: int) -> lis
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), cell.clip)
         optimizer.step()
-        losses.append(float(loss))
+        losses.append(float(loss.detach()))
     return losses
