@@ -7,7 +7,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
@@ -41,12 +41,15 @@ class SweepResult(Result):
     seconds: float = 0.0
     complete: bool = True
     """False when the sweep was stopped; the same call goes on from there."""
+    to_level: list[dict[str, Any]] = field(default_factory=list)
+    """Of language models: tokens and seconds to the loss that all models of a setting reach."""
     estimate: dict[str, Any] | None = None
     """After a dry run: `cells`, `finished`, `seconds_estimated`, `estimate_from` and `stacks` (trained as one)."""
 
     def tables(self) -> dict[str, pd.DataFrame]:
-        """`runs`: one row per cell; after a dry run also `stacks`; of language models also `by_shape`, over seeds."""
-        shapes = {"by_shape": frame(self.by_shape)} if self.by_shape else {}
+        """`runs`: one row per cell; after a dry run also `stacks`; of language models also `by_shape`, over
+        seeds, and `to_level`, tokens and time to a common loss."""
+        shapes = {"by_shape": frame(self.by_shape), "to_level": frame(self.to_level)} if self.by_shape else {}
         stacks = {"stacks": frame(self.estimate["stacks"])} if self.estimate else {}
         return {"runs": frame(self.runs), **shapes, **stacks}
 
@@ -66,7 +69,7 @@ class SweepResult(Result):
             "trained": self.trained,
             "seconds": self.seconds,
             "runs": self.runs,
-            **({"by_shape": self.by_shape} if self.by_shape else {}),
+            **({"by_shape": self.by_shape, "to_level": self.to_level} if self.by_shape else {}),
         }
 
     def _lines(self) -> list[str]:
@@ -183,6 +186,7 @@ def sweep(
             trained=outcome.trained,
             seconds=time.perf_counter() - start,
             complete=outcome.complete,
+            to_level=_to_level([dict(row) for row in outcome.rows], kept),
         )
 
 
@@ -194,6 +198,19 @@ def _folder(path: Path, dry_run: bool) -> Iterator[Path]:
             yield Path(empty) / "runs"
         return
     yield path
+
+
+def _to_level(rows: list[dict[str, Any]], store: Store) -> list[dict[str, Any]]:
+    """Of rows that have a history: results taken in from elsewhere have none."""
+    from rankfall.store.run import HISTORY
+    from rankfall.training.text.comparison import to_level
+
+    runs = []
+    for row in rows:
+        run = store.find(row["id"]) if row.get("nats_per_byte") is not None else None
+        if run is not None and HISTORY in run.manifest.names:
+            runs.append((row, run.history().to_pylist()))
+    return to_level(runs)
 
 
 def _estimate(cells: list[TrainingCell], store: Store, engine: Engine, progress: Progress) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from rankfall.training.grid import cells_of
 from rankfall.training.kinds import Surroundings, TrainingCell, cell_from, stack_bytes, step_flops
 from rankfall.training.text.budget import training_flops
 from rankfall.training.text.cell import TextCell
-from rankfall.training.text.comparison import by_shape, reached, verdicts
+from rankfall.training.text.comparison import by_shape, reached, to_level, verdicts
 from rankfall.training.text.decoder import text_layout
 from rankfall.training.work import Watch, train
 
@@ -138,7 +138,9 @@ def test_the_verb_trains_compares_and_says_when_it_cannot_tell(book: Path, tmp_p
     assert all(row["nats_per_byte"] > 0 for row in result.runs)
     assert [(record["rank"], record["seeds"]) for record in result.by_shape] == [(2, 2), (8, 2)]
     assert "too" in result.verdicts[0]
-    assert set(result.tables()) == {"runs", "by_shape"}
+    assert set(result.tables()) == {"runs", "by_shape", "to_level"}
+    assert len({one["level"] for one in result.to_level}) == 1
+    assert all(0 < one["tokens"] <= 100 * 4 * 16 for one in result.to_level)
     assert result.plot() is not None
     again = rankfall.sweep(grid, text=book, store=tmp_path / "store", threads=1)
     assert again.trained == 0
@@ -188,6 +190,17 @@ def test_when_a_loss_is_reached() -> None:
     assert reached(history, 2.5) == 200.0
     assert reached(history, 3.5) == 100.0
     assert reached(history, 1.9) is None
+
+
+def test_tokens_and_seconds_to_the_loss_that_all_reach() -> None:
+    past = [[{"step": 500, "fresh": a}, {"step": 1000, "fresh": b}] for a, b in ((3.0, 2.0), (2.5, 1.0))]
+    rows = [{**row(4, 2.0), "id": "one"}, {**row(64, 1.0), "id": "two"}]
+    slow, fast = to_level(list(zip(rows, past, strict=True)))
+    assert (slow["level"], fast["level"]) == (2.0, 2.0)
+    assert slow["tokens"] == 1000 * 64 * 256
+    assert fast["tokens"] == pytest.approx((500 + 500 / 3) * 64 * 256)
+    assert fast["seconds"] == pytest.approx(2.0 * 2 / 3)
+    assert to_level(list(zip(rows, past, strict=True)), level=0.5)[0]["tokens"] is None
 
 
 @pytest.mark.parametrize(

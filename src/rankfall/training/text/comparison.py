@@ -105,6 +105,35 @@ def _apart(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
     return bool(abs(first["nats_per_byte"] - second["nats_per_byte"]) > math.hypot(*margins))
 
 
+def to_level(runs: Sequence[tuple[Row, Sequence[Row]]], level: float | None = None) -> list[dict[str, Any]]:
+    """For each run and its history: tokens and seconds after which held-out text costs no more than a level.
+
+    Without a level, in each setting the loss that all of its models reach: the highest at the end of a run. Seconds are
+    the run's own, spread evenly over its steps.
+    """
+    settings: dict[tuple[Any, ...], list[tuple[Row, Sequence[Row]]]] = {}
+    for row, history in runs:
+        if row["status"] == "done":
+            settings.setdefault(tuple(row[name] for name in SETTING), []).append((row, history))
+    found = []
+    for own in settings.values():
+        ends = [
+            next(float(one["fresh"]) for one in reversed(past) if one.get("fresh") is not None) for _, past in own
+        ]
+        wanted = max(ends) if level is None else level
+        for row, history in own:
+            steps = reached(history, wanted)
+            found.append(
+                {
+                    **{name: row[name] for name in ("id", "budget", *SHAPE, "seed")},
+                    "level": wanted,
+                    "tokens": None if steps is None else steps * row["batch"] * row["context"],
+                    "seconds": None if steps is None else steps * row["seconds"] / row["steps_done"],
+                }
+            )
+    return found
+
+
 def reached(history: Sequence[Row], level: float) -> float | None:
     """Steps after which held-out loss first is at a level, on the line between two looks; None when it never is."""
     before: tuple[float, float] | None = None
