@@ -3,9 +3,9 @@
     python -m benchmarks.text                                         a tiny model on the processor
     python -m benchmarks.text --device cuda --shapes 10M 30M --out DIR
 
-The plain model is the same decoder as an ordinary module (`TextModel`) under autocast, trained by PyTorch's fused AdamW
-with its own clipping, compiled where there is a GPU. Both see the same batches. Checked, and refused otherwise: over the
-timed steps both have the same mean loss within the rounding of the arithmetic.
+The plain model is the same decoder as an ordinary module (`TextModel`) under autocast, trained by PyTorch's fused
+AdamW with its own clipping, compiled where there is a GPU. Both see the same batches. Checked, and refused otherwise:
+over the timed steps both have the same mean loss within the rounding of the arithmetic.
 """
 
 from __future__ import annotations

@@ -108,8 +108,8 @@ def _apart(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
 def to_level(runs: Sequence[tuple[Row, Sequence[Row]]], level: float | None = None) -> list[dict[str, Any]]:
     """For each run and its history: tokens and seconds after which held-out text costs no more than a level.
 
-    Without a level, in each setting the loss that all of its models reach: the highest at the end of a run. Seconds are
-    the run's own, spread evenly over its steps.
+    Without a level, in each setting the loss that all of its models reach: the highest at the end of a run. Seconds
+    are the run's own, spread evenly over its steps.
     """
     settings: dict[tuple[Any, ...], list[tuple[Row, Sequence[Row]]]] = {}
     for row, history in runs:
@@ -117,9 +117,7 @@ def to_level(runs: Sequence[tuple[Row, Sequence[Row]]], level: float | None = No
             settings.setdefault(tuple(row[name] for name in SETTING), []).append((row, history))
     found = []
     for own in settings.values():
-        ends = [
-            next(float(one["fresh"]) for one in reversed(past) if one.get("fresh") is not None) for _, past in own
-        ]
+        ends = [[float(one["fresh"]) for one in past if one.get("fresh") is not None][-1] for _, past in own]
         wanted = max(ends) if level is None else level
         for row, history in own:
             steps = reached(history, wanted)
