@@ -154,20 +154,23 @@ class _Answers:
     value: Tensor
 
 
-def probe_site(layer: int, site: Site, elsewhere: Site, at_offset: Site | None, offset: int) -> HeadMaps:
+def probe_site(
+    layer: int, site: Site, elsewhere: Site, at_offset: Site | None, offset: int, *, as_traced: bool = True
+) -> HeadMaps:
     """The maps of one site. `site` was traced at position 0, `elsewhere` at another one, where rotary maps differ (or
     is the same, where the module counts positions by itself);
-    `at_offset` at the position of the query, when the offset is not 0."""
+    `at_offset` at the position of the query, when the offset is not 0. `as_traced` says that the module has the
+    weights with which it was traced, so that its replay can be held against the pass."""
     replay = Replay(site)
     width = site.tokens.shape[-1]
-    checks = {"replay": _replay_error(replay)}
+    checks = {"replay": _replay_error(replay)} if as_traced else {}
     with linear_norms(replay.module) as norms:
         here, packed = _maps(replay, width)
         queries = here
         if at_offset is not None:
-            replay.arguments = Replay(at_offset).arguments
+            replay.arguments = replay.brought(at_offset)
             queries, _ = _maps(replay, width)
-            replay.arguments = Replay(site).arguments
+            replay.arguments = replay.brought(site)
         random = torch.randn(
             RANDOM_PROBES, width, generator=torch.Generator().manual_seed(0), dtype=torch.float64
         ).to(site.tokens.device)
@@ -177,7 +180,7 @@ def probe_site(layer: int, site: Site, elsewhere: Site, at_offset: Site | None, 
             # Positions are the module's own business: its last token stands elsewhere.
             moved = _answers(replay, random, packed, at=-1)
         else:
-            replay.arguments = Replay(elsewhere).arguments
+            replay.arguments = replay.brought(elsewhere)
             moved = _answers(replay, random, packed)
         checks["same_position_scores"] = _relative(_own_scores(moved), _own_scores(answers))
         rotary = _relative(moved.query, answers.query) > ROTATED
