@@ -317,7 +317,9 @@ def _rows(
     if not states:
         return []
     nothing: dict[str, float | None] = dict.fromkeys(MEASURES)
-    every = [one for state in states for one in state[: len(texts)]]
+    # What enters the first block is one tensor under every setting.
+    kept = {id(state): state for state in states}
+    every = [one for state in kept.values() for one in state[: len(texts)]]
     finite = [bool(one.isfinite().all()) for one in every]
     found: list[dict[str, float | None]] = [dict(nothing) for _ in every]
     alive = [place for place, whole in enumerate(finite) if whole]
@@ -329,8 +331,9 @@ def _rows(
         for name, column in values.items():
             for place, value in zip(some, column.tolist(), strict=True):
                 found[place][name] = value
-    where = [(label, text) for label in labels for text in texts]
+    first = {name: place * len(texts) for place, name in enumerate(kept)}
     return [
-        AblationRow(**label, **values, text=text, layer=layer)  # type: ignore[arg-type]
-        for (label, text), values in zip(where, found, strict=True)
+        AblationRow(**label, **found[first[id(state)] + place], text=text, layer=layer)  # type: ignore[arg-type]
+        for state, label in zip(states, labels, strict=True)
+        for place, text in enumerate(texts)
     ]
