@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import cached_property
 from typing import final
 
@@ -180,8 +181,8 @@ class Profile:
         return (total - (self.lengths > 0).sum(dim=-1)).clamp_min(0)
 
 
-def views(tokens: Float[Tensor, "... n d"]) -> dict[str, Profile]:
-    """Profiles of four views of the same tokens.
+def views(tokens: Float[Tensor, "... n d"], chosen: Collection[str] = VIEWS) -> dict[str, Profile]:
+    """Profiles of the chosen views of the same tokens.
 
     raw           as they are
     unit          each token divided by its length (a zero token stays zero)
@@ -189,17 +190,21 @@ def views(tokens: Float[Tensor, "... n d"]) -> dict[str, Profile]:
     centred_unit  each divided by its length, then without the mean of these
     """
     raw = Profile(tokens)
-    unit = Profile(raw.directions, size=torch.ones_like(raw.size), epsilon=raw.epsilon)
-    # Tokens of one direction have lengths of one but for rounding, and that distinguishes nothing.
-    rounding = 4 * torch.finfo(torch.float64).eps * raw.count**0.5
-    unit.centred.mul_((unit.spread > rounding)[..., None, None])
-    unit.spread.mul_(unit.spread > rounding)
-    raw.absolute_cosine_sum = unit.absolute_cosine_sum
-    centred, centred_unit = (
-        Profile(one.centred, size=one.size, epsilon=one.epsilon, mean_free=True) for one in (raw, unit)
-    )
-    centred.spread, centred_unit.spread = raw.spread, unit.spread
-    return {"raw": raw, "unit": unit, "centred": centred, "centred_unit": centred_unit}
+    found = {"raw": raw}
+    if "unit" in chosen or "centred_unit" in chosen:
+        unit = found["unit"] = Profile(raw.directions, size=torch.ones_like(raw.size), epsilon=raw.epsilon)
+        # Tokens of one direction have lengths of one but for rounding, and that distinguishes nothing.
+        rounding = 4 * torch.finfo(torch.float64).eps * raw.count**0.5
+        unit.centred.mul_((unit.spread > rounding)[..., None, None])
+        unit.spread.mul_(unit.spread > rounding)
+        if "raw" in chosen:
+            raw.absolute_cosine_sum = unit.absolute_cosine_sum
+    for name, of in (("centred", "raw"), ("centred_unit", "unit")):
+        if name in chosen:
+            one = found[of]
+            found[name] = Profile(one.centred, size=one.size, epsilon=one.epsilon, mean_free=True)
+            found[name].spread = one.spread
+    return {name: found[name] for name in VIEWS if name in chosen}
 
 
 def profile_of_equals(tokens: Float[Tensor, "... n d"]) -> Profile:

@@ -15,7 +15,7 @@ from rankfall.models.blocks import BlockStack, same_stack
 from rankfall.models.calling import Inputs, as_calls
 from rankfall.models.depth.measure import measure_depth
 from rankfall.models.depth.rows import DepthRow
-from rankfall.models.reset import fresh_copy, not_reset
+from rankfall.models.reset import fresh_weights, not_reset
 from rankfall.models.texts import Batch, shuffled, with_random_tokens
 from rankfall.models.twin import draw_seed, random_weights, separate_twin
 
@@ -207,9 +207,9 @@ def _random_weights(
     control = Control("random_weights", "the same architecture with freshly initialised weights", draw=draw)
     try:
         if not hasattr(network, "_from_config"):
-            twin, left = fresh_copy(network, seed)
-            control = replace(control, meaning=control.meaning + not_reset(left))
-            return _measured(control, twin, given, seed, layers)
+            with fresh_weights(network, seed) as left:
+                control = replace(control, meaning=control.meaning + not_reset(left))
+                return _measured(control, network, given, seed, layers)
         try:
             with random_weights(network, seed):
                 return _measured(control, network, given, seed, layers)

@@ -163,16 +163,14 @@ class _FreshWeights:
         for module, rule in _rules(self._empty, within, path):
             if rule is not None:
                 rule(module)
-            left = any(
-                bool(one.isnan().any()) for one in module.parameters(recurse=False) if one.device.type != "meta"
-            )
+            left = any(_unwritten(one) for one in module.parameters(recurse=False) if one.device.type != "meta")
             if left and (reset := _own_reset(module)) is not None:
                 reset()
                 if rule is not None:
                     rule(module)
 
     def _reached(self, name: str, value: Tensor) -> Tensor:
-        if not bool(value.isnan().any()):
+        if not _unwritten(value):
             return value
         if getattr(self._empty, "config", None) is not None:
             raise RequestError(
@@ -186,6 +184,11 @@ class _FreshWeights:
         stand_in = self._network.get_parameter(name)
         real = fetched(self._network).get(id(stand_in), stand_in)
         return value.normal_(0.0, float(real.float().std()))
+
+
+def _unwritten(value: Tensor) -> bool:
+    """Whether a number is left that nothing wrote: one of them makes the sum none."""
+    return bool(value.sum().isnan())
 
 
 Rule = Callable[[nn.Module], Any]

@@ -9,7 +9,7 @@ from torch import nn
 
 from rankfall.errors import RequestError
 from rankfall.models.heads.ranks import HeadRecord, head_ranks
-from rankfall.models.reset import fresh_copy
+from rankfall.models.reset import fresh_weights
 from rankfall.models.twin import random_blocks, separate_twin
 
 
@@ -22,7 +22,8 @@ def random_head_ranks(
     model, unless some parameters are initialised nowhere but where one is built.
     """
     if not hasattr(network, "_from_config"):
-        return head_ranks(fresh_copy(network, seed)[0], offset=offset, inputs=inputs)
+        with fresh_weights(network, seed):
+            return head_ranks(network, offset=offset, inputs=inputs)
     try:
         return head_ranks(network, offset=offset, inputs=inputs, held=random_blocks(network, seed))
     except RequestError:
