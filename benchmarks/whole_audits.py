@@ -12,7 +12,7 @@ seconds are printed as it ends; a shape that takes longer than `--limit` ends wi
 one begins.
 
 Checked, and refused otherwise: nothing is missing from the audit, every weight is bit for bit what it was, replayed
-blocks agree with the traced pass, energy ranks at both ends agree with a NumPy SVD, draws of a control differ.
+blocks agree with the traced pass, energy ranks at both ends agree with an SVD, draws of a control differ.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -49,7 +48,7 @@ SHAPES = {
     "70B-2-blocks": (8192, 28672, 2, 64, 8, 128256),
 }
 GIB = 1 << 30
-# Energy ranks of the audit against a NumPy SVD of the same tokens.
+# Energy ranks of the audit, which come from Gram matrices, against an SVD of the same tokens.
 AGREES = 1e-5
 
 
@@ -213,20 +212,19 @@ def _fingerprint(network: nn.Module) -> list[int]:
 def _rank_error(network: nn.Module, ids: Tensor, found: AuditFindings) -> float:
     """How far energy ranks of the raw tokens of the first text are from a float64 SVD, at both ends, at worst."""
     last = found.model.layers
-    kept: dict[int, Any] = {}
+    kept: dict[int, Tensor] = {}
 
     def keep(place: Place, tokens: Tensor) -> None:
         if place.part == "boundary" and place.layer in (0, last):
-            kept[place.layer] = tokens[0].double().cpu().numpy()
+            kept[place.layer] = tokens[0].double()
 
     device = next(network.parameters()).device
     capture(network, {"input_ids": ids.to(device), "use_cache": False}, keep)
     worst = 0.0
     for row in found.boundaries:
         if row.layer in kept:
-            values = np.linalg.svd(kept[row.layer], compute_uv=False)
-            shares = values[values > 0] ** 2 / (values**2).sum()
-            rank = float(np.exp(-(shares * np.log(shares)).sum()))
+            squares = torch.linalg.svdvals(kept[row.layer]).square()
+            rank = float(torch.special.entr(squares / squares.sum()).sum().exp())
             worst = max(worst, abs(row.per_text[0].values["raw"]["energy_rank"] / rank - 1))
     return worst
 

@@ -86,12 +86,22 @@ class AblatedBlock:
         return made
 
     def __enter__(self) -> AblatedBlock:
-        """Copy the modules in float64; they go again on the way out, so that a deep model is never held twice."""
+        """Bring back what is parked, once and as it is, because hosts are slow at converting it; copy the modules in
+        float64. All goes again on the way out, so that a deep model is never held twice."""
+        self._aside = self.site, self.block
+        arguments = {name: tensors_changed(value, self._back) for name, value in self.site.arguments.items()}
+        entry = self.site.entry and replace(self.site.entry, output=self._back(self.site.entry.output))
+        self.site = replace(self.site, arguments=arguments, entry=entry)
+        self.block = replace(self.block, stream=self._back(self.block.stream), target=self._back(self.block.target))
         self._copy(own=False)
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.site, self.block = self._aside
         self._replay = self._before = self._after = None
+
+    def _back(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self.device)
 
     def _copy(self, *, own: bool) -> None:
         copied = alone if own else float64_copy
@@ -123,11 +133,11 @@ class AblatedBlock:
         return replace(check, error=self._error(torch.float64, tolerance))
 
     def _error(self, dtype: torch.dtype, most: float) -> float:
-        given = self.block.stream.to(self.device, dtype)
+        given = self.block.stream.to(dtype)
         # Minus infinity has no place in half precision's own mask.
         route = as_traced if dtype == torch.float64 else None
         ours = self(given, norm=True, residual=True, route=route).double()
-        theirs = self.block.target.to(self.device, torch.float64)
+        theirs = self.block.target.double()
         largest = theirs.abs().amax(dim=(-2, -1)).clamp_min(1e-300)
         error = float(((ours - theirs).abs().amax(dim=(-2, -1)) / largest).max())
         if not error <= most:

@@ -85,20 +85,25 @@ class AblationRow:
     def record(self) -> dict[str, Any]:
         """The row as `--json` prints it."""
         row = asdict(self)
-        return {name: value for name, value in row.items() if value is not None or name not in BY_SVD}
+        return {
+            name: value for name, value in row.items() if value is not None or name not in (*BY_SVD, "energy_rank")
+        }
 
 
-MEASURES = ("mu", "relative_mu", "rank", "effective_rank", "energy_rank", "mean_abs_cosine", "min_singular_value")
+# What decides whether a variant collapses, as for the model itself: of tokens scaled to length one.
+OF_UNIT_TOKENS = {"unit_relative_mu": "relative_mu", "unit_energy_rank": "energy_rank"}
+OF_TOKENS = ("mu", "relative_mu", "rank", "effective_rank", "energy_rank", "mean_abs_cosine", "min_singular_value")
+MEASURES = (*OF_TOKENS, *OF_UNIT_TOKENS)
 # Of collapsed tokens these need a singular value decomposition, which takes longer than everything else together.
 BY_SVD = ("rank", "effective_rank", "min_singular_value")
 QUICK = tuple(name for name in MEASURES if name not in BY_SVD)
+# What an audit reads: of the energy ranks the one that decides.
+AUDITED = tuple(name for name in QUICK if name != "energy_rank")
 # These need no decomposition at all.
-PLAIN = ("mu", "relative_mu", "mean_abs_cosine")
+PLAIN = tuple(name for name in AUDITED if name != "unit_energy_rank")
 # Decompositions grow with the cube of the smaller side: beyond this size they are made at a few layers.
 EVERY_LAYER_BELOW = 1024
 LARGE_LAYERS = 5
-# What decides whether a variant collapses, as for the model itself: of tokens scaled to length one.
-UNIT_MEASURES = ("relative_mu", "energy_rank")
 
 
 @final
@@ -326,8 +331,9 @@ def _rows(
     at_once = max(1, NUMBERS_AT_ONCE // every[0].numel())
     for some in (alive[first : first + at_once] for first in range(0, len(alive), at_once)):
         tokens = torch.stack([every[place] for place in some])
-        unit = measure(UnitNorm()(tokens.double()), [name for name in UNIT_MEASURES if name in measures])
-        values = {**measure(tokens, measures), **{f"unit_{name}": column for name, column in unit.items()}}
+        values = measure(tokens, [name for name in OF_TOKENS if name in measures])
+        unit = measure(UnitNorm()(tokens.double()), [of for name, of in OF_UNIT_TOKENS.items() if name in measures])
+        values |= {name: unit[of] for name, of in OF_UNIT_TOKENS.items() if of in unit}
         for name, column in values.items():
             for place, value in zip(some, column.tolist(), strict=True):
                 found[place][name] = value

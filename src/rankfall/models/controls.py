@@ -20,8 +20,9 @@ from rankfall.models.texts import Batch, shuffled, with_random_tokens
 from rankfall.models.twin import draw_seed, random_weights, separate_twin
 
 DRAWS = 3
-# Models are judged by the directions of tokens; in the other views one long token decides.
-COMPARED = ("unit", "centred_unit")
+# Models are judged by the directions of tokens; in the other views one long token decides. What is left without the
+# mean is compared by the ranks of fewer tokens.
+COMPARED = ("unit",)
 # Decompositions grow with the cube of the smaller side: beyond this size a control is measured at a few layers.
 EVERY_LAYER_BELOW = 1024
 LARGE_LAYERS = 5
@@ -30,7 +31,7 @@ LARGE_LAYERS = 5
 @final
 @dataclass(frozen=True)
 class Control:
-    """Depth rows of one draw of one control, in the views that are compared; `reason` says why there are none.
+    """Depth rows of one draw of one control, of tokens scaled to length one; `reason` says why there are none.
 
     Draw 0 is measured at every layer, or, where the matrices are large, at a few layers spread evenly; further draws,
     which are there for the spread, at the embeddings, in the middle and at the end.

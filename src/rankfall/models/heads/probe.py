@@ -218,7 +218,7 @@ def _repeated(key: Tensor, value: Tensor) -> int:
 def _maps(replay: Replay, width: int) -> tuple[_Answers, bool]:
     """Row 0 holds the biases, rows 1 to d the maps. Several probes share a sequence when positions do not matter."""
     device = replay.site.tokens.device
-    rows = torch.cat([torch.zeros(1, width), torch.eye(width)]).double().to(device)
+    rows = _zero_and_each(width, device)
     length = replay.site.tokens.shape[1]
     packed = length > 1 and replay.site.context_name is None and _position_free(replay)
     require(
@@ -231,6 +231,11 @@ def _maps(replay: Replay, width: int) -> tuple[_Answers, bool]:
     answers = [_answers(replay, chunk, packed) for chunk in rows.split(size)]
     query, key, value = (torch.cat([getattr(one, part) for one in answers]) for part in ("query", "key", "value"))
     return _Answers(*(torch.cat([part[:1], part[1:] - part[:1]]) for part in (query, key, value))), packed
+
+
+def _zero_and_each(width: int, device: torch.device) -> Tensor:
+    """Zero, then every coordinate vector, made where they are used: they are as large as a weight."""
+    return torch.eye(width + 1, width, dtype=torch.float64, device=device).roll(1, dims=0)
 
 
 def _norms_before_attention(replay: Replay, norms: list[str]) -> bool:
@@ -323,7 +328,7 @@ def _output_map(replay: Replay, site: Site, value_rank: int, heads: int) -> tupl
     if not same:
         return None, "something stands between attention and the next linear map: value/output ranks are missing"
     width = heads * value_rank
-    rows = torch.cat([torch.zeros(1, width), torch.eye(width)]).double().to(fed.device)
+    rows = _zero_and_each(width, fed.device)
     with torch.no_grad():
         answer = replay.projection(rows)
     return (answer[1:] - answer[:1]).reshape(heads, value_rank, -1), ""
