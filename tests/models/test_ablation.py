@@ -416,3 +416,51 @@ def test_a_trace_leaves_no_hooks() -> None:
     model = build("LlamaConfig", GROUPED)
     traced(model, inputs_of(model))
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+def test_an_audit_reads_the_energy_rank_that_decides_and_no_other() -> None:
+    model = build("LlamaConfig", GROUPED)
+    audited = ablate(model, inputs_of(model), measures=ablation_room.AUDITED)
+    assert all("energy_rank" not in row.record() and row.unit_energy_rank is not None for row in audited.rows)
+    whole = ablate(model, inputs_of(model))
+    for ours, theirs in zip(audited.rows, whole.rows, strict=True):
+        assert ours.unit_energy_rank == theirs.unit_energy_rank
+        assert ours.mu == theirs.mu
+
+
+def test_what_enters_the_first_block_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build("LlamaConfig", GROUPED)
+    measured: list[int] = []
+
+    def watched(tokens: Tensor, names: Any) -> dict[str, Tensor]:
+        measured.append(len(tokens))
+        return measure(tokens, names)
+
+    monkeypatch.setattr(ablation_room, "measure", watched)
+    rows = ablate(model, inputs_of(model), measures=("mu",)).rows
+    # Eight settings at three layers after the first, one before; then the full model at four.
+    assert sum(measured) / 2 == len({row.text for row in rows}) * (3 * 8 + 1 + 4)
+    first = {row.mu for row in rows if row.layer == 0 and row.text == 0}
+    assert len(first) == 1
+
+
+def test_what_is_parked_comes_back_for_as_long_as_the_block_is_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build("LlamaConfig", GROUPED)
+    site = traced(model, inputs_of(model)).sites[1]
+    step = AblatedBlock(site, block_around(site)).parked()
+    parked = step.site, step.block
+    back: list[Tensor] = []
+
+    def brought(self: AblatedBlock, tensor: Tensor) -> Tensor:
+        back.append(tensor)
+        return tensor.clone()
+
+    monkeypatch.setattr(AblatedBlock, "_back", brought)
+    with step:
+        assert step.block.stream is not parked[1].stream
+        once = len(back)
+        step.verify()
+        step.scaled(step.block.stream.double(), norm=False)
+        assert len(back) == once, "nothing is brought twice"
+    assert step.site is parked[0]
+    assert step.block is parked[1]
