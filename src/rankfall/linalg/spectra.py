@@ -81,7 +81,7 @@ def _singular_values(matrix: Matrix) -> Matrix:
 
 
 def _triangle(matrix: Matrix) -> Matrix:
-    return np.linalg.qr(matrix, mode="r")
+    return np.asarray(np.linalg.qr(matrix, mode="r"))
 
 
 def _large(matrices: Float[Tensor, "... n d"]) -> bool:

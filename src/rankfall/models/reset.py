@@ -36,7 +36,9 @@ def fresh_weights(network: nn.Module, seed: int = 0) -> Iterator[tuple[str, ...]
 @contextlib.contextmanager
 def _kept_aside(network: nn.Module) -> Iterator[None]:
     """Parameters and buffers are the same objects with the same numbers afterwards."""
-    tables = [table for module in network.modules() for table in (module._parameters, module._buffers)]
+    tables: list[dict[str, Any]] = [
+        table for module in network.modules() for table in (module._parameters, module._buffers)
+    ]
     before = [dict(table) for table in tables]
     own = {
         id(one): (one, one.detach().to("cpu", copy=True))

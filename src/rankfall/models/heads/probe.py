@@ -136,7 +136,8 @@ def linear_part(norm: nn.Module, given: Tensor) -> Tensor:
     return gain * linear + bias
 
 
-CHUNK = 512
+# Probes that run together.
+CHUNK = 2048
 RANDOM_PROBES = 16
 MOST_NUMBERS = 2**30
 
