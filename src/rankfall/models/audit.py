@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from rankfall.errors import RequestError, reason_of, require, require_count, require_number, require_seed
 from rankfall.models import configuration as aliases
-from rankfall.models.ablation import QUICK, Ablation, ablate, single_texts
+from rankfall.models.ablation import AUDITED, Ablation, ablate
 from rankfall.models.blocks import BlockStack, body_of, choose_stack, find_stacks, stacks_that_run
 from rankfall.models.calling import unwrapped
 from rankfall.models.controls import DRAWS, Control, Given, run_controls
@@ -33,6 +33,7 @@ from rankfall.models.loss import last_hidden, text_loss
 from rankfall.models.masks import MaskObserver, ObservedMask, observe_masks
 from rankfall.models.recorder import Coverage, recorded
 from rankfall.models.result import AuditFindings, ModelFacts, StackDepth, TextFacts
+from rankfall.models.single_texts import single_texts
 from rankfall.models.texts import Batch, encode, shipped_text
 from rankfall.models.verdict import judge
 from rankfall.progress import Progress, part, silent
@@ -339,7 +340,7 @@ def _ablation(
     inputs = given.calls[0] if given.singles is None else given.singles
     with _noted(missing, "ablation"):
         told = part(progress, 0.75, 0.95, "taking apart")
-        found = ablate(network, inputs, measures=QUICK, stack=stack, progress=told)
+        found = ablate(network, inputs, measures=AUDITED, stack=stack, progress=told)
     if found.refusal is not None:
         missing["ablation"] = found.refusal
     return found

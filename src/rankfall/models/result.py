@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, final
 
 from rankfall.measures.profile import VIEWS
-from rankfall.models.ablation import AblationRow, ReplayCheck
+from rankfall.models.ablated_block import ReplayCheck
+from rankfall.models.ablation import AblationRow
 from rankfall.models.controls import Control
 from rankfall.models.depth.pooled import Pooled
 from rankfall.models.depth.rows import DepthRow

@@ -184,7 +184,7 @@ def _rarefied(taken: Sequence[_Taken]) -> dict[int, dict[int, float]]:
 def rarefied_rank(tokens: Float[Tensor, "k n d"], count: int) -> Float[Tensor, " k"]:
     """Centred effective rank of `count` of the tokens, each scaled to length one: geometric mean over draws."""
     drawn = _drawn(tokens.shape[1], count).to(tokens.device)
-    ranks = EFFECTIVE_RANK.of(views(tokens[:, drawn])["centred_unit"])
+    ranks = EFFECTIVE_RANK.of(views(tokens[:, drawn], ["centred_unit"])["centred_unit"])
     return ranks.clamp_min(torch.finfo(ranks.dtype).tiny).log().mean(dim=-1).exp()
 
 
@@ -219,8 +219,7 @@ def _values(matrices: Sequence[Tensor], chosen: Collection[str]) -> list[Values]
         columns = {
             view: {one.name: one.of(profile).tolist() for one in MEASURES}
             | {"most": [float(profile.most)] * len(places)}
-            for view, profile in views(as_tokens(torch.stack([matrices[at] for at in places]))).items()
-            if view in chosen
+            for view, profile in views(as_tokens(torch.stack([matrices[at] for at in places])), chosen).items()
         }
         for row, at in enumerate(places):
             found[at] = {view: {name: some[row] for name, some in table.items()} for view, table in columns.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from typing import Any, TypeVar, final
 
 import numpy as np
@@ -147,12 +148,16 @@ def _interval(tables: Sequence[Values], seed: int) -> Intervals | None:
 
 def bootstrap(values: Float[Tensor, "t k"], seed: int = 0) -> Float[Tensor, "2 k"]:
     """Lower and upper end for the mean over t texts of each of k quantities, by percentiles, all drawn alike."""
-    texts = values.shape[0]
-    drawn = np.random.default_rng(seed).integers(0, texts, size=(RESAMPLES, texts))
-    times = (drawn[:, :, None] == np.arange(texts)).sum(axis=1) / texts
-    means = torch.from_numpy(times).to(values) @ values
+    means = _resampled(values.shape[0], seed).to(values) @ values
     tail = (1 - CONFIDENCE) / 2
     return means.quantile(torch.tensor([tail, 1 - tail], dtype=means.dtype), dim=0)
+
+
+@cache
+def _resampled(texts: int, seed: int) -> Float[Tensor, "r t"]:
+    """The weight of each text in each resample."""
+    drawn = np.random.default_rng(seed).integers(0, texts, size=(RESAMPLES, texts))
+    return torch.from_numpy((drawn[:, :, None] == np.arange(texts)).sum(axis=1) / texts)
 
 
 def _flat(table: Values) -> list[float]:
