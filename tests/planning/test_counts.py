@@ -23,7 +23,11 @@ SPARSE = {"hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 50, "a
 LATENT = replace(PLAIN, rank=12, value_rank=6, kv_latent=12, rope_dims=4)
 CASES: dict[str, tuple[str, dict[str, Any], StackShape]] = {
     "every head its own keys": ("llama", {}, PLAIN),
-    "grouped keys": ("llama", {"num_key_value_heads": 2, "head_dim": 12}, replace(PLAIN, rank=12, value_rank=12, kv_heads=2)),
+    "grouped keys": (
+        "llama",
+        {"num_key_value_heads": 2, "head_dim": 12},
+        replace(PLAIN, rank=12, value_rank=12, kv_heads=2),
+    ),
     "one key for all": ("llama", {"num_key_value_heads": 1}, replace(PLAIN, kv_heads=1)),
     "latent": ("deepseek_v3", {**MLA, **EXPERTS, "q_lora_rank": 10}, replace(LATENT, q_latent=10)),
     "latent of keys alone": ("deepseek_v2", {**MLA, **EXPERTS, "q_lora_rank": None}, LATENT),
@@ -34,7 +38,13 @@ CASES: dict[str, tuple[str, dict[str, Any], StackShape]] = {
     ),
     "keys of earlier layers": (
         "gemma3n_text",
-        {"num_key_value_heads": 2, "head_dim": 8, "sliding_window": WINDOW, "num_kv_shared_layers": 2, "layer_types": TURNS}
+        {
+            "num_key_value_heads": 2,
+            "head_dim": 8,
+            "sliding_window": WINDOW,
+            "num_kv_shared_layers": 2,
+            "layer_types": TURNS,
+        }
         | SPARSE,
         replace(PLAIN, kv_heads=2, window=WINDOW, windowed=3, shared=2, shared_windowed=1),
     ),

@@ -171,7 +171,9 @@ def plan(
         "window": window or 0,
         "windowed": with_window,
         "shared": shared,
-        "shared_windowed": round(shared * with_window / max(layers, 1)) if shared_windowed is None else shared_windowed,
+        "shared_windowed": round(shared * with_window / max(layers, 1))
+        if shared_windowed is None
+        else shared_windowed,
         "kv_latent": kv_latent,
         "q_latent": q_latent,
         "rope_dims": rope_dims,

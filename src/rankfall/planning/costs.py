@@ -86,7 +86,7 @@ class StackShape:
         require(
             not self.kv_latent or (self.kv_heads == self.heads and self.rope_dims < self.rank),
             required="with a latent, a key for every head and a rank above the part of the key that heads share",
-            got=f"{self.kv_heads} key/value heads for {self.heads} heads of rank {self.rank}, {self.rope_dims} shared",
+            got=f"{self.kv_heads} key/value heads for {self.heads} heads of rank {self.rank} ({self.rope_dims})",
             remedy="leave key/value heads and groups out, and raise the rank",
         )
         require(
@@ -99,7 +99,7 @@ class StackShape:
         require(
             0 <= self.shared_windowed <= self.shared and 0 <= own_windowed <= self.layers - self.shared,
             required="shared layers with the window among the shared ones and among the windowed ones",
-            got=f"{self.shared_windowed} of {self.shared} shared and {self.windowed} windowed of {self.layers} layers",
+            got=f"{self.shared_windowed} of {self.shared} shared, {self.windowed} windowed of {self.layers} layers",
             remedy="give shared_windowed so that both counts can be true",
         )
 
@@ -151,7 +151,7 @@ class StackShape:
 
     @property
     def tokens_cached(self) -> int:
-        """Tokens whose keys and values a cache of `context` tokens holds, summed over the layers that have their own."""
+        """Tokens whose keys and values a cache of `context` tokens holds, summed over layers that have their own."""
         windowed = self.windowed - self.shared_windowed
         return (self.layers - self.shared - windowed) * self.context + windowed * min(self.context, self.window)
 
