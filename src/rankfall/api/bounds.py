@@ -132,8 +132,8 @@ def bounds(
         got=target,
         remedy="the bound on the nearest neighbour holds whatever the norm of the values",
     )
-    for name, size in (("kv_latent", kv_latent), ("q_latent", q_latent), ("rope_dims", rope_dims)):
-        require_count(name, size, least=0)
+    for name, given in (("kv_latent", kv_latent), ("q_latent", q_latent), ("rope_dims", rope_dims)):
+        require_count(name, given, least=0)
     latent = bool(kv_latent or q_latent or rope_dims)
     require(
         not latent or (rank is not None and (kv_latent > 0 or not rope_dims)),

@@ -53,7 +53,7 @@ class HeadShape:
 
     @property
     def structural_rank(self) -> int:
-        """The paper's r: the largest rank that a head can have, the head size unless a latent or the width is less."""
+        """The paper's r: the largest rank that a head can have, its size unless a latent or the width is less."""
         latents = {"kv_latent": self.kv_latent, "q_latent": self.q_latent, "rope_dims": self.rope_dims}
         return structural_rank(self.head_dim, self.width, **latents)
 

@@ -250,10 +250,10 @@ def _by_name(model: Any, trace: Trace, seen: Mapping[int, Seen], on_maps: OnMaps
         ) from None
 
 
-def head_ranks_from_file(name: Path | str) -> tuple[HeadRecord, ...]:
+def head_ranks_from_file(name: Path | str, on_maps: OnMaps | None = None) -> tuple[HeadRecord, ...]:
     """One record per head of a named model, a folder, or a safetensors file with config.json beside it.
 
-    Headers and configuration are checked first; tensors are read one layer at a time.
+    Headers and configuration are checked first; tensors are read one layer at a time. `on_maps` gets their maps.
     """
     path = named_path(str(name)) or Path(name).expanduser()
     folder = path if path.is_dir() else path.parent
@@ -276,7 +276,7 @@ def head_ranks_from_file(name: Path | str) -> tuple[HeadRecord, ...]:
         read_safetensors_header(path)
         files = [path]
     with TensorFiles(files) as tensors:
-        return _records_of(tensors, config)
+        return _records_of(tensors, config, lambda maps: None if on_maps is None else on_maps(maps, None))
 
 
 def _records_of(
