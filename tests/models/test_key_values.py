@@ -104,9 +104,9 @@ def test_latents_by_weights_and_on_tokens(case) -> None:
         wanted = float(torch.exp(-(shares * shares.clamp_min(1e-300).log()).sum()))
         assert record.effective_rank == pytest.approx(wanted, rel=1e-5)
         for line in record.energy:
-            assert line["weights"] == pytest.approx(share_kept(joint, line["latent"]), abs=1e-6)
-            assert line["tokens"] == pytest.approx(share_kept(on_tokens, line["latent"]), abs=1e-6)
-        assert record.tokens == IDS.numel()
+            assert line["by_weights"] == pytest.approx(share_kept(joint, line["latent"]), abs=1e-6)
+            assert line["on_tokens"] == pytest.approx(share_kept(on_tokens, line["latent"]), abs=1e-6)
+        assert record.tokens_read == IDS.numel()
 
 
 def test_sizes_and_own_latents(case) -> None:
@@ -118,7 +118,7 @@ def test_sizes_and_own_latents(case) -> None:
         found = (one.kv_heads, one.key_dim, one.value_dim, one.cached, one.kv_latent, one.rope_dims)
         assert found == wanted
         assert one.energy[-1]["latent"] == {"llama": 32, "bert": 32, "deepseek_v3": KV}[kind]
-        assert one.energy[-1]["weights"] == pytest.approx(1.0)
+        assert one.energy[-1]["by_weights"] == pytest.approx(1.0)
         assert any("before rotary positions" in note for note in one.notes) == (kind != "bert")
 
 
@@ -139,8 +139,8 @@ def test_other_passages_are_measured_with_latents_chosen_elsewhere(case) -> None
                 inside = scaled[measured] @ right[:size].T @ right[:size]
                 sums[size] += float(inside.square().sum() / scaled[measured].square().sum()) / 2
         for line in record.energy:
-            assert line["other_passages"] == pytest.approx(sums[line["latent"]], abs=1e-6)
-            assert line["other_passages"] <= line["tokens"] + 0.02
+            assert line["on_others"] == pytest.approx(sums[line["latent"]], abs=1e-6)
+            assert line["on_others"] <= line["on_tokens"] + 0.02
 
 
 def test_overlap_is_the_energy_inside_the_other_layers_space(case) -> None:
@@ -173,7 +173,7 @@ def test_a_layer_with_keys_and_values_of_low_rank_needs_a_small_latent() -> None
 def test_one_passage_leaves_other_passages_open() -> None:
     (one, _) = found_in(made("llama", **GROUPED), IDS[:1])
     assert one.others_90 is one.others_most is None
-    assert all(line["other_passages"] is None for line in one.energy)
+    assert all(line["on_others"] is None for line in one.energy)
     said = key_value_reason([one])
     assert said is not None
     assert "by the passage that it was chosen on" in said.text
@@ -196,7 +196,7 @@ def test_the_audit_has_records_tables_and_words(tmp_path) -> None:
     assert len(tables["key_value_energy"]) == 3 * len(record["key_values"][0]["energy"])
     said = next(one for one in record["verdict"]["reasons"] if one["topic"] == "keys and values")
     assert "a layer caches 32 numbers a token (2 key/value heads of 8 + 8)" in said["text"]
-    assert said["numbers"]["tokens"] == sum(result.text.tokens)
+    assert said["numbers"]["tokens_read"] == sum(result.text.tokens)
     bare = rankfall.audit(folder, texts, controls=False, ablate=False, heads=False)
     assert bare.record()["key_values"] == []
 
@@ -210,6 +210,6 @@ def test_weights_alone_give_the_latents_by_weights(tmp_path) -> None:
     for mine, theirs in zip(read.key_values, run.key_values, strict=True):
         assert (mine.weights_90, mine.weights_99, mine.rank) == (theirs.weights_90, theirs.weights_99, theirs.rank)
         assert mine.effective_rank == pytest.approx(theirs.effective_rank, rel=1e-6)
-        assert (mine.tokens, mine.tokens_99) == (0, None)
+        assert (mine.tokens_read, mine.tokens_99) == (0, None)
     assert "a latent that keeps 99% of that energy" in read.headline
     assert len(read.tables()["key_values"]) == 3

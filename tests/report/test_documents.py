@@ -107,7 +107,10 @@ def test_pictures_of_an_audit_are_its_tables(audits) -> None:
         assert heat["values"] == pytest.approx(heads[f"qk_{rank}"].tolist(), rel=1e-6)
     kept, needed, shared = pictures["latents"]
     layers, energy = tables["key_values"], tables["key_value_energy"]
-    for name, label in (("weights", "by weights, median layer"), ("tokens", "on the tokens read, median layer")):
+    for name, label in (
+        ("by_weights", "by weights, median layer"),
+        ("on_tokens", "on the tokens read, median layer"),
+    ):
         typical = energy.groupby("latent")[name].median()
         assert same(curves(kept)[label], typical.index, typical)
     assert same(curves(needed)["99 % by weights"], layers["layer"], layers["weights_99"])

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-CURVES = {"weights": "by weights", "tokens": "on the tokens read", "other_passages": "chosen on other passages"}
+CURVES = {"by_weights": "by weights", "on_tokens": "on the tokens read", "on_others": "chosen on other passages"}
 NEEDED = {
     "weights_99": "99 % by weights",
     "tokens_99": "99 % on the tokens read",

@@ -27,7 +27,7 @@ def key_value_reason(records: Sequence[KeyValueRecord]) -> Reason | None:
         " median layer"
     )
     on_tokens, others = by_number(records, "tokens_99"), by_number(records, "others_99")
-    tokens = max(one.tokens for one in records)
+    tokens = max(one.tokens_read for one in records)
     if on_tokens:
         text += (
             f"; about the mean of the {tokens} tokens read it needs {_spread(on_tokens)} for 99%,"
@@ -45,7 +45,7 @@ def key_value_reason(records: Sequence[KeyValueRecord]) -> Reason | None:
         "cached": cached,
         "kv_latent": first.kv_latent,
         "rope_dims": first.rope_dims,
-        "tokens": tokens,
+        "tokens_read": tokens,
         "effective_rank": statistics.median(one.effective_rank for one in records),
         **{
             name: statistics.median(found) if (found := by_number(records, name)) else None

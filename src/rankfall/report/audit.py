@@ -137,8 +137,8 @@ def _key_values(result: AuditFindings, tables: dict[str, Grid]) -> Section:
         "latents",
         "Latents that would hold keys and values",
         "Keys and values of all heads of a layer as one map of its tokens, each scaled to the same energy, tokens"
-        " about their mean. Left: medians and ranges over layers. A latent that is chosen on the tokens on which it is"
-        " measured looks better than it is; one chosen on other passages looks worse, the more so the less was read."
+        " about their mean. Left: medians and ranges over layers. A latent chosen on the tokens on which it is measured"
+        " looks better than it is; one chosen on other passages looks worse, the more so the less was read."
         " Right: how much of what a layer's own latent keeps (90 % by weights) another layer's would keep.",
         draw_key_values(
             layers.table,

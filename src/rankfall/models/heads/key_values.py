@@ -36,7 +36,7 @@ class KeyValueRecord:
     `cached`: numbers that the layer caches for one token now; `kv_latent`, `rope_dims`: its own latent and what of
     the key stands beside it (0: none), which is left out of the map. `rank`, `effective_rank`, `energy_rank` are
     those of the map. `weights_90`, `_99`, `_999`: the smallest latent that keeps 90, 99, 99.9 % of the energy by
-    weights; `tokens_...`: on the `tokens` tokens that were read; `others_...`: with the latent chosen on half of the
+    weights; `tokens_...`: on the `tokens_read` tokens; `others_...`: with the latent chosen on half of the
     passages and the energy measured on the other half, None where none of theirs keeps so much, or with one passage.
     `others_most` is the most that they keep. `keys_99`, `values_99`: keys and values alone, on tokens.
 
@@ -60,7 +60,7 @@ class KeyValueRecord:
     weights_90: int
     weights_99: int
     weights_999: int
-    tokens: int
+    tokens_read: int
     tokens_effective_rank: float | None
     tokens_90: int | None
     tokens_99: int | None
@@ -141,25 +141,25 @@ def _measured(maps: HeadMaps, keys: Tensor, values: Tensor, seen: Seen | None) -
     by_weights = _kept(energies)
     largest = min(width, keys.shape[1] + values.shape[1], latents.keys or width)
     sizes = latent_sizes(largest)
-    columns: dict[str, Tensor | None] = {"weights": by_weights, "tokens": None, "other_passages": None}
+    columns: dict[str, Tensor | None] = {"by_weights": by_weights, "on_tokens": None, "on_others": None}
     found: dict[str, Any] = dict.fromkeys(("tokens_effective_rank", "others_most", "keys_99", "values_99"))
-    found["tokens"] = 0
+    found["tokens_read"] = 0
     if seen is not None and seen.keys.shape[0] > 1 and seen.keys.shape[1] == width:
         tokens = seen.keys.to(keys.device).double()
         centred = tokens - tokens.mean(dim=0)
         parts = centred @ keys, centred @ values
         spectrum = _energies(_balanced(*parts))
         alone = [_needed(_kept(_energies(part)), SHARES["99"]) for part in parts]
-        columns["tokens"] = _kept(spectrum)
-        columns["other_passages"] = _on_others(tokens, seen.passages.to(keys.device), keys, values)
+        columns["on_tokens"] = _kept(spectrum)
+        columns["on_others"] = _on_others(tokens, seen.passages.to(keys.device), keys, values)
         found |= {
-            "tokens": tokens.shape[0],
+            "tokens_read": tokens.shape[0],
             "tokens_effective_rank": float(entropy_rank(spectrum.sqrt()[None])[0]),
             "keys_99": alone[0],
             "values_99": alone[1],
-            "others_most": None if columns["other_passages"] is None else float(columns["other_passages"][-1]),
+            "others_most": None if columns["on_others"] is None else float(columns["on_others"][-1]),
         }
-    for name, column in (("weights", "weights"), ("tokens", "tokens"), ("others", "other_passages")):
+    for name, column in (("weights", "by_weights"), ("tokens", "on_tokens"), ("others", "on_others")):
         kept = columns[column]
         found |= {f"{name}_{key}": None if kept is None else _needed(kept, share) for key, share in SHARES.items()}
     return KeyValueRecord(
