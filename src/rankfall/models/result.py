@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from rankfall.measures.profile import VIEWS
 from rankfall.models.ablation import AblationRow, ReplayCheck
+from rankfall.models.chaos import with_chaos
 from rankfall.models.controls import Control
 from rankfall.models.depth.pooled import Pooled
 from rankfall.models.depth.rows import DepthRow
@@ -119,7 +120,7 @@ class AuditFindings:
             "mask": [mask.record() for mask in self.masks],
             "measured_rate": self.measured_rate,
             "controls": [control.record() for control in self.controls],
-            "ablation": [row.record() for row in self.ablation],
+            "ablation": with_chaos([row.record() for row in self.ablation]),
             "ablation_check": None if self.ablation_check is None else self.ablation_check.record(),
             "coverage": None if self.coverage is None else self.coverage.record(),
             "verdict": self.verdict.record(),
@@ -170,7 +171,7 @@ class AuditFindings:
             "heads": [head.line() for head in self.heads],
             "key_values": [one.line() for one in self.key_values],
             "key_value_energy": [line for one in self.key_values for line in one.energy_lines()],
-            "ablation": [row.record() for row in self.ablation],
+            "ablation": with_chaos([row.record() for row in self.ablation]),
         }
         return {name: pd.DataFrame(rows) for name, rows in made.items() if rows}
 

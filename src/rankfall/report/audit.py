@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from rankfall.drawing.audit import draw_ablation, draw_head_ranks, draw_token_depth, draw_views
 from rankfall.drawing.key_values import draw_key_values
 from rankfall.models.questions import QUESTIONS, Finding, Status
 from rankfall.models.result import AuditFindings
 from rankfall.report.document import Answer, Document, Grid, Level, Picture, Section
 from rankfall.report.verb_definitions import definitions_for
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 LEVELS: dict[Status, Level] = {
     **dict.fromkeys(("not aligned", "kept", "not dominated"), "good"),
@@ -111,10 +116,19 @@ def _parts(result: AuditFindings, tables: dict[str, Grid]) -> Section:
         "Tokens of length one, medians over passages; below the dotted line a variant counts as collapsed (one whose"
         " energy rank is below 2 does too). The model's own attention modules, replayed without norm, residual or"
         " feed-forward layers, each replay verified first."
-        " Scale-matched: one factor a layer gives tokens the size that the layer really got.",
+        " Scale-matched: one factor a layer gives tokens the size that the layer really got."
+        + _chaotic(tables["ablation"].table),
         draw_ablation(tables["ablation"].table, f"What holds the rank up, {result.model.name}"),
     )
     return Section("What holds the rank up", (), [picture, tables["ablation"]])
+
+
+def _chaotic(rows: pd.DataFrame) -> str:
+    """Which raw curves say nothing, from which layer on."""
+    found = rows[rows["chaotic"]].groupby("variant")["layer"].min() if "chaotic" in rows else {}
+    listed = ", ".join(f"{variant} from layer {layer} on" for variant, layer in dict(found).items())
+    said = " Raw curves that say nothing, because rounding of enormous scores decides who attends to whom: "
+    return f"{said}{listed}." if listed else ""
 
 
 def _heads(result: AuditFindings, tables: dict[str, Grid]) -> Section:
@@ -137,7 +151,7 @@ def _key_values(result: AuditFindings, tables: dict[str, Grid]) -> Section:
         "latents",
         "Latents that would hold keys and values",
         "Keys and values of all heads of a layer as one map of its tokens, each scaled to the same energy, tokens"
-        " about their mean. Left: medians and ranges over layers. A latent chosen on the tokens on which it is measured"
+        " about their mean. Left: medians and ranges over layers. A latent chosen on the tokens it is measured on"
         " looks better than it is; one chosen on other passages looks worse, the more so the less was read."
         " Right: how much of what a layer's own latent keeps (90 % by weights) another layer's would keep.",
         draw_key_values(

@@ -33,6 +33,7 @@ COLUMNS: dict[str, str] = {
     "energy_share": "share of the passage's squared length that this token holds",
     "coordinate": "the coordinate in which the token is largest",
     "coordinate_share": "share of the token's squared length in that coordinate",
+    "chaotic": "tokens so large that the rounding of scores decides who attends to whom: the row says nothing",
     "temperature": "scores are divided by it before the softmax; 1 is the model's own",
     "width": "width d of the tokens",
     "heads": "attention heads H of the layer",
