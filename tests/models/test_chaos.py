@@ -43,7 +43,7 @@ def test_tokens_without_a_size_are_left_alone() -> None:
 
 @pytest.mark.parametrize(("growth", "decided"), [(1e5, False), (1e10, True)])
 def test_the_rule_is_where_rounding_changes_the_answer(growth: float, decided: bool) -> None:
-    """Attention on the same tokens with their coordinates summed in another order: the same, until rounding decides."""
+    """The same tokens with their coordinates summed in another order: the same attention, until rounding decides."""
     generator = torch.Generator().manual_seed(0)
     tokens = growth * torch.randn(64, 16, generator=generator, dtype=torch.float64)
     # Pairs of keys that score alike, as tokens that attend to the same thing do.

@@ -1,9 +1,9 @@
 """Which rows of an ablation say nothing: where scores are so large that their rounding decides who attends to whom.
 
-Attention without a norm is given tokens of any size, and scores grow with the square of it. Tokens f times as large as
-the model's own make scores of about f^2, of which float64 rounds off eps f^2. From f^2 eps = 1 on (f about 7e7) softmax
-puts all weight on one key, and rounding chooses among those that are near: another order of summation gives another
-answer, from that layer on. SmolLM2's raw stream without norms reaches f = 1e34.
+Attention without a norm is given tokens of any size, and scores grow with the square of it. Tokens f times as large
+as the model's own make scores of about f^2, of which float64 rounds off eps f^2. From f^2 eps = 1 on (f about 7e7)
+softmax puts all weight on one key, and rounding chooses among those that are near: another order of summation gives
+another answer, from that layer on. SmolLM2's raw stream without norms reaches f = 1e34.
 """
 
 from __future__ import annotations

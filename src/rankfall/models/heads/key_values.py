@@ -24,6 +24,8 @@ from rankfall.models.heads.seen import Seen
 SHARES = {"90": 0.9, "99": 0.99, "999": 0.999}
 # The weights of most models are kept in float32 at best: below this relative size a singular value is rounding.
 EPSILON = torch.finfo(torch.float32).eps
+# Directions of larger layers are kept in half precision until all layers are known.
+MOST_EXACT = 2**22
 # Rounding of a sum that should be one.
 WHOLE = 1e-9
 
@@ -102,8 +104,11 @@ class KeyValues:
     def take(self, maps: HeadMaps, seen: Seen | None) -> None:
         """One layer: its maps and the tokens that it was given."""
         keys, values = joint_parts(maps)
-        record = _measured(maps, keys, values, seen)
-        self._spaces.append(_space(_balanced(keys, values), record.weights_90))
+        energies, directions = _read_directions(_balanced(keys, values))
+        record = _measured(maps, keys, values, energies, seen)
+        size = record.weights_90
+        kept = torch.float32 if directions[:, :size].numel() <= MOST_EXACT else torch.float16
+        self._spaces.append((energies[:size].cpu(), directions[:, :size].to("cpu", kept)))
         self._records.append(record)
 
     def records(self) -> tuple[KeyValueRecord, ...]:
@@ -133,10 +138,9 @@ def joint_parts(maps: HeadMaps) -> tuple[Tensor, Tensor]:
     return key.movedim(0, 1).flatten(1), maps.value.movedim(0, 1).flatten(1)
 
 
-def _measured(maps: HeadMaps, keys: Tensor, values: Tensor, seen: Seen | None) -> KeyValueRecord:
+def _measured(maps: HeadMaps, keys: Tensor, values: Tensor, energies: Tensor, seen: Seen | None) -> KeyValueRecord:
     width = keys.shape[0]
     groups, latents = maps.key.shape[0], maps.latents
-    energies = _energies(_balanced(keys, values))
     singular = energies.sqrt()
     by_weights = _kept(energies)
     largest = min(width, keys.shape[1] + values.shape[1], latents.keys or width)
@@ -250,22 +254,18 @@ def _on_others(tokens: Tensor, passages: Tensor, keys: Tensor, values: Tensor) -
     return (curves[0][:shortest] + curves[1][:shortest]) / 2
 
 
-def _space(joint: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """The energies of the first directions of a token (d, k) that the map reads, and these directions."""
+def _read_directions(joint: Tensor) -> tuple[Tensor, Tensor]:
+    """Squared singular values of the map, largest first, and the directions of a token (d, k) that it reads."""
     d, columns = joint.shape
-    if d <= columns:
-        energies, vectors = torch.linalg.eigh(joint @ joint.mT)
-        space = vectors.flip(1)[:, :size]
-    else:
-        energies, vectors = torch.linalg.eigh(joint.mT @ joint)
-        space = torch.linalg.qr(joint @ vectors.flip(1)[:, :size]).Q
-    return energies.flip(0)[:size].cpu(), space.float().cpu()
+    energies, vectors = torch.linalg.eigh(joint @ joint.mT if d <= columns else joint.mT @ joint)
+    vectors = vectors.flip(1)
+    return energies.flip(0).clamp_min(0), vectors if d <= columns else torch.linalg.qr(joint @ vectors).Q
 
 
 def _overlap(space: Tensor, energies: Tensor, other: Tensor) -> float | None:
     if space.shape[0] != other.shape[0]:
         return None
-    inside = (other.mT @ space).square().sum(dim=0).double()
+    inside = (other.float().mT @ space.float()).square().sum(dim=0).double()
     return float((inside * energies).sum() / energies.sum().clamp_min(1e-300))
 
 

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from rankfall.models.heads.latents import spread
 from rankfall.models.replay import Site, traced
 
-# Tokens that are kept for each module at most, evenly spread over passages.
-MOST_SEEN = 2048
+# Tokens, and numbers, that are kept for each module at most; evenly spread over passages.
+MOST_SEEN, MOST_NUMBERS = 2048, 2**22
 
 
 @final
@@ -33,7 +33,6 @@ class _Watch:
     def __init__(self, real: Sequence[Tensor | None]) -> None:
         self.kept: dict[int, list[tuple[str, list[Tensor], list[Tensor]]]] = {}
         self._real = list(real)
-        self._each = MOST_SEEN // max(1, len(self._real)) or 1
         self._first = 0
         self._done: dict[int, int] = {}
 
@@ -44,10 +43,11 @@ class _Watch:
         tokens = site.tokens
         context = tokens if site.context_name is None else site.upright(site.arguments[site.context_name])
         self._done[module] = tokens.shape[0]
+        most = min(MOST_SEEN, MOST_NUMBERS // tokens.shape[-1])
+        each = max(1, most // max(1, len(self._real), tokens.shape[0]))
         masks = self._real[self._first : self._first + tokens.shape[0]]
         sides = [
-            [_real(row, mask, self._each).float().cpu() for row, mask in _paired(side, masks)]
-            for side in (tokens, context)
+            [_real(row, mask, each).float().cpu() for row, mask in _paired(side, masks)] for side in (tokens, context)
         ]
         self.kept.setdefault(module, []).append((site.name, sides[0], sides[1]))
 
