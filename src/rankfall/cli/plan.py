@@ -128,7 +128,9 @@ def _short(row: dict[str, Any]) -> dict[str, Any]:
     return {
         "": "->" if row["recommended"] else "",
         "H": row["heads"],
-        "r": row["rank"],
+        "r": str(row["rank"])
+        if row["structural_rank"] == row["rank"]
+        else f"{row['rank']} ({row['structural_rank']})",
         "kv": row["kv_heads"],
         "trained error": None if trained is None else f"{trained:.3f}",
         "range": ranged,
@@ -157,7 +159,9 @@ def _show(result: PlanResult) -> None:
         paper.print(f"Keys and values: {result.keys_and_values}.", markup=False, highlight=False)
     for line in result.reasons():
         paper.print(f"- {line}", markup=False, highlight=False)
+    narrow = any(row["structural_rank"] < row["rank"] for row in result.candidates)
     for line in (
+        *(["In brackets: the rank that a head of this size can have behind these latents."] if narrow else []),
         *(f"No number of heads of rank {rank} costs the same." for rank in result.left_out_ranks),
         f"Trained error: in matches of {result.directions} directions (whole: of all {result.width}). "
         f"{result.evidence['trained_error']}",
