@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import Tensor, nn
 
+    from rankfall.models.heads.key_values import KeyValueRecord
     from rankfall.models.heads.ranks import HeadRecord
     from rankfall.models.load.folder import LoadedModel
     from rankfall.report.document import Document
@@ -38,8 +39,8 @@ class AuditResult(Result, AuditFindings):
     verb: ClassVar[str] = "audit"
 
     def tables(self) -> dict[str, pd.DataFrame]:
-        """`depth`: every measure at every layer; `pooled`: all texts together; `heads`, `ablation`, `controls`,
-        `masks`, `sinks`, `per_text`."""
+        """`depth`: every measure at every layer; `pooled`: all texts together; `heads`, `key_values`, `ablation`,
+        `controls`, `masks`, `sinks`, `per_text`."""
         return AuditFindings.tables(self)
 
     def failures(self, condition: str) -> list[dict[str, Any]]:
@@ -186,15 +187,22 @@ class HeadsResult(Result):
     model: str
     heads: tuple[HeadRecord, ...]
     headline: str
+    key_values: tuple[KeyValueRecord, ...] = ()
 
     def tables(self) -> dict[str, pd.DataFrame]:
-        """`heads`: one row each."""
-        return {"heads": frame([head.line() for head in self.heads])}
+        """`heads`: one row each; `key_values`: one row a layer, and `key_value_energy` for every size of latent."""
+        made = {
+            "heads": [head.line() for head in self.heads],
+            "key_values": [one.line() for one in self.key_values],
+            "key_value_energy": [line for one in self.key_values for line in one.energy_lines()],
+        }
+        return {name: frame(rows) for name, rows in made.items() if rows}
 
     def _record(self) -> dict[str, Any]:
         return {
             "model": {"name": self.model},
             "heads": [head.record() for head in self.heads],
+            "key_values": [one.record() for one in self.key_values],
             "verdict": {"headline": self.headline},
         }
 
@@ -210,9 +218,14 @@ class HeadsResult(Result):
 def heads_from_weights(model: str) -> HeadsResult:
     """The ranks of all heads, read from a safetensors file."""
     from rankfall.models.explanations import bound_reason, heads_reason
+    from rankfall.models.heads.key_values import KeyValues
     from rankfall.models.heads.ranks import head_ranks_from_file
+    from rankfall.models.key_value_reason import key_value_reason
     from rankfall.models.layers import as_in_tokens
 
-    heads = as_in_tokens(head_ranks_from_file(model))
-    said = [one.text for one in (heads_reason(heads), bound_reason(heads)) if one is not None]
-    return HeadsResult(model, heads, "; ".join(said) or "no head was found")
+    joint = KeyValues()
+    heads = as_in_tokens(head_ranks_from_file(model, joint.take))
+    key_values = as_in_tokens(joint.records())
+    reasons = (heads_reason(heads), bound_reason(heads), key_value_reason(key_values))
+    said = [one.text for one in reasons if one is not None]
+    return HeadsResult(model, heads, "; ".join(said) or "no head was found", key_values)

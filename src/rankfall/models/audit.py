@@ -21,9 +21,13 @@ from rankfall.models.depth.pooled import Pool
 from rankfall.models.depth.rows import DepthRow
 from rankfall.models.explanations import bound_reason, heads_reason, layer_rate, parts_reason, stack_reason
 from rankfall.models.given import Reading, of_library, read_by_library, read_by_module
+from rankfall.models.heads.key_values import KeyValueRecord, KeyValues
+from rankfall.models.heads.probe import HeadMaps
 from rankfall.models.heads.random import random_head_ranks
 from rankfall.models.heads.ranks import HeadRecord, ProbedHeads, probe_heads
+from rankfall.models.heads.seen import Seen, tokens_seen
 from rankfall.models.interface import ALONE, runs_as_is
+from rankfall.models.key_value_reason import key_value_reason
 from rankfall.models.layers import as_in_tokens
 from rankfall.models.load.folder import LoadedModel
 from rankfall.models.load.guards import LIMITS
@@ -114,12 +118,22 @@ def audit(
                 beside.append(StackDepth(other.name, tuple(rows)))
         found_heads: tuple[HeadRecord, ...] = ()
         by_chance: tuple[HeadRecord, ...] = ()
+        key_values: tuple[KeyValueRecord, ...] = ()
         if heads:
             progress("probing the heads", 0.4)
             with _noted(missing, "heads"):
                 sample = next(single_texts(first)) if given.sample is None else given.sample
-                probed = probe_heads(network, offset=offset, inputs=sample)
+                joint, seen_tokens = KeyValues(), dict[int, Seen]()
+                with _noted(missing, "tokens that heads are given"):
+                    seen_tokens = tokens_seen(network, given.calls, given.real)
+
+                def found_maps(maps: HeadMaps, tokens: Seen | None) -> None:
+                    with _noted(missing, "keys and values"):
+                        joint.take(maps, tokens)
+
+                probed = probe_heads(network, offset, sample, seen=seen_tokens, on_maps=found_maps)
                 found_heads = as_in_tokens(probed.records, depth)
+                key_values = as_in_tokens(joint.records(), depth)
                 if probed.missing:
                     missing["heads"] = _unprobed(probed)
                 if controls and found_heads:
@@ -141,6 +155,7 @@ def audit(
         *(stack_reason(one.name, one.rows) for one in beside),
         heads_reason(found_heads, by_chance),
         bound_reason(found_heads),
+        key_value_reason(key_values),
         parts_reason([row.record() for row in parts.rows]),
     ]
     return AuditFindings(
@@ -173,6 +188,7 @@ def audit(
         provenance=provenance(command),
         measured_rate=layer_rate(boundaries),
         random_heads=by_chance,
+        key_values=key_values,
         pooled=pool.rows(seed),
     )
 

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any, final
 from rankfall.measures.profile import VIEWS
 from rankfall.models.ablated_block import ReplayCheck
 from rankfall.models.ablation import AblationRow
+from rankfall.models.chaos import with_chaos
 from rankfall.models.controls import Control
 from rankfall.models.depth.pooled import Pooled
 from rankfall.models.depth.rows import DepthRow
+from rankfall.models.heads.key_values import KeyValueRecord
 from rankfall.models.heads.random import by_layer
 from rankfall.models.heads.ranks import HeadRecord
 from rankfall.models.masks import ObservedMask
@@ -88,6 +90,7 @@ class AuditFindings:
     ablation_check: ReplayCheck | None = None
     stack: str = ""
     other_stacks: tuple[StackDepth, ...] = ()
+    key_values: tuple[KeyValueRecord, ...] = ()
 
     @property
     def boundaries(self) -> list[DepthRow]:
@@ -114,10 +117,11 @@ class AuditFindings:
             "pooled": [one.record() for one in self.pooled],
             "heads": [head.record() for head in self.heads],
             "random_heads": by_layer(self.random_heads),
+            "key_values": [one.record() for one in self.key_values],
             "mask": [mask.record() for mask in self.masks],
             "measured_rate": self.measured_rate,
             "controls": [control.record() for control in self.controls],
-            "ablation": [row.record() for row in self.ablation],
+            "ablation": with_chaos([row.record() for row in self.ablation]),
             "ablation_check": None if self.ablation_check is None else self.ablation_check.record(),
             "coverage": None if self.coverage is None else self.coverage.record(),
             "verdict": self.verdict.record(),
@@ -166,7 +170,9 @@ class AuditFindings:
                 for name, number in one.numbers.items()
             ],
             "heads": [head.line() for head in self.heads],
-            "ablation": [row.record() for row in self.ablation],
+            "key_values": [one.line() for one in self.key_values],
+            "key_value_energy": [line for one in self.key_values for line in one.energy_lines()],
+            "ablation": with_chaos([row.record() for row in self.ablation]),
         }
         return {name: pd.DataFrame(rows) for name, rows in made.items() if rows}
 

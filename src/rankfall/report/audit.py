@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from rankfall.drawing.audit import draw_ablation, draw_head_ranks, draw_token_depth, draw_views
+from rankfall.drawing.key_values import draw_key_values
 from rankfall.models.questions import QUESTIONS, Finding, Status
 from rankfall.models.result import AuditFindings
 from rankfall.report.document import Answer, Document, Grid, Level, Picture, Section
 from rankfall.report.verb_definitions import definitions_for
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 LEVELS: dict[Status, Level] = {
     **dict.fromkeys(("not aligned", "kept", "not dominated"), "good"),
@@ -18,6 +24,7 @@ BESIDE = {
     "mask": "What would attention alone do?",
     "head rank": "How do heads use their rank?",
     "head bound": "What does the bound say about heads of this shape?",
+    "keys and values": "How small a latent could hold keys and values?",
     "what holds it up": "What holds the rank up?",
     "what to change": "What would one change?",
 }
@@ -30,6 +37,8 @@ TITLES = {
     "masks": "Masks that the model used",
     "questions": "The numbers behind each answer",
     "heads": "Every head",
+    "key_values": "Keys and values of every layer",
+    "key_value_energy": "Energy that a latent of each size keeps",
     "ablation": "Blocks taken apart",
 }
 
@@ -49,7 +58,8 @@ def audit_document(result: AuditFindings, command: str) -> Document:
         ),
         *(Answer(BESIDE[reason.topic], reason.text) for reason in verdict.reasons if reason.topic in BESIDE),
     ]
-    sections = [_tokens(result, tables), _parts(result, tables), _heads(result, tables), _masks(tables)]
+    sections = [_tokens(result, tables), _parts(result, tables), _heads(result, tables), _key_values(result, tables)]
+    sections.append(_masks(tables))
     if result.model.notes:
         sections.append(Section("Notes on the model", list(result.model.notes)))
     if result.missing:
@@ -106,10 +116,19 @@ def _parts(result: AuditFindings, tables: dict[str, Grid]) -> Section:
         "Tokens of length one, medians over passages; below the dotted line a variant counts as collapsed (one whose"
         " energy rank is below 2 does too). The model's own attention modules, replayed without norm, residual or"
         " feed-forward layers, each replay verified first."
-        " Scale-matched: one factor a layer gives tokens the size that the layer really got.",
+        " Scale-matched: one factor a layer gives tokens the size that the layer really got."
+        + _chaotic(tables["ablation"].table),
         draw_ablation(tables["ablation"].table, f"What holds the rank up, {result.model.name}"),
     )
     return Section("What holds the rank up", (), [picture, tables["ablation"]])
+
+
+def _chaotic(rows: pd.DataFrame) -> str:
+    """Which raw curves say nothing, from which layer on."""
+    found = rows[rows["chaotic"]].groupby("variant")["layer"].min() if "chaotic" in rows else {}
+    listed = ", ".join(f"{variant} from layer {layer} on" for variant, layer in dict(found).items())
+    said = " Raw curves that say nothing, because rounding of enormous scores decides who attends to whom: "
+    return f"{said}{listed}." if listed else ""
 
 
 def _heads(result: AuditFindings, tables: dict[str, Grid]) -> Section:
@@ -122,6 +141,27 @@ def _heads(result: AuditFindings, tables: dict[str, Grid]) -> Section:
         draw_head_ranks(tables["heads"].table, f"Head rank, {result.model.name}"),
     )
     return Section("Head rank", (), [picture, tables["heads"]])
+
+
+def _key_values(result: AuditFindings, tables: dict[str, Grid]) -> Section:
+    if "key_values" not in tables:
+        return Section("Keys and values")
+    layers, energy = tables["key_values"], tables["key_value_energy"]
+    picture = Picture(
+        "latents",
+        "Latents that would hold keys and values",
+        "Keys and values of all heads of a layer as one map of its tokens, each scaled to the same energy, tokens"
+        " about their mean. Left: medians and ranges over layers. A latent chosen on the tokens it is measured on"
+        " looks better than it is; one chosen on other passages looks worse, the more so the less was read."
+        " Right: how much of what a layer's own latent keeps (90 % by weights) another layer's would keep.",
+        draw_key_values(
+            layers.table,
+            energy.table,
+            [one.overlap for one in result.key_values],
+            f"Keys and values, {result.model.name}",
+        ),
+    )
+    return Section("Keys and values", (), [picture, layers, energy])
 
 
 def _masks(tables: dict[str, Grid]) -> Section:

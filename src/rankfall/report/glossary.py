@@ -39,6 +39,8 @@ GLOSSARY: dict[str, str] = {
     "hemisphere condition": "some direction has a positive product with every token; B-thm2 needs it",
     "hypotheses": "what a theorem asks for; they are checked on the given weights, and without them no "
     "number is quoted",
+    "latent": "a vector between a token and its heads, from which keys and values of all heads are read (MLA), or "
+    "the queries; of keys and values it is all that is cached, beside the rotary part of the key",
     "manifest": "the last file of a stored run; its presence means that the run is complete",
     "mu": "distance of the tokens from all being equal: the Frobenius norm of the tokens minus their mean token",
     "multiplier": "by how much a small disturbance of an equilibrium grows in one layer; below one it dies away",
@@ -57,6 +59,8 @@ GLOSSARY: dict[str, str] = {
     "stable rank": "squared size of all tokens over the squared size of their strongest direction",
     "stack": "models trained together as one program, with a leading model axis",
     "store": "the folder of complete runs, each named by the hash of its configuration",
+    "structural rank": "the largest rank that a head's query/key form can have, whatever its weights: min(head size, "
+    "query latent, key latent + rotary part)",
     "tail rate": "the factor per layer by which mu shrinks once scores have become flat: the second "
     "eigenvalue of uniform attention",
     "token rank": "how many directions the token representations of a text span, however it is counted",
