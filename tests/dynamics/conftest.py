@@ -58,11 +58,14 @@ def exact_log_mu(
         found = [_log_mu(x)]
         for layer in range(layers):
             allowed = masks.at(layer).dense(len(x)).tolist()
-            normed = [rule.norm.reference(row) for row in x] if rule.placement == "pre" else x
+            norm = rule.at(layer).norm
+            normed = x if rule.placement == "post" else [norm.reference(row) for row in x]
             mixed = _sum(*(_head(normed, heads, h, allowed) for h in range(heads.heads)))
+            if rule.placement == "peri":
+                mixed = [norm.reference(row) for row in mixed]
             x = _sum([[alpha * entry for entry in row] for row in x], mixed)
             if rule.placement == "post":
-                x = [rule.norm.reference(row) for row in x]
+                x = [norm.reference(row) for row in x]
             found.append(_log_mu(x))
     return found
 

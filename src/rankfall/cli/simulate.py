@@ -43,7 +43,7 @@ def simulate(
     temperature: Annotated[float, typer.Option(help="Scores are divided by this times sqrt(head rank).")] = 1.0,
     heads: Annotated[int, typer.Option(help="Number of heads; each has its own weights and rank width / heads.")] = 1,
     residual: Annotated[float, typer.Option(help="Share of the old tokens that each layer adds.")] = 0.0,
-    placement: Annotated[str, typer.Option(help="Place of the norm: post or pre.")] = "post",
+    placement: Annotated[str, typer.Option(help="Place of the norm: post, pre or peri (both sides).")] = "post",
     per_layer: Annotated[bool, typer.Option("--per-layer", help="Draw new weights in every layer.")] = False,
     seed: Annotated[int, typer.Option(help="First seed of weights and tokens.")] = 0,
     seeds: Annotated[int, typer.Option(help="Number of seeds; with several, the table shows medians.")] = 1,

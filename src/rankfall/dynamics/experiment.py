@@ -167,7 +167,8 @@ def _tail(experiment: Experiment, mask: MaskSchedule, weights: DrawnWeights) -> 
     orthogonal = recipe.value in ("identity", "orthogonal") and recipe.heads == 1
     identity = recipe.value == "identity"
     if (orthogonal or identity) and rule.residual == 0:
-        if rule.norm.exact(recipe.width) and not rule.norm.centres and rule.placement == "post":
+        only_scales = rule.norm.identity or rule.norm.scaling(recipe.width) is not None
+        if only_scales and not rule.norm.centres and rule.placement != "pre":
             return tail_rate(mask, experiment.tokens), None
         return None, "only known for no norm, unit norm and RMS norm after the layer"
     if not rule.norm.identity:

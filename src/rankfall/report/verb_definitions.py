@@ -160,7 +160,7 @@ WORDS: dict[str, dict[str, str]] = {
         "dim": "width d of the tokens",
         "value_rank": "rank of a head's value and output maps, empty for the same as the rank",
         "norm": "the norm of a layer",
-        "placement": "norm after each branch or before it",
+        "placement": "norm after each branch, before it or on both sides",
         "mask": "which tokens see which",
         "positions": "how positions enter",
         "position_width": "learned coordinates that positions add",
