@@ -21,15 +21,20 @@ from typing import final
 
 import torch
 from torch import Tensor
+from torch.nn.functional import logsigmoid
 
 from rankfall.dynamics.mixing import Mixer
 from rankfall.dynamics.split import LEAST, Split, joined, normal_form, split, split_norm
-from rankfall.dynamics.split_attention import LOST_SHARE, ROWS_ALIKE, DigitsLostError
+from rankfall.dynamics.split_attention import LOST_SHARE, DigitsLostError
 from rankfall.dynamics.weights import PreparedHeads, take_heads
 from rankfall.norms import UNIT_NORM
 
 # Below this expm1(x) and log1p(x) are x (1 +- x/2) to the last digit.
 TINY = 1e-8
+# Rows whose scores differ by less are told apart from one of them; others differ by themselves.
+MOST_ALIKE = 1.0
+# Of a row that leaves less than this to all keys but one, differences drown in the rounding of that one.
+LEAST_TAIL = 1e-10
 
 
 @final
@@ -112,7 +117,7 @@ def sink_attention(state: Sized, prepared: PreparedHeads, mixer: Mixer, sink: fl
     if not mixer.complete:
         return _rows_apart(state, apart, prepared, mixer, sink)
     strength = _row_strength(apart, prepared)
-    sharp = strength >= ROWS_ALIKE
+    sharp = strength >= MOST_ALIKE
     if not bool(sharp.any()):
         return _rows_alike(state, apart, prepared, sink)
     parts, places = [], []
@@ -155,10 +160,15 @@ def _rows_apart(state: Sized, apart: Apart, prepared: PreparedHeads, mixer: Mixe
     own_degree, own_mean = log_degree.gather(-1, longest), log_mean.gather(-1, longest)
     further = (log_degree - own_degree) + (log_mean - own_mean)
     against = own_degree + own_mean + shared[:, None] - sink
-    share = torch.sigmoid(against)
-    by_sink = further - torch.log1p(share * further.expm1())
+    log_left = logsigmoid(against)
+    near = further.clamp(-1.0, 1.0)
+    by_sink = torch.where(
+        further.abs() < 1.0,
+        near - torch.log1p(torch.sigmoid(against) * near.expm1()),
+        logsigmoid(against + further) - log_left,
+    )
     by_sizes = by_sizes - by_sizes.gather(-1, longest)
-    log_kept = kept.gather(-1, longest)[:, 0] + torch.nn.functional.logsigmoid(against)[:, 0]
+    log_kept = kept.gather(-1, longest)[:, 0] + log_left[:, 0]
     scale = torch.maximum(log_unit, by_sink.abs().amax(dim=-1).log())
     scale = scale.where(scale > -torch.inf, 0.0)
     sizes = by_sink * (-scale).exp()[:, None] + by_sizes * (log_unit - scale).exp()[:, None]
@@ -217,7 +227,8 @@ def _rows_alike(state: Sized, apart: Apart, prepared: PreparedHeads, sink: float
     grown, unit = _over_unit(across, scale + apart.log_ratio)
     weighted = grown * shares[:, None, :]
     mixed = (weighted @ (rest - mean)) / (1.0 + unit[:, None, None] * weighted.sum(dim=-1, keepdim=True))
-    if bool(_lost(mixed, (weighted.abs() @ (rest - mean).abs())).any()):
+    drowned = (1.0 - shares.amax(dim=-1) < LEAST_TAIL) & (own.log_ratio > -torch.inf)
+    if bool((drowned | _lost(mixed, (weighted.abs() @ (rest - mean).abs()))).any()):
         raise DigitsLostError
     common = apart.first + own.log_ratio.exp()[:, None] * mean[:, 0]
     directions = normal_form(
