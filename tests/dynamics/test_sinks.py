@@ -129,7 +129,7 @@ def test_a_norm_of_fixed_length_hides_the_sink(norm) -> None:
 
 @pytest.mark.parametrize(
     ("mask", "sink"),
-    [("causal", 2.0), ("window:2", -1.0), ("star", 1.0), ("prefix:3", 0.0), ("random:0.4:3", 2.0), ("causal+window:1", 0.5)],
+    [("causal", 2.0), ("window:2", -1.0), ("star", 1.0), ("prefix:3", 0.0), ("random:0.4:3", 2.0), ("causal+window:1", 2.0)],
 )
 def test_measured_rate_is_the_predicted_one(mask, sink) -> None:
     (found,) = run(Experiment((parse_schedule(mask),), WeightRecipe(6), 8, 200, sink=sink, measures=(), checks=False))

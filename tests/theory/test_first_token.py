@@ -27,7 +27,9 @@ def exact_masses(mask, n: int, layers: int, residual: int, taken: int) -> list[t
     for _ in range(layers):
         product = [[sum(step[i][k] * product[k][j] for k in range(n)) for j in range(n)] for i in range(n)]
         shares = [row[0] / sum(row) for row in product]
-        found.append((sum(row[0] for row in attention) / n, sum(shares) / n, shares[-1]))
+        choosing = [row[0] for row, sees in zip(attention, allowed, strict=True) if sum(sees) > 1]
+        choosing = choosing or [row[0] for row in attention]
+        found.append((sum(choosing) / len(choosing), sum(shares) / n, shares[-1]))
     return found
 
 
@@ -36,7 +38,7 @@ def exact_masses(mask, n: int, layers: int, residual: int, taken: int) -> list[t
 def test_agrees_with_products_of_fractions(mask, residual, taken) -> None:
     expected = exact_masses(mask, 6, 5, residual, taken)
     sink = math.log(taken) if taken else None
-    found = first_token_mass(mask, 6, 5, sink=sink, residual=residual)
+    found = first_token_mass(mask, 6, 5, sinks=sink, residual=residual)
     assert [one.layer for one in found] == [1, 2, 3, 4, 5]
     for ours, (direct, carried, last) in zip(found, expected, strict=True):
         assert (ours.direct, ours.carried, ours.last) == pytest.approx(
@@ -45,11 +47,13 @@ def test_agrees_with_products_of_fractions(mask, residual, taken) -> None:
 
 
 def test_by_hand() -> None:
-    """Two causal tokens: the second is 1 - 2^-t of the first. One layer of N tokens: the harmonic number over N."""
+    """Two causal tokens: the second is 1 - 2^-t of the first. One layer of N tokens: harmonic numbers."""
     for one in first_token_mass(parse_mask("causal"), 2, 6):
         assert one.last == pytest.approx(1 - 2.0**-one.layer, rel=1e-14)
     (first,) = first_token_mass(parse_mask("causal"), 50, 1)
-    assert first.direct == first.carried == pytest.approx(sum(1 / i for i in range(1, 51)) / 50, rel=1e-13)
+    harmonic = sum(1 / i for i in range(1, 51))
+    assert first.carried == pytest.approx(harmonic / 50, rel=1e-13)
+    assert first.direct == pytest.approx((harmonic - 1) / 49, rel=1e-13)
     assert all(one.carried == pytest.approx(1 / 9) for one in first_token_mass(parse_mask("complete"), 9, 3))
 
 
@@ -73,8 +77,14 @@ def test_a_residual_connection_delays_it_and_a_schedule_alternates() -> None:
 
 
 def test_uniform_attention_with_a_sink_is_the_same_operator() -> None:
-    ours = position_attention(parse_mask("causal"), 7, sink=1.3)
+    ours = position_attention(parse_mask("causal"), 7, 1.3)
     np.testing.assert_allclose(ours, sink_attention(parse_mask("causal"), 7, 1.3), rtol=1e-13)
+    heads = [position_attention(parse_mask("causal"), 7, one, RotaryDecay(rank=4)) for one in (0.5, -1.0)]
+    both = position_attention(parse_mask("causal"), 7, (0.5, -1.0), RotaryDecay(rank=4))
+    np.testing.assert_allclose(both, sum(heads) / 2, rtol=1e-13)
+    scores = RotaryDecay(rank=4).scores(np.arange(7)[::-1])
+    expected = np.exp(scores) / (np.exp(scores).sum() + math.exp(0.5))
+    np.testing.assert_allclose(heads[0][6], expected, rtol=1e-13)
 
 
 def test_rotary_scores_are_the_mean_of_random_ones() -> None:

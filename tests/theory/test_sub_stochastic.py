@@ -58,6 +58,9 @@ def test_without_a_sink_it_is_the_second_eigenvalue(mask) -> None:
 def test_causal_in_closed_form(sink, rate) -> None:
     assert causal_sink_rate(sink) == pytest.approx((1 + math.exp(sink)) / (2 + math.exp(sink)), rel=1e-15)
     assert causal_sink_rate(sink) == pytest.approx(rate, abs=5e-4)
+    assert causal_sink_rate((sink, sink)) == pytest.approx(causal_sink_rate(sink), rel=1e-14)
+    several = (sink, -1.0, 3.5)
+    assert causal_sink_rate(several) == pytest.approx(sink_rate(parse_mask("causal"), 5, several).rate, rel=1e-14)
     for n in (2, 3, 40, 200):
         found = sink_rate(parse_mask("causal"), n, sink)
         assert found.rate == pytest.approx(causal_sink_rate(sink), rel=1e-14)

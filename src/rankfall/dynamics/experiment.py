@@ -199,7 +199,7 @@ def first_token_rows(experiment: Experiment, mask: MaskSchedule) -> tuple[dict[s
         return ()
     rotary = RotaryDecay(rank=max(2, recipe.head_rank // 2 * 2))
     # A norm that gives every token its length back hides the sink here as well.
-    options = {"sink": experiment.sink if experiment.sink_shows else None, "residual": experiment.rule.residual}
+    options = {"sinks": experiment.sink if experiment.sink_shows else None, "residual": experiment.rule.residual}
     both = [first_token_mass(mask, n, layers, rotary=decay, **options) for decay in (None, rotary)]  # type: ignore[arg-type]
     return tuple(
         {**asdict(plain), **{f"rotary_{name}": value for name, value in asdict(turned).items() if name != "layer"}}

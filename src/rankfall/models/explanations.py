@@ -14,6 +14,7 @@ from rankfall.models.depth.rows import DepthRow, layer_title
 from rankfall.models.heads.ranks import HeadRecord
 from rankfall.models.judgement import Decision, decide, log, middle
 from rankfall.models.masks import ObservedMask
+from rankfall.models.positions import PositionMass
 from rankfall.models.questions import Stretch, spans
 from rankfall.models.thresholds import SEPARATED, THRESHOLDS, Thresholds
 from rankfall.theory.head_bounds import HeadClass, mse_floor
@@ -84,9 +85,22 @@ def mask_reason(rows: Sequence[DepthRow], masks: Sequence[ObservedMask]) -> Reas
     text = f"attention saw {listed}"
     if rates:
         text += f"; in the long run pure attention would {' or '.join(_effect(rate) for rate in rates)}"
+    weights = [one.by_positions for one in masks if one.by_positions is not None]
+    if weights:
+        text += f"; by positions alone {_first_token(weights)}"
     if ours is not None:
         text += f"; the whole model multiplies them by {ours:.3f} a layer"
     return Reason("mask", text, {"masks": kinds, "predicted_rates": rates, "measured_rate": ours})
+
+
+def _first_token(weights: Sequence[PositionMass]) -> str:
+    """The weight on the first token that mask and positions give: the median layer, uniform and rotary."""
+    found = []
+    for name, words in (("first_token_uniform", ""), ("first_token_rotary", " with rotary decay")):
+        known = [value for one in weights if (value := getattr(one, name)) is not None]
+        if known:
+            found.append(f"{statistics.median(known):.1%}{words}")
+    return f"the first token would get {', '.join(found)} of the weight"
 
 
 def _effect(rate: float) -> str:

@@ -8,6 +8,7 @@ positions attention is not uniform but falls with the distance (`RotaryDecay`).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -15,6 +16,7 @@ import numpy as np
 
 from rankfall.errors import require, require_count, require_number
 from rankfall.masks import Mask, MaskSchedule
+from rankfall.theory.sub_stochastic import row_weights
 
 
 @final
@@ -55,7 +57,7 @@ class RotaryDecay:
 class FirstTokenMass:
     """What the first token holds after `layer` layers, between 0 and 1.
 
-    direct   mean over tokens of the weight that this layer alone puts on it, the own weight of the first included
+    direct   mean weight that this layer alone puts on it, over tokens that see two keys or more
     carried  mean over tokens of its share in them by the product of all layers so far
     last     the same share in the last token
     """
@@ -66,19 +68,40 @@ class FirstTokenMass:
     last: float
 
 
-def position_attention(mask: Mask, n: int, sink: float | None = None, rotary: RotaryDecay | None = None) -> np.ndarray:
+def position_attention(
+    mask: Mask, n: int, sinks: float | Sequence[float] | None = None, rotary: RotaryDecay | None = None
+) -> np.ndarray:
     """Attention (n, n) that positions alone give: uniform on the mask, or by the expected scores of rotary positions.
 
-    With a sink rows sum to less than one.
+    With a sink rows sum to less than one; of several sinks, one for each head, it is the mean over heads.
     """
     allowed = mask.dense(n).cpu().numpy()
-    scores = np.zeros((n, n)) if rotary is None else rotary.scores(np.subtract.outer(np.arange(n), np.arange(n)))
-    scores = np.where(allowed, scores, -math.inf)
-    top = scores.max(axis=1, keepdims=True)
-    weights = np.exp(scores - top)
-    taken = 0.0 if sink is None else np.exp(sink - top)
-    attention: np.ndarray = weights / (weights.sum(axis=1, keepdims=True) + taken)
-    return attention
+    weights = allowed.astype(float)
+    if rotary is not None:
+        scores = rotary.scores(np.arange(n))
+        weights *= np.exp(scores)[np.abs(np.subtract.outer(np.arange(n), np.arange(n)))]
+    total = weights.sum(axis=1)
+    factor = 1 / total if sinks is None else np.exp(row_weights(total, sinks))
+    return factor[:, None] * weights
+
+
+def step_masses(carried: np.ndarray, attention: np.ndarray, residual: float = 0.0) -> np.ndarray:
+    """The first column of the product of attention and its row sums, (n, 2), one layer further."""
+    following: np.ndarray = residual * carried + attention @ carried
+    return following / following[:, 1].max()
+
+
+def masses(layer: int, carried: np.ndarray, attention: np.ndarray, allowed: np.ndarray) -> FirstTokenMass:
+    """What the first token holds by this layer's attention and by `step_masses` so far."""
+    choosing = allowed.sum(axis=1) > 1
+    direct = attention[choosing, 0] if choosing.any() else attention[:, 0]
+    share = carried[:, 0] / carried[:, 1]
+    return FirstTokenMass(layer, float(direct.mean()), float(share.mean()), float(share[-1]))
+
+
+def start_masses(n: int) -> np.ndarray:
+    """`step_masses` before the first layer."""
+    return np.stack([np.eye(n)[0], np.ones(n)], axis=1)
 
 
 def first_token_mass(
@@ -86,7 +109,7 @@ def first_token_mass(
     n: int,
     layers: int,
     *,
-    sink: float | None = None,
+    sinks: float | Sequence[float] | None = None,
     rotary: RotaryDecay | None = None,
     residual: float = 0.0,
 ) -> list[FirstTokenMass]:
@@ -98,14 +121,13 @@ def first_token_mass(
     require_count("the number of tokens", n)
     require_count("the number of layers", layers)
     require_number("the residual", residual, least=0)
-    period = [position_attention(schedule.at(layer), n, sink, rotary) for layer in range(schedule.period)]
-    # Only the first column of the product and its row sums are needed.
-    carried = np.stack([np.eye(n)[0], np.ones(n)], axis=1)
-    found = []
+    period = [
+        (position_attention(mask, n, sinks, rotary), mask.dense(n).cpu().numpy())
+        for mask in (schedule.at(layer) for layer in range(schedule.period))
+    ]
+    carried, found = start_masses(n), []
     for layer in range(1, layers + 1):
-        attention = period[(layer - 1) % schedule.period]
-        carried = residual * carried + attention @ carried
-        carried /= carried[:, 1].max()
-        share = carried[:, 0] / carried[:, 1]
-        found.append(FirstTokenMass(layer, float(attention[:, 0].mean()), float(share.mean()), float(share[-1])))
+        attention, allowed = period[(layer - 1) % schedule.period]
+        carried = step_masses(carried, attention, residual)
+        found.append(masses(layer, carried, attention, allowed))
     return found

@@ -47,7 +47,7 @@ class AlignmentRate:
 def sink_attention(mask: Mask, n: int, sinks: float | Sequence[float]) -> np.ndarray:
     """Uniform attention with a sink of this logit, (n, n); of several sinks, one for each head, the mean over heads."""
     allowed = mask.dense(n).cpu().numpy()
-    return np.exp(_log_weights(allowed, sinks))[:, None] * allowed
+    return np.exp(row_weights(allowed.sum(axis=1), sinks))[:, None] * allowed
 
 
 def alignment_rate(operator: np.ndarray) -> AlignmentRate:
@@ -80,7 +80,7 @@ def sink_rate(masks: Mask | MaskSchedule, n: int, sinks: float | Sequence[float]
         rate = found.rate**root if found.rate > NILPOTENT else 0.0
         return AlignmentRate(found.leading**root, rate, found.everywhere)
     allowed = schedule.at(0).dense(n).cpu().numpy()
-    log_weights = _log_weights(allowed, sinks)
+    log_weights = row_weights(allowed.sum(axis=1), sinks)
     # Of huge logits all weights are tiny alike: what they have in common is put back at the end.
     common = float(log_weights.max())
     weights = np.exp(log_weights - common)
@@ -88,13 +88,17 @@ def sink_rate(masks: Mask | MaskSchedule, n: int, sinks: float | Sequence[float]
     return _rate(spectra, allowed, common)
 
 
-def causal_sink_rate(sink: float) -> float:
-    """(1 + e^s) / (2 + e^s): eigenvalues of causal U_s are 1 / (i + e^s) for the i-th token, i = 1, ..., N."""
-    return 1 / (1 + math.exp(-np.logaddexp(0.0, sink)))
+def causal_sink_rate(sinks: float | Sequence[float]) -> float:
+    """(1 + e^s) / (2 + e^s): eigenvalues of causal U_s are 1 / (i + e^s) for the i-th token, i = 1, ..., N.
+
+    Of several heads 1 / (i + e^s) is the mean over their sinks.
+    """
+    first, second = row_weights(np.array([1, 2]), sinks)
+    return math.exp(second - first)
 
 
-def _log_weights(allowed: np.ndarray, sinks: float | Sequence[float]) -> np.ndarray:
-    """log of the mean over heads of 1 / (deg_i + e^s_h), for every row."""
+def row_weights(degrees: np.ndarray, sinks: float | Sequence[float]) -> np.ndarray:
+    """log of the mean over heads of 1 / (Z_i + e^s_h) for rows of such totals Z_i: of uniform attention their keys."""
     given = np.atleast_1d(np.asarray(sinks, dtype=float))
     require(
         given.ndim == 1 and given.size > 0 and not bool(np.isnan(given).any()) and bool((given < math.inf).all()),
@@ -102,8 +106,7 @@ def _log_weights(allowed: np.ndarray, sinks: float | Sequence[float]) -> np.ndar
         got=sinks,
         remedy="a number: 0 is off-by-one softmax",
     )
-    log_degrees = np.log(allowed.sum(axis=1))
-    rows = -np.logaddexp(log_degrees[:, None], given[None, :])
+    rows = -np.logaddexp(np.log(degrees)[:, None], given[None, :])
     found: np.ndarray = logsumexp(rows, axis=1) - math.log(given.size)
     return found
 
