@@ -12,6 +12,7 @@ from torch import Tensor
 from rankfall.dynamics.step import Rule
 from rankfall.masks import MaskSchedule
 from rankfall.mechanism.heads import Heads
+from rankfall.norms import UNIT_NORM
 
 
 def _matrix(tensor: Tensor) -> list[list[mpmath.mpf]]:
@@ -56,13 +57,14 @@ def exact_log_mu(
     layers: int,
     digits: int,
     sink: float | None = None,
-    of: Callable[[list], list] = list,
+    beside: list[float] | None = None,
 ) -> list[float]:
-    """log mu of the tokens, or of what `of` makes of them, after 0, 1, ..., `layers` layers, by mpmath."""
+    """log mu after 0, 1, ..., `layers` layers, by mpmath; in `beside` that of the tokens scaled to length one."""
     with mpmath.workdps(digits):
         x = _matrix(tokens)
         alpha = mpmath.mpf(rule.residual)
-        found = [_log_mu(of(x))]
+        found = [_log_mu(x)]
+        _unit_too(x, beside)
         for layer in range(layers):
             allowed = masks.at(layer).dense(len(x)).tolist()
             norm = rule.at(layer).norm
@@ -73,8 +75,14 @@ def exact_log_mu(
             x = _sum([[alpha * entry for entry in row] for row in x], mixed)
             if rule.placement == "post":
                 x = [norm.reference(row) for row in x]
-            found.append(_log_mu(of(x)))
+            found.append(_log_mu(x))
+            _unit_too(x, beside)
     return found
+
+
+def _unit_too(x: list, beside: list[float] | None) -> None:
+    if beside is not None:
+        beside.append(_log_mu([UNIT_NORM.reference(row) for row in x]))
 
 
 def _log_mu(x: list) -> float:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+import statistics
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rankfall.catalogue import NORMS
 from rankfall.drawing.canvas import COLOURS, canvas
-from rankfall.dynamics.experiment import Experiment, MaskResult
-from rankfall.dynamics.experiment import run as simulate
-from rankfall.dynamics.step import Rule
-from rankfall.dynamics.weights import WeightRecipe
+from rankfall.dynamics.rate import measured_rate
+from rankfall.dynamics.step import Rule, random_tokens
+from rankfall.dynamics.trajectory import Trajectory, run_layers
+from rankfall.dynamics.weights import DrawnWeights, WeightRecipe
 from rankfall.figures.base import Claim, FigureOutcome, Reproduction, Scale
 from rankfall.masks import parse_schedule
 from rankfall.norms import Norm
@@ -19,8 +21,10 @@ from rankfall.progress import Progress, silent
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+# Of norms that scale each token two will do at the smallest scale.
+FEW = ("none", "layer", "dyt", "layer-scaled")
 SIZES: dict[Scale, dict[str, Any]] = {
-    "smoke": {"tokens": 16, "width": 12, "layers": 64, "seeds": 1, "window": 3},
+    "smoke": {"tokens": 16, "width": 12, "layers": 60, "seeds": 1, "window": 3, "norms": FEW},
     "quick": {"tokens": 24, "width": 16, "layers": 160, "seeds": 3, "window": 3},
     "paper": {"tokens": 64, "width": 32, "layers": 1000, "seeds": 10, "window": 4},
 }
@@ -37,6 +41,9 @@ COLLAPSED, KEPT = 1e-4, 1e-2
 APART = 5.0
 
 
+MEASURED = ("log10_relative_mu", "effective_rank")
+
+
 def run(scale: Scale, progress: Progress = silent) -> FigureOutcome:
     """New random weights in every layer, orthogonal values; medians over seeds."""
     size = SIZES[scale]
@@ -44,14 +51,21 @@ def run(scale: Scale, progress: Progress = silent) -> FigureOutcome:
     wanted = [
         (block, Rule(norm, placement, residual))  # type: ignore[arg-type]
         for block, placement, residual in BLOCKS
-        for norm in _norms(block)
+        for norm in _norms(block, size.get("norms", NORMS.names))
     ]
     rows, curves = [], []
     for done, (block, rule) in enumerate(wanted):
         progress(f"{block}, {rule.norm}", done / len(wanted))
-        for found in simulate(_experiment(size, masks, rule)):
-            rows.append(_row(block, rule.norm, found))
-            curves.append((block, str(rule.norm), str(found.mask), found.records))
+        trajectory = _simulated(size, masks, rule)
+        for place, mask in enumerate(masks):
+            samples = range(place * size["seeds"], (place + 1) * size["seeds"])
+            medians = {name: trajectory.columns[name][:, samples].median(dim=1).values.tolist() for name in MEASURED}
+            rows.append(
+                {"block": block, "norm": str(rule.norm), "mask": mask}
+                | {name: column[-1] for name, column in medians.items()}
+                | {"rate": _rate(trajectory, samples), "scales": _scales(rule.norm, size["width"])}
+            )
+            curves.append((block, str(rule.norm), mask, trajectory.layers, medians["log10_relative_mu"]))
     return FigureOutcome(
         points=[],
         claims=_claims(rows, masks),
@@ -64,38 +78,38 @@ def run(scale: Scale, progress: Progress = silent) -> FigureOutcome:
     )
 
 
-def _norms(block: str) -> list[Norm]:
+def _norms(block: str, names: Sequence[str]) -> list[Norm]:
     """The norms as they are by default, those of several examples that differ in more than an epsilon with each."""
-    found = [one for kind in NORMS for one in kind.examples() if getattr(one, "epsilon", 0.0) == 0]
+    kinds = [NORMS[name] for name in names]
+    found = [one for kind in kinds for one in kind.examples() if getattr(one, "epsilon", 0.0) == 0]
     # In front of the branch or on both sides no norm at all is the same as after it.
     return [one for one in found if not one.identity or block in ("no residual", "post")]
 
 
-def _experiment(size: dict[str, Any], masks: tuple[str, ...], rule: Rule) -> Experiment:
-    return Experiment(
-        masks=tuple(parse_schedule(name) for name in masks),
-        recipe=WeightRecipe(size["width"], per_layer=True),
-        tokens=size["tokens"],
-        layers=size["layers"],
-        rule=rule,
-        seeds=tuple(range(size["seeds"])),
-        thin=max(1, size["layers"] // 50),
+def _simulated(size: dict[str, Any], masks: tuple[str, ...], rule: Rule) -> Trajectory:
+    """All masks and seeds as one batch; weights and starting tokens of a seed are the same under all masks."""
+    seeds = tuple(range(size["seeds"])) * len(masks)
+    start = random_tokens(seeds, size["tokens"], size["width"])
+    return run_layers(
+        rule.norm(start) if rule.placement == "post" else start,
+        DrawnWeights(WeightRecipe(size["width"], per_layer=True), seeds),
+        [parse_schedule(name) for name in masks for _ in range(size["seeds"])],
+        size["layers"],
+        rule,
         measures=("effective_rank",),
-        checks=False,
+        thin=max(1, size["layers"] // 50),
+        ordinary=False,
     )
 
 
-def _row(block: str, norm: Norm, found: MaskResult) -> dict[str, Any]:
-    last, rates = found.records[-1], sorted(one.rate for one in found.rates if one is not None)
-    return {
-        "block": block,
-        "norm": str(norm),
-        "mask": str(found.mask),
-        "log10_relative_mu": last["log10_relative_mu"],
-        "effective_rank": last["effective_rank"],
-        "rate": rates[len(rates) // 2] if rates else None,
-        "scales": norm.identity or norm.length(8) is not None,
-    }
+def _rate(trajectory: Trajectory, samples: range) -> float | None:
+    fits = [measured_rate(trajectory.layers, trajectory.log_mu[:, sample].tolist()) for sample in samples]
+    rates = [one.rate for one in fits if one is not None]
+    return statistics.median(rates) if rates else None
+
+
+def _scales(norm: Norm, width: int) -> bool:
+    return norm.identity or norm.length(width) is not None
 
 
 def _claims(rows: list[dict[str, Any]], masks: tuple[str, ...]) -> list[Claim]:
@@ -148,14 +162,12 @@ def _depth_scaled(rows: list[dict[str, Any]], block: str, mask: str) -> Claim:
     )
 
 
-def _draw(curves: list[tuple[str, str, str, list[dict[str, Any]]]]) -> Figure:
-    masks = list(dict.fromkeys(mask for _, _, mask, _ in curves))
-    names = list(dict.fromkeys(norm for _, norm, _, _ in curves))
+def _draw(curves: list[tuple[str, str, str, Sequence[int], list[float]]]) -> Figure:
+    masks = list(dict.fromkeys(curve[2] for curve in curves))
+    names = list(dict.fromkeys(curve[1] for curve in curves))
     figure, axes = canvas(len(masks), len(BLOCKS), size=(3.4, 2.6))
-    for block, norm, mask, records in curves:
+    for block, norm, mask, layers, values in curves:
         panel = axes[masks.index(mask), [one for one, _, _ in BLOCKS].index(block)]
-        layers = [row["layer"] for row in records]
-        values = [row["log10_relative_mu"] for row in records]
         panel.plot(layers, values, color=COLOURS[names.index(norm) % len(COLOURS)], label=norm)
     for row, mask in enumerate(masks):
         for column, (block, _, _) in enumerate(BLOCKS):
