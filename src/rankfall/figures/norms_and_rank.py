@@ -163,19 +163,18 @@ def _depth_scaled(rows: list[dict[str, Any]], block: str, mask: str) -> Claim:
 
 
 def _draw(curves: list[tuple[str, str, str, Sequence[int], list[float]]]) -> Figure:
-    masks = list(dict.fromkeys(curve[2] for curve in curves))
+    """A panel for each place of the norm, under the causal mask; the table has the others."""
     names = list(dict.fromkeys(curve[1] for curve in curves))
-    figure, axes = canvas(len(masks), len(BLOCKS), size=(3.4, 2.6))
+    places = [block for block, _, _ in BLOCKS]
+    figure, axes = canvas(2, 2, size=(4.8, 3.2))
+    panels = dict(zip(places, axes.flat, strict=True))
     for block, norm, mask, layers, values in curves:
-        panel = axes[masks.index(mask), [one for one, _, _ in BLOCKS].index(block)]
-        panel.plot(layers, values, color=COLOURS[names.index(norm) % len(COLOURS)], label=norm)
-    for row, mask in enumerate(masks):
-        for column, (block, _, _) in enumerate(BLOCKS):
-            panel = axes[row, column]
-            panel.set_title(f"{block}, {mask}")
-            panel.set(xlabel="layer", ylabel="log10 of relative mu")
-            panel.set_ylim(*((-40, 1) if column < 2 else (-3, 0.2)))
-    axes[0, 0].legend(fontsize=7)
+        if mask == "causal":
+            panels[block].plot(layers, values, color=COLOURS[names.index(norm) % len(COLOURS)], label=norm)
+    for block, panel in panels.items():
+        panel.set_title(block)
+        panel.set(xlabel="layer", ylabel="log10 of relative mu")
+        panel.legend(fontsize=7)
     return figure
 
 
