@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
@@ -76,7 +77,7 @@ def test_groups_of_large_logits_have_more_entropy() -> None:
                 logits[k:] = -gap
                 found.append(entropy(logits))
             # Below the rounding of log T the order is noise.
-            assert all(b >= a - 1e-13 * keys for a, b in zip(found, found[1:], strict=False))
+            assert all(b >= a - 1e-13 * keys for a, b in pairwise(found))
 
 
 def test_ends_and_refusals() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -109,7 +110,7 @@ def test_rotary_decay_lessens_the_first_tokens_mass() -> None:
     none = first_token_mass(mask, 64, 12, rotary=RotaryDecay(rank=32, correlation=0.0))
     assert none == uniform
     assert all(b.carried < a.carried for a, b in zip(uniform, rotary, strict=True))
-    assert all(b.carried > a.carried for a, b in zip(rotary, rotary[1:], strict=False))
+    assert all(b.carried > a.carried for a, b in pairwise(rotary))
 
 
 def test_refusals() -> None:

@@ -21,7 +21,7 @@ SINKS = (-3.0, 0.0, 2.5)
 
 
 def two_largest(mask, n: int, sinks: tuple[float, ...]) -> tuple[float, float]:
-    """Moduli of the leading eigenvalues, by mpmath from the definition: digits enough for Jordan chains of length n."""
+    """Moduli of the leading eigenvalues, by mpmath from the definition, with digits enough for Jordan chains."""
     allowed = mask.dense(n).tolist()
     with mpmath.workdps(15 * n):
         matrix = mpmath.matrix(n, n)
@@ -72,7 +72,9 @@ def test_regular_masks_do_not_see_the_sink() -> None:
     """Where all tokens see equally many, a sink only shrinks: the ratio stays."""
     for name in ("ring:1", "ring:2", "complete"):
         for sink in (-5.0, 0.0, 7.0):
-            assert sink_rate(parse_mask(name), 9, sink).rate == pytest.approx(tail_rate(parse_mask(name), 9), abs=1e-12)
+            assert sink_rate(parse_mask(name), 9, sink).rate == pytest.approx(
+                tail_rate(parse_mask(name), 9), abs=1e-12
+            )
 
 
 def test_a_strong_sink_leaves_the_graph() -> None:

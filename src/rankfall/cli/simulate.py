@@ -156,7 +156,8 @@ def _first_token_rows(one: dict[str, Any]) -> list[dict[str, Any]]:
     """A line of a mask for uniform attention and one for rotary decay, the depths side by side."""
     rows = [row for row in one["first_token"] if row["layer"] in SHARE_LAYERS]
     return [
-        {"mask": one["mask"]["name"], "attention": name} | {f"layer {row['layer']}": f"{row[key]:.1%}" for row in rows}
+        {"mask": one["mask"]["name"], "attention": name}
+        | {f"layer {row['layer']}": f"{row[key]:.1%}" for row in rows}
         for name, key in (("uniform", "carried"), ("rotary", "rotary_carried"))
         if rows
     ]

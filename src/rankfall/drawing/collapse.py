@@ -36,8 +36,8 @@ def curve_of(report: MaskResult) -> dict[str, Any]:
 def draw_collapse(curves: Sequence[Mapping[str, Any]], title: str) -> Figure:
     """Above log10 mu, to any depth and in the first layers, where ordinary floating point still follows; below ranks.
 
-    A curve has `name`, `layers`, `log10_mu`, and may have `of` (what that is the logarithm of, if not mu), `tail_rate`,
-    `floor` (layer, log10 mu), `effective_rank` and `energy_rank`.
+    A curve has `name`, `layers`, `log10_mu`, and may have `of` (of what that is the logarithm, if not of mu),
+    `tail_rate`, `floor` (layer, log10 mu), `effective_rank` and `energy_rank`.
     """
     figure, axes = canvas(2, 2, size=(5.6, 3.4))
     deep, shallow = axes[0]

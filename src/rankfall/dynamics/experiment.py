@@ -41,8 +41,9 @@ FIRST_TOKEN_OPERATIONS = 20_000_000
 class Experiment:
     """Every mask with every seed; weights and starting tokens of one seed are the same under all masks.
 
-    `sink` is the logit of a key that every token sees and that gives nothing. `checks` runs plain float64 and the products of attention matrices beside it, which costs several times the
-    simulation itself and changes none of its numbers.
+    `sink` is the logit of a key that every token sees and that gives nothing. `checks` runs plain float64 and the
+    products of attention matrices beside it, which costs several times the simulation itself and changes none of its
+    numbers.
     """
 
     masks: tuple[MaskSchedule, ...]

@@ -172,12 +172,12 @@ class _Plain:
 
 
 def _check_heads(heads: Heads) -> None:
-    biased = any(
-        one is not None for one in (heads.query_bias, heads.key_bias, heads.value_bias, heads.output_bias)
-    )
+    biased = any(one is not None for one in (heads.query_bias, heads.key_bias, heads.value_bias, heads.output_bias))
     require(
         heads.heads == 1 and heads.output is None and not biased,
         required="one head without biases or an output map under a sink",
-        got=f"{heads.heads} heads" + (", biases" if biased else "") + (", an output map" if heads.output is not None else ""),
+        got=f"{heads.heads} heads"
+        + (", biases" if biased else "")
+        + (", an output map" if heads.output is not None else ""),
         remedy="one head (heads of their own value maps see a sink each in its own way), or no sink",
     )

@@ -1,7 +1,7 @@
-"""Tokens of different sizes in nearly one direction, and attention with a sink on them: exact far below machine epsilon.
+"""Tokens of different sizes in nearly one direction, and attention with a sink on them, exact far below epsilon.
 
-A sink of logit s takes e^s of every softmax's total, and of some rows more than of others: tokens become parallel, not
-equal. They are carried as a size times a direction,
+A sink of logit s takes e^s of every softmax's total, and of some rows more than of others: tokens become parallel,
+not equal. They are carried as a size times a direction,
 
     x_i = c_i y_i,     Y = e^K (1 m^T + e^l R) split as ever,     c_i = exp(e^g G_i).
 
@@ -9,8 +9,9 @@ With a_ij the weights and b_ij = a_ij c_j / sum_k a_ik c_k, whose rows sum to on
 
     y_i' = sum_j b_ij y_j W,     c_i' = sum_j a_ij c_j:
 
-the differences of directions are averaged as without a sink, and the sink is seen by the sizes alone. Where every token
-sees every token rows of B agree up to products of differences, and both parts are told apart from the longest token.
+the differences of directions are averaged as without a sink, and the sink is seen by the sizes alone. Where every
+token sees every token rows of B agree up to products of differences, and
+both parts are told apart from the longest token.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class Apart:
     """Everything told apart from the longest token: x_i = e^log_size (first + e^log_ratio difference_i).
 
     first (b, d), difference (b, n, d) with entries of order one, log_size and log_ratio (b,); place (b,) is where the
-    longest stands; log_share (b, n) is log c_i less that of the longest, and e^log_excess excess = c_i / c_longest - 1.
+    longest stands; log_share (b, n) is log c_i less that of the longest, e^log_excess excess = c_i / c_longest - 1.
     """
 
     place: Tensor
@@ -103,10 +104,9 @@ def about_the_longest(state: Sized) -> Apart:
     log_turned = own.log_ratio + turned.abs().amax(dim=(-2, -1)).log()
     log_ratio = torch.maximum(log_excess, log_turned)
     log_ratio = log_ratio.where(log_ratio > -torch.inf, 0.0)
-    difference = (
-        (excess * (log_excess - log_ratio).exp()[:, None])[..., None] * first[:, None, :]
-        + (log_share + (own.log_ratio - log_ratio)[:, None]).exp()[..., None] * turned
-    )
+    difference = (excess * (log_excess - log_ratio).exp()[:, None])[..., None] * first[:, None, :] + (
+        log_share + (own.log_ratio - log_ratio)[:, None]
+    ).exp()[..., None] * turned
     log_size = own.log_size + torch.where(largest[:, 0] != 0, spread[:, 0] * largest[:, 0], 0.0)
     return Apart(place, first, difference, log_size, log_ratio, log_share, excess, log_excess)
 
@@ -192,7 +192,7 @@ def _log_means(scores: Tensor, apart: Apart) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _log_total(scores: Tensor, allowed: Tensor) -> tuple[Tensor, Tensor]:
-    """log sum_j e^score_ij in two parts, log degree and the rest: the rest keeps its digits where scores are small."""
+    """log sum_j e^score_ij in two parts, log degree and the rest, which keeps its digits where scores are small."""
     degrees = allowed.sum(dim=-1).double().expand(scores.shape[:-1])
     log_degrees = degrees.log()
     seen = torch.where(allowed, scores, 0.0)
@@ -247,7 +247,9 @@ def _rows_alike(state: Sized, apart: Apart, prepared: PreparedHeads, sink: float
     more = taken * (left + excess - mean_excess) / kept
     by_row = (grown @ more[..., None])[..., 0] / (1.0 + unit[:, None] * (grown @ taken[..., None])[..., 0])
     grown_row = unit[:, None] * by_row
-    sizes = torch.where(grown_row.abs() > TINY, torch.log1p(grown_row) / unit[:, None], by_row * (1.0 - grown_row / 2))
+    sizes = torch.where(
+        grown_row.abs() > TINY, torch.log1p(grown_row) / unit[:, None], by_row * (1.0 - grown_row / 2)
+    )
     return _sized(directions, sizes, scale, apart.log_size - own.log_size + kept[:, 0].log())
 
 
@@ -304,4 +306,3 @@ def _merged(parts: Sequence[Sized], places: Sequence[Tensor]) -> Sized:
 def log_unit_relative_mu(directions: Split) -> Tensor:
     """log relative mu of the tokens scaled to length one: their sizes play no part."""
     return split_norm(directions, UNIT_NORM).log_relative_mu()
-

@@ -166,7 +166,7 @@ NEAR = 0.1
 
 
 def split_norm(state: Split, norm: Norm) -> Split:
-    """The norm of every token, split again: exactly for scalings and norms with secants, in plain float64 for others."""
+    """The norm of every token, split again: exactly for scalings and norms with secants, else in plain float64."""
     if norm.identity:
         return state
     scaling = norm.scaling(state.common.shape[-1])

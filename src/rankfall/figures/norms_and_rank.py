@@ -41,6 +41,8 @@ COLLAPSED, KEPT = 1e-4, 1e-2
 APART = 5.0
 
 
+Curve = tuple[str, str, str, Sequence[int], list[float]]
+"""Block, norm, mask, layers and log10 of relative mu."""
 MEASURED = ("log10_relative_mu", "effective_rank")
 
 
@@ -53,7 +55,8 @@ def run(scale: Scale, progress: Progress = silent) -> FigureOutcome:
         for block, placement, residual in BLOCKS
         for norm in _norms(block, size.get("norms", NORMS.names))
     ]
-    rows, curves = [], []
+    rows: list[dict[str, Any]] = []
+    curves: list[Curve] = []
     for done, (block, rule) in enumerate(wanted):
         progress(f"{block}, {rule.norm}", done / len(wanted))
         trajectory = _simulated(size, masks, rule)
@@ -72,8 +75,8 @@ def run(scale: Scale, progress: Progress = silent) -> FigureOutcome:
         tables={"norms": rows},
         draw=lambda: _draw(curves),
         notes=(
-            f"{size['tokens']} tokens of width {size['width']}, {size['layers']} layers, {size['seeds']} seeds, attention"
-            " alone: no feed-forward block, gains of one.",
+            f"{size['tokens']} tokens of width {size['width']}, {size['layers']} layers, {size['seeds']} seeds,"
+            " attention alone: no feed-forward block, gains of one.",
         ),
     )
 
@@ -127,7 +130,11 @@ def _claims(rows: list[dict[str, Any]], masks: tuple[str, ...]) -> list[Claim]:
     }
     steep = local.pop("dyt:2.0")
     return [
-        _all("without a residual connection tokens collapse under every norm, if the mask is not local", alone, most=low),
+        _all(
+            "without a residual connection tokens collapse under every norm, if the mask is not local",
+            alone,
+            most=low,
+        ),
         Claim("there causal masks halve differences under every norm that scales", off < 0.02, f"off by {off:.2g}"),
         Claim(
             "there only a steep tanh keeps tokens apart under a window",
@@ -140,9 +147,7 @@ def _claims(rows: list[dict[str, Any]], masks: tuple[str, ...]) -> list[Claim]:
     ]
 
 
-def _all(
-    statement: str, rows: list[dict[str, Any]], *, least: float = -math.inf, most: float = math.inf
-) -> Claim:
+def _all(statement: str, rows: list[dict[str, Any]], *, least: float = -math.inf, most: float = math.inf) -> Claim:
     values = [row["log10_relative_mu"] for row in rows]
     return Claim(
         statement,
@@ -162,7 +167,7 @@ def _depth_scaled(rows: list[dict[str, Any]], block: str, mask: str) -> Claim:
     )
 
 
-def _draw(curves: list[tuple[str, str, str, Sequence[int], list[float]]]) -> Figure:
+def _draw(curves: Sequence[Curve]) -> Figure:
     """A panel for each place of the norm, under the causal mask; the table has the others."""
     names = list(dict.fromkeys(curve[1] for curve in curves))
     places = [block for block, _, _ in BLOCKS]

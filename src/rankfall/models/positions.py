@@ -10,7 +10,14 @@ import numpy as np
 
 from rankfall.masks import Explicit, Mask
 from rankfall.models.recorder import Call
-from rankfall.theory.first_token import RotaryDecay, masses, position_attention, start_masses, step_masses
+from rankfall.theory.first_token import (
+    FirstTokenMass,
+    RotaryDecay,
+    masses,
+    position_attention,
+    start_masses,
+    step_masses,
+)
 
 # Beyond this many tokens a product over all layers takes longer than the audit of them.
 TOKENS_AT_MOST = 2048
@@ -47,26 +54,24 @@ class PositionProduct:
         if not 2 <= tokens <= TOKENS_AT_MOST:
             return None
         allowed = mask.dense(tokens).cpu().numpy()
-        found = []
-        for decay in (None, rotary):
-            if decay is None and found:
-                found.append(None)
-                continue
-            attention = self._attention(mask, tokens, sinks, decay)
-            turned = decay is not None
-            before = self._carried.get(turned)
-            if before is None or len(before) != tokens:
-                before = start_masses(tokens)
-            self._carried[turned] = step_masses(before, attention)
-            found.append(masses(0, self._carried[turned], attention, allowed))
-        plain, decayed = found
-        assert plain is not None
+        plain = self._further(mask, tokens, sinks, None, allowed)
+        decayed = None if rotary is None else self._further(mask, tokens, sinks, rotary, allowed)
         return PositionMass(
             plain.direct,
             None if decayed is None else decayed.direct,
             plain.carried,
             None if decayed is None else decayed.carried,
         )
+
+    def _further(
+        self, mask: Mask, tokens: int, sinks: Sequence[float] | None, decay: RotaryDecay | None, allowed: np.ndarray
+    ) -> FirstTokenMass:
+        attention = self._attention(mask, tokens, sinks, decay)
+        before = self._carried.get(decay is not None)
+        if before is None or len(before) != tokens:
+            before = start_masses(tokens)
+        self._carried[decay is not None] = step_masses(before, attention)
+        return masses(0, self._carried[decay is not None], attention, allowed)
 
     def _attention(
         self, mask: Mask, tokens: int, sinks: Sequence[float] | None, decay: RotaryDecay | None

@@ -38,7 +38,7 @@ class DynamicTanh(Norm):
         return [getattr(x, "context", math).tanh(self.alpha * x) for x in row]
 
     def secants(self, start: Tensor, step: Tensor) -> Tensor:
-        """alpha sinh(b) / (b cosh(a + b) cosh(a)), a = alpha start, b = alpha step, in factors that stay below one."""
+        """alpha sinh(b) / (b cosh(a + b) cosh(a)), a = alpha start, b = alpha step, in bounded factors."""
         begin, end, moved = (self.alpha * one.abs() for one in (start, start + step, step))
         sinh = torch.where(moved > 0, -torch.expm1(-2 * moved) / (2 * moved.where(moved > 0, 1.0)), 1.0)
         inverse_cosh = 4 / ((1 + (-2 * begin).exp()) * (1 + (-2 * end).exp()))

@@ -16,7 +16,7 @@ from rankfall.shapes import Tokens
 @final
 @dataclass(frozen=True)
 class DepthScaledLayerNorm(Norm):
-    """LayerNorm(x) / sqrt(layer), the first layer being 1 (Sun et al. 2025): later branches add less to the stream."""
+    """LayerNorm(x) / sqrt(layer), the first layer being 1 (Sun et al. 2025): later branches add less."""
 
     name: ClassVar[str] = "layer-scaled"
     meaning: ClassVar[str] = "LayerNorm divided by the root of the layer's number, which starts at DEPTH"

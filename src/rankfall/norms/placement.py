@@ -20,8 +20,8 @@ def place(
 ) -> Tokens:
     """One block.
 
-    post: norm(residual x + layer(x)); pre: residual x + layer(norm(x)); peri: residual x + norm(layer(norm(x))), the norm
-    on both sides of the branch, whatever norm it is.
+    post: norm(residual x + layer(x)); pre: residual x + layer(norm(x)); peri: residual x + norm(layer(norm(x))), the
+    norm on both sides of the branch, whatever norm it is.
     """
     if placement == "post":
         return norm(residual * tokens + layer(tokens))

@@ -51,10 +51,10 @@ COLUMNS: dict[str, str] = {
     "nearer of two orthonormal points (A-thm2), whatever its weights",
     "share": "effective rank of the query/key form over the most that it can be",
     "tokens": "tokens N of the passage",
-    "predicted_rate": "factor per layer by which pure attention under this mask shrinks mu in the end; with learned sinks"
-    " relative to the tokens' size",
+    "predicted_rate": "factor per layer by which pure attention under this mask shrinks mu in the end; with"
+    " learned sinks relative to the tokens' size",
     "predicted_first_token_uniform": "mean weight on the first token if attention were uniform on the mask",
-    "predicted_first_token_rotary": "the same if it fell with the distance as rotary positions let it at the strongest",
+    "predicted_first_token_rotary": "the same if it fell with the distance as fast as rotary positions let it",
     "predicted_first_token_carried": "mean share of the first token in all tokens by such layers so far, uniform",
     "predicted_first_token_carried_rotary": "the same with rotary decay",
     "sink_logit_least": "least logit of the learned sinks of this layer's heads",

@@ -44,7 +44,7 @@ WORDS: dict[str, dict[str, str]] = {
         "direct": "mean weight on the first token in this layer, attention uniform on the mask",
         "carried": "mean share of the first token in all tokens after so many such layers",
         "last": "its share in the last token",
-        "rotary_direct": "mean weight on the first token where attention falls with the distance as rotary positions say",
+        "rotary_direct": "mean weight on the first token where attention falls with the distance by rotary positions",
         "rotary_carried": "mean share of the first token after so many layers of that",
         "rotary_last": "its share in the last token then",
         "ordinary_route_log10_mu": "decimal logarithm of mu where plain float64 arithmetic stops falling",

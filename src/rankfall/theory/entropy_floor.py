@@ -81,7 +81,7 @@ def head_entropy(logits: Float[Tensor, "n m"], allowed: Bool[Tensor, "n m"] | No
 
 
 def logit_norm(score_strength: float, longest_token: float, token_norm: float) -> float:
-    """No row of logits is longer: ||W_Q W_K^T||_2 / sqrt(r) times the longest token times ||X||_2 of the keys' tokens.
+    """No row of logits is longer: ||W_Q W_K^T||_2 / sqrt(r) times the longest token times ||X||_2 of the tokens.
 
     The paper takes ||X||_2 for the longest token too, which is never smaller.
     """

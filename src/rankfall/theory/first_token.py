@@ -24,9 +24,9 @@ from rankfall.theory.sub_stochastic import row_weights
 class RotaryDecay:
     """Expected scores of random queries and keys under rotary positions.
 
-    q_i = sqrt(c) u + sqrt(1 - c) xi_i and k_j = sqrt(c) u + sqrt(1 - c) eta_j with u, xi_i, eta_j independent standard
-    normal in r dimensions: every query has correlation c with every key in front of the rotation. Rotated by their
-    positions and divided by sqrt(r), scores have the mean
+    q_i = sqrt(c) u + sqrt(1 - c) xi_i and k_j = sqrt(c) u + sqrt(1 - c) eta_j with u, xi_i, eta_j independent
+    standard normal in r dimensions: every query has correlation c with every key in front of the rotation. Rotated by
+    their positions and divided by sqrt(r), scores have the mean
 
         c sqrt(r) g(i - j),   g(D) = (2 / r) sum over p < r/2 of cos(D base^(-2p/r)),
 

@@ -45,7 +45,7 @@ class AlignmentRate:
 
 
 def sink_attention(mask: Mask, n: int, sinks: float | Sequence[float]) -> np.ndarray:
-    """Uniform attention with a sink of this logit, (n, n); of several sinks, one for each head, the mean over heads."""
+    """Uniform attention with a sink of this logit, (n, n); of several, one for each head, the mean over heads."""
     allowed = mask.dense(n).cpu().numpy()
     return np.exp(row_weights(allowed.sum(axis=1), sinks))[:, None] * allowed
 
@@ -98,7 +98,7 @@ def causal_sink_rate(sinks: float | Sequence[float]) -> float:
 
 
 def row_weights(degrees: np.ndarray, sinks: float | Sequence[float]) -> np.ndarray:
-    """log of the mean over heads of 1 / (Z_i + e^s_h) for rows of such totals Z_i: of uniform attention their keys."""
+    """log of the mean over heads of 1 / (Z_i + e^s_h) for rows of such totals Z_i."""
     given = np.atleast_1d(np.asarray(sinks, dtype=float))
     require(
         given.ndim == 1 and given.size > 0 and not bool(np.isnan(given).any()) and bool((given < math.inf).all()),
