@@ -10,7 +10,17 @@ from hypothesis import strategies as st
 
 from rankfall.catalogue import NORMS
 from rankfall.errors import RequestError
-from rankfall.norms import DepthScaledLayerNorm, LayerNorm, NoNorm, Norm, RMSNorm, UnitNorm, parse_norm, place
+from rankfall.norms import (
+    DepthScaledLayerNorm,
+    DynamicTanh,
+    LayerNorm,
+    NoNorm,
+    Norm,
+    RMSNorm,
+    UnitNorm,
+    parse_norm,
+    place,
+)
 from rankfall.training.cell import Cell
 from rankfall.training.encoder import encoder_for
 from rankfall.training.parameters import layout
@@ -125,6 +135,17 @@ def test_secants_are_those_of_the_norm(norm: Norm) -> None:
             step = mpmath.mpf(b) if b else mpmath.mpf(10) ** -350
             ends = norm.reference([mpmath.mpf(a), mpmath.mpf(a) + step])
             assert secant == pytest.approx(float((ends[1] - ends[0]) / step), rel=1e-13)
+
+
+@pytest.mark.parametrize("alpha", [0.5, 2.0])
+def test_every_rank_is_an_equilibrium_under_tanh(alpha: float) -> None:
+    """W = pinv(A X) artanh(X) / alpha holds any independent tokens inside the cube where they are."""
+    tokens = 0.9 * torch.tanh(tokens_of(10, 4, 6))
+    causal = torch.ones(4, 4, dtype=F64).tril()
+    mixed = causal / causal.sum(dim=1, keepdim=True) @ tokens
+    value = torch.linalg.pinv(mixed) @ torch.atanh(tokens) / alpha
+    assert torch.allclose(DynamicTanh(alpha)(mixed @ value), tokens, atol=1e-12)
+    assert torch.linalg.matrix_rank(tokens) == 4
 
 
 def test_depth_scales_layer_norm() -> None:

@@ -10,7 +10,8 @@ import torch
 from tests.models.small import small_model
 
 from rankfall.masks import Explicit, Mask, parse_mask, recognise
-from rankfall.models.masks import MaskObserver, observe_masks, uniform_rate, without_diagonal
+from rankfall.models.explanations import mask_reason
+from rankfall.models.masks import MaskObserver, ObservedMask, observe_masks, uniform_rate, without_diagonal
 from rankfall.models.positions import PositionMass
 from rankfall.models.recorder import Call, recorded
 from rankfall.models.small import KEYS_SEEN, small_models
@@ -190,6 +191,19 @@ def test_first_token_by_mask_and_positions() -> None:
     assert [row["predicted_first_token_rotary"] for row in turned] == pytest.approx([one.direct for one in expected])
     carried = [row["predicted_first_token_carried_rotary"] for row in turned]
     assert carried == pytest.approx([one.carried for one in expected])
+
+
+def test_many_rates_are_told_as_a_range() -> None:
+    masks = [
+        ObservedMask(layer, "a", 8, parse_mask("causal"), False, rate=0.6 + layer / 10, sinks=(0.0,))
+        for layer in range(4)
+    ]
+    few = mask_reason([], masks[:2])
+    many = mask_reason([], masks)
+    assert few is not None
+    assert many is not None
+    assert "by 0.600 a layer or multiply differences between tokens by 0.700 a layer" in few.text
+    assert "by 0.600 to 0.900 a layer, relative to their size, with the learned sinks" in many.text
 
 
 def test_sinks_take_from_the_first_token() -> None:

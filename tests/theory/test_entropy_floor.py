@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rankfall.errors import RequestError
 from rankfall.masks import parse_mask
-from rankfall.theory.entropy_floor import entropy_floor, head_entropy, logit_norm
+from rankfall.theory.entropy_floor import entropy_floor, entropy_floors, head_entropy, logit_norm
 
 F64 = torch.float64
 
@@ -99,16 +99,30 @@ def test_head_between_its_floors_and_its_ceiling(name) -> None:
     logits, allowed = tokens @ form @ tokens.T, parse_mask(name).dense(10)
     found = head_entropy(logits, allowed)
     assert 0 < found.floor < found.by_rows < found.entropy < found.ceiling
-    keys = allowed.sum(dim=-1).double()
+    choosing = allowed.sum(dim=-1) > 1
+    keys = allowed.sum(dim=-1)[choosing].double()
     longest, whole = float(tokens.norm(dim=-1).max()), float(torch.linalg.matrix_norm(tokens, 2))
     strength = float(torch.linalg.matrix_norm(form, 2))
     assert logit_norm(strength, longest, whole) <= strength * whole**2
     assert float(entropy_floor(keys, number(logit_norm(strength, longest, whole))).mean()) <= found.by_rows
-    rows = [entropy(row[seen]) for row, seen in zip(logits, allowed, strict=True)]
-    assert found.entropy == pytest.approx(sum(rows) / 10, rel=1e-12)
+    rows = [entropy(row[seen]) for row, seen in zip(logits[choosing], allowed[choosing], strict=True)]
+    assert found.entropy == pytest.approx(sum(rows) / len(rows), rel=1e-12)
 
 
-def test_rows_that_see_nothing_are_left_out() -> None:
-    allowed = torch.tensor([[True, True], [False, False]])
-    found = head_entropy(torch.zeros(2, 2, dtype=F64), allowed)
+def test_rows_without_a_choice_are_left_out() -> None:
+    allowed = torch.tensor([[True, True], [False, False], [True, False]])
+    found = head_entropy(torch.zeros(3, 2, dtype=F64), allowed)
     assert found.entropy == found.floor == found.ceiling == pytest.approx(math.log(2))
+    assert entropy_floors(torch.zeros(1, 2, 2), torch.eye(2, dtype=torch.bool)[None]).tolist() == [0.0]
+    with pytest.raises(RequestError, match="two keys or more"):
+        head_entropy(torch.zeros(1, 1, dtype=F64))
+
+
+def test_all_heads_at_once() -> None:
+    generator = torch.Generator().manual_seed(2)
+    logits = 4 * torch.randn(3, 9, 9, generator=generator, dtype=F64)
+    allowed = parse_mask("causal").dense(9).expand(3, 9, 9)
+    expected = [head_entropy(one, allowed[0]).floor for one in logits]
+    assert entropy_floors(logits, allowed).tolist() == pytest.approx(expected, rel=1e-12)
+    by_hand = torch.linalg.matrix_norm(logits[0] - logits[0].mean(dim=-1, keepdim=True), 2)
+    assert float(entropy_floors(logits[0])) == pytest.approx(float(entropy_floor(number(9), by_hand)), rel=1e-12)

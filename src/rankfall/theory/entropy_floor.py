@@ -59,25 +59,49 @@ def entropy_floor(keys: Float[Tensor, ...], norm: Float[Tensor, ...]) -> Float[T
     return torch.log1p(small) + torch.where(small > 0, gap * small / (1 + small), 0.0)
 
 
+def entropy_floors(
+    logits: Float[Tensor, "*h n m"], allowed: Bool[Tensor, "*h n m"] | None = None
+) -> Float[Tensor, "*h"]:
+    """Of every head the mean over its rows of the least entropy that the spectral norm of its logits allows, in nats.
+
+    Rows that see fewer than two keys have no choice and are left out; 0 where no row is left. To lie beside the mean
+    entropy of the same rows.
+    """
+    centred, keys = _centred(logits, allowed)
+    choosing = keys > 1
+    norm = torch.linalg.matrix_norm(centred, ord=2)[..., None]
+    floors = entropy_floor(keys.clamp_min(1.0), norm).where(choosing, 0.0)
+    return floors.sum(dim=-1) / choosing.sum(dim=-1).clamp_min(1)
+
+
 def head_entropy(logits: Float[Tensor, "n m"], allowed: Bool[Tensor, "n m"] | None = None) -> HeadEntropy:
-    """Measured entropy of one head's rows beside the floors; rows that see nothing are left out."""
-    wide = logits.double()
-    seen = torch.ones_like(wide, dtype=torch.bool) if allowed is None else allowed
-    wide, seen = wide[seen.any(dim=-1)], seen[seen.any(dim=-1)]
-    keys = seen.sum(dim=-1).double()
-    total = torch.where(seen, wide, 0.0).sum(dim=-1)
-    centred = torch.where(seen, wide - (total / keys)[:, None], 0.0)
+    """Measured entropy of one head's rows beside the floors; rows that see fewer than two keys are left out."""
+    seen = torch.ones_like(logits, dtype=torch.bool) if allowed is None else allowed
+    choosing = seen.sum(dim=-1) > 1
+    wide, seen = logits.double()[choosing], seen[choosing]
+    require(
+        len(wide) > 0, required="a row that sees two keys or more", got="none", remedy="give a head that has a choice"
+    )
+    centred, keys = _centred(wide, seen)
     log_weights = torch.log_softmax(wide.masked_fill(~seen, -torch.inf), dim=-1)
     entropies = -torch.where(seen, log_weights.exp() * log_weights, 0.0).sum(dim=-1)
     spectral = torch.linalg.matrix_norm(centred, ord=2)
-    rows = torch.linalg.vector_norm(centred, dim=-1)
     return HeadEntropy(
         entropy=float(entropies.mean()),
-        floor=float(entropy_floor(keys, spectral).mean()),
-        by_rows=float(entropy_floor(keys, rows).mean()),
+        floor=float(entropy_floors(wide, seen)),
+        by_rows=float(entropy_floor(keys, torch.linalg.vector_norm(centred, dim=-1)).mean()),
         ceiling=float(keys.log().mean()),
         spectral_norm=float(spectral),
     )
+
+
+def _centred(logits: Tensor, allowed: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Logits less the mean of their row, zero where the mask forbids; and the keys of every row."""
+    wide = logits.double()
+    seen = torch.ones_like(wide, dtype=torch.bool) if allowed is None else allowed
+    keys = seen.sum(dim=-1).double()
+    mean = torch.where(seen, wide, 0.0).sum(dim=-1) / keys.clamp_min(1.0)
+    return torch.where(seen, wide - mean[..., None], 0.0), keys
 
 
 def logit_norm(score_strength: float, longest_token: float, token_norm: float) -> float:
