@@ -147,7 +147,7 @@ class Stepper:
         if states is not None:
             return states
         try:
-            return split_step(state, self.weights.at(layer), self.plan.at(layer), self.rule)
+            return split_step(state, self.weights.at(layer), self.plan.at(layer), self.rule.at(layer))
         except DigitsLostError:
             raise RequestError(
                 required="tokens whose differences float64 can follow",
@@ -198,7 +198,8 @@ LAYERS_BETWEEN_CHECKS = 16
 class Trajectory:
     """What happened. `columns` hold (recorded layers, b) tensors; `kept` the tokens (recorded layers, b, n, d).
 
-    Not `exact` under a norm that is no scaling: tokens then agree to rounding once they agree to sixteen digits.
+    Not `exact` under a norm that has no exact arithmetic: tokens then agree to rounding once they agree to sixteen
+    digits.
     """
 
     layers: tuple[int, ...]
@@ -263,7 +264,7 @@ def run_layers(
             if len(passed) > 1 or layer % LAYERS_BETWEEN_CHECKS == 0 or layer == layers:
                 _check_state(state, layer)
             if beside is not None and beside_active:
-                beside.advance(weights.at(layer - 1), plan.at(layer - 1), rule)
+                beside.advance(weights.at(layer - 1), plan.at(layer - 1), rule.at(layer - 1))
                 beside.follow(layer, state.log_mu())
             progress("layers", layer / layers)
             recorded = [reached for reached in passed if reached % thin == 0 or reached == layers]

@@ -15,6 +15,7 @@ from torch import Tensor
 from rankfall.norms import Norm, parse_norm
 from rankfall.training.attention_seam import attend
 from rankfall.training.cell import Cell
+from rankfall.training.parameters import after
 
 
 @dataclass(frozen=True)
@@ -47,12 +48,16 @@ class Encoder:
         x = x.flatten(1, 2)
         for layer in range(self.layers):
             for branch, name in ((self._attention, "attention_norm"), (self._feed_forward, "feed_forward_norm")):
+                norm = self.norm.at(layer + 1)
                 if self.placement == "post":
-                    x = self._norm(weights, f"{layer}.{name}", x + branch(weights, layer, x, shape, mask))
-                else:
-                    x = x + branch(weights, layer, self._norm(weights, f"{layer}.{name}", x), shape, mask)
-        if self.placement == "pre":
-            x = self._norm(weights, "final_norm", x)
+                    x = _normed(norm, weights, f"{layer}.{name}", x + branch(weights, layer, x, shape, mask))
+                    continue
+                added = branch(weights, layer, _normed(norm, weights, f"{layer}.{name}", x), shape, mask)
+                if self.placement == "peri":
+                    added = _normed(norm, weights, f"{layer}.{after(name)}", added)
+                x = x + added
+        if self.placement != "post":
+            x = _normed(self.norm, weights, "final_norm", x)
         return x.view(shape)[..., : self.dim]
 
     def _place(self, weights: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
@@ -62,10 +67,6 @@ class Encoder:
         if self.positions == "additive":
             return inputs + codes
         return torch.cat([inputs, codes.expand(-1, inputs.shape[1], -1, -1)], dim=-1)
-
-    def _norm(self, weights: Mapping[str, Tensor], name: str, x: Tensor) -> Tensor:
-        gain, bias = (weights.get(f"{name}_{part}") for part in ("gain", "bias"))
-        return self.norm(x, None if gain is None else gain[:, None], None if bias is None else bias[:, None])
 
     def _attention(
         self, weights: Mapping[str, Tensor], layer: int, x: Tensor, shape: torch.Size, mask: Tensor | None
@@ -118,6 +119,11 @@ def encoder_for(cells: Sequence[Cell]) -> Encoder:
         context=first.task_object.context(first.points),
         groups=tuple(groups),
     )
+
+
+def _normed(norm: Norm, weights: Mapping[str, Tensor], name: str, x: Tensor) -> Tensor:
+    gain, bias = (weights.get(f"{name}_{part}") for part in ("gain", "bias"))
+    return norm(x, None if gain is None else gain[:, None], None if bias is None else bias[:, None])
 
 
 def _linear(weights: Mapping[str, Tensor], name: str, x: Tensor) -> Tensor:

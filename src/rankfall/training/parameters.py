@@ -136,7 +136,10 @@ def layout(cell: Cell) -> Layout:
             *_norm_slots(cell, f"{layer}.attention_norm"),
             *_norm_slots(cell, f"{layer}.feed_forward_norm"),
         ]
-    if cell.norm_placement == "pre":
+        if cell.norm_placement == "peri":
+            for name in ("attention_norm", "feed_forward_norm"):
+                wanted += _norm_slots(cell, f"{layer}.{after(name)}")
+    if cell.norm_placement != "post":
         wanted += _norm_slots(cell, "final_norm")
     return laid_out(wanted)
 
@@ -153,6 +156,11 @@ def laid_out(wanted: Sequence[tuple[str, tuple[int, ...], Start]]) -> Layout:
 
 def _aligned(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def after(name: str) -> str:
+    """The norm behind a branch, where another of that name stands in front of it."""
+    return f"after_{name}"
 
 
 def _norm_slots(cell: Cell, name: str) -> list[tuple[str, tuple[int, ...], Start]]:
