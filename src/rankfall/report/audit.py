@@ -125,8 +125,10 @@ def _parts(result: AuditFindings, tables: dict[str, Grid]) -> Section:
 
 def _chaotic(rows: pd.DataFrame) -> str:
     """Which raw curves say nothing, from which layer on."""
-    found = rows[rows["chaotic"]].groupby("variant")["layer"].min() if "chaotic" in rows else {}
-    listed = ", ".join(f"{variant} from layer {layer} on" for variant, layer in dict(found).items())
+    if "chaotic" not in rows:
+        return ""
+    found = rows[rows["chaotic"]].groupby("variant")["layer"].min()
+    listed = ", ".join(f"{variant} from layer {layer} on" for variant, layer in found.items())
     said = " Raw curves that say nothing, because rounding of enormous scores decides who attends to whom: "
     return f"{said}{listed}." if listed else ""
 
