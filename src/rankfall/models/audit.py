@@ -21,8 +21,12 @@ from rankfall.models.depth.pooled import Pool
 from rankfall.models.depth.rows import DepthRow
 from rankfall.models.explanations import bound_reason, heads_reason, layer_rate, parts_reason, stack_reason
 from rankfall.models.given import Reading, of_library, read_by_library, read_by_module
+from rankfall.models.head_explanations import cut_reason, needs_reason
+from rankfall.models.heads.needed import DIVERGENCE
 from rankfall.models.heads.random import random_head_ranks
 from rankfall.models.heads.ranks import HeadRecord, ProbedHeads, probe_heads
+from rankfall.models.heads.study import HeadQuestions, HeadStudy, study_heads
+from rankfall.models.heads.subspaces import HeadSpaces
 from rankfall.models.interface import ALONE, runs_as_is
 from rankfall.models.layers import as_in_tokens
 from rankfall.models.load.folder import LoadedModel
@@ -56,6 +60,9 @@ def audit(
     stack: str | None = None,
     inside: bool = False,
     heads: bool = True,
+    head_needs: bool = False,
+    head_cut: bool = False,
+    head_divergence: float = DIVERGENCE,
     controls: bool = True,
     draws: int = DRAWS,
     ablation: bool = True,
@@ -83,6 +90,7 @@ def audit(
     require_seed(seed, "seed")
     require_number("load_seconds", load_seconds, above=0, most=MOST_LOAD_SECONDS)
     require_count("draws", draws)
+    asked_of_heads = HeadQuestions(head_needs, head_cut, require_number("head_divergence", head_divergence, above=0))
     if passages is not None:
         require_count("passages", passages)
     progress("opening the model", 0.0)
@@ -113,11 +121,13 @@ def audit(
                 beside.append(StackDepth(other.name, tuple(rows)))
         found_heads: tuple[HeadRecord, ...] = ()
         by_chance: tuple[HeadRecord, ...] = ()
+        spaces = HeadSpaces()
         if heads:
             progress("probing the heads", 0.4)
             with _noted(missing, "heads"):
                 sample = next(single_texts(first)) if given.sample is None else given.sample
-                probed = probe_heads(network, offset=offset, inputs=sample)
+                taken = spaces.take if asked_of_heads.any else None
+                probed = probe_heads(network, offset=offset, inputs=sample, take=taken)
                 found_heads = as_in_tokens(probed.records, depth)
                 if probed.missing:
                     missing["heads"] = _unprobed(probed)
@@ -125,6 +135,20 @@ def audit(
                     with _noted(missing, "control of the heads"):
                         drawn = random_head_ranks(network, seed, offset=offset, inputs=sample)
                         by_chance = as_in_tokens(drawn, depth)
+        study = HeadStudy()
+        if asked_of_heads.any:
+            study = study_heads(
+                loaded,
+                given,
+                asked_of_heads,
+                rows=depth,
+                stack=chosen,
+                spaces=spaces,
+                controls=controls,
+                seed=seed,
+                missing=missing,
+                progress=part(progress, 0.45, 0.55),
+            )
         compared: tuple[Control, ...] = ()
         if controls:
             progress("running the controls", 0.55)
@@ -139,6 +163,8 @@ def audit(
     more = [
         *(stack_reason(one.name, one.rows) for one in beside),
         heads_reason(found_heads, by_chance),
+        needs_reason(study.head_needs, study.random_head_needs),
+        cut_reason(study.head_cut),
         bound_reason(found_heads),
         parts_reason([row.record() for row in parts.rows]),
     ]
@@ -173,6 +199,7 @@ def audit(
         measured_rate=layer_rate(boundaries),
         random_heads=by_chance,
         pooled=pool.rows(seed),
+        **vars(study),
     )
 
 

@@ -6,6 +6,7 @@ from rankfall.drawing.audit import draw_ablation, draw_head_ranks, draw_token_de
 from rankfall.models.questions import QUESTIONS, Finding, Status
 from rankfall.models.result import AuditFindings
 from rankfall.report.document import Answer, Document, Grid, Level, Picture, Section
+from rankfall.report.head_needs import needs_section
 from rankfall.report.verb_definitions import definitions_for
 
 LEVELS: dict[Status, Level] = {
@@ -17,6 +18,8 @@ BESIDE = {
     "token rank": "Where is the rank lowest?",
     "mask": "What would attention alone do?",
     "head rank": "How do heads use their rank?",
+    "head need": "Are the heads the bottleneck?",
+    "head cut": "What does the model lose when its heads are cut?",
     "head bound": "What does the bound say about heads of this shape?",
     "what holds it up": "What holds the rank up?",
     "what to change": "What would one change?",
@@ -30,6 +33,10 @@ TITLES = {
     "masks": "Masks that the model used",
     "questions": "The numbers behind each answer",
     "heads": "Every head",
+    "head_needs": "What every head needs",
+    "head_cut": "The model with cut heads",
+    "head_overlaps": "Overlap of heads' spaces",
+    "head_spectra": "Singular values of every head",
     "ablation": "Blocks taken apart",
 }
 
@@ -49,7 +56,13 @@ def audit_document(result: AuditFindings, command: str) -> Document:
         ),
         *(Answer(BESIDE[reason.topic], reason.text) for reason in verdict.reasons if reason.topic in BESIDE),
     ]
-    sections = [_tokens(result, tables), _parts(result, tables), _heads(result, tables), _masks(tables)]
+    sections = [
+        _tokens(result, tables),
+        _parts(result, tables),
+        _heads(result, tables),
+        needs_section(result, tables),
+        _masks(tables),
+    ]
     if result.model.notes:
         sections.append(Section("Notes on the model", list(result.model.notes)))
     if result.missing:

@@ -1,8 +1,9 @@
 """What a model loses when its heads are cut to k directions: all heads at once, and one layer at a time.
 
-The directions are those of `truncation`, from the tokens of the uncut run. With all directions kept the cut model must
-give the loss that the model gives without us, or nothing is said. Of a model without a next-token loss the change of
-its output is measured instead. Blocks before the layer that is cut are not computed again: they give what they gave.
+The directions are those of `truncation`, from the tokens of the uncut run. With all directions kept the cut model
+must give the loss that the model gives without us, or nothing is said. Of a model without a next-token loss the
+change of its output is measured instead. Blocks before the layer that is cut are not computed again: they give what
+they gave.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ class CutPoint:
 @final
 @dataclass(frozen=True)
 class CutCurve:
-    """`loss` is the model's own, None for `loss_reason`; `error` is how far the model with all directions kept is from
-    it (in nats, or of the output where there is no loss), at most `tolerance`."""
+    """`loss` is the model's own, None for `loss_reason`; `error` is how far the model with all directions kept is
+    from it (in nats, or of the output where there is no loss), at most `tolerance`."""
 
     head_dim: int
     loss: float | None

@@ -1,8 +1,8 @@
 """How many directions of its scores a head needs: the fewest that reproduce its attention on the tokens it saw.
 
-What a head needs is not what its weights spread over: directions that no token uses, or that the softmax does not see,
-are not needed. Attention is recomputed by the model's own function with cut queries, so masks, position biases, sinks
-and soft caps stay as they are; keys and values are those of the run, so a head is judged alone.
+What a head needs is not what its weights spread over: directions that no token uses, or that the softmax does not
+see, are not needed. Attention is recomputed by the model's own function with cut queries, so masks, position biases,
+sinks and soft caps stay as they are; keys and values are those of the run, so a head is judged alone.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class HeadNeed:
 @final
 @dataclass(frozen=True, eq=False)
 class HeadNeeds:
-    """One record per head in the order of the calls; the truncations that were measured, by call; why others failed."""
+    """One record per head in the order of calls; by call, the truncations that were measured; why others failed."""
 
     records: tuple[HeadNeed, ...]
     truncations: Mapping[CallPlace, Truncation]
@@ -267,9 +267,7 @@ def _in_turns(
                 site.step(search.limit)
 
 
-def _real_parts(
-    calls: Sequence[Mapping[str, Any]], real: Sequence[Tensor | None]
-) -> list[Sequence[Tensor | None]]:
+def _real_parts(calls: Sequence[Mapping[str, Any]], real: Sequence[Tensor | None]) -> list[Sequence[Tensor | None]]:
     """Which tokens are real, call by call: texts that share a call are padded only where a mask says so."""
     if len(calls) == len(real):
         # A call of its own for each text holds no padding, unless a mask goes with it.

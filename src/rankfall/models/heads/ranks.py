@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
@@ -107,11 +107,16 @@ def head_ranks(model: Any, offset: int = 0, inputs: Mapping[str, Any] | None = N
     return found.records
 
 
-def probe_heads(model: Any, offset: int = 0, inputs: Mapping[str, Any] | None = None) -> ProbedHeads:
+def probe_heads(
+    model: Any,
+    offset: int = 0,
+    inputs: Mapping[str, Any] | None = None,
+    take: Callable[[HeadMaps], None] | None = None,
+) -> ProbedHeads:
     """The same, and what could not be probed or failed its self-check, by module.
 
     A model of text is given one token; then, where it takes more than text, `inputs`, one text or image of them, for
-    the modules that did not run.
+    the modules that did not run. `take` is given the maps of every layer that was probed.
     """
     require_count("offset", offset, least=0)
     given = None if inputs is None else dict(inputs)
@@ -140,6 +145,8 @@ def probe_heads(model: Any, offset: int = 0, inputs: Mapping[str, Any] | None = 
                 maps = probe_site(len(seen), site, elsewhere.sites[number], at_offset, offset)
                 require_checked(maps, site)
                 records += head_records(maps)
+                if take is not None:
+                    take(maps)
             except Exception as error:  # whatever an architecture does when its module runs alone
                 missing[site.name] = reason_of(error)
             seen.add(id(site.call.module))

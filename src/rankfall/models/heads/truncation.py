@@ -38,7 +38,8 @@ class ScoreMoments:
     def of(cls, query: Tensor, key: Tensor, weights: Tensor, real: Tensor | None = None) -> ScoreMoments:
         """Of one call: query (b, h, n, r), key (b, g, m, r), weights (b, h, n, m); `real` (b, n) marks the rows."""
         rank, heads = query.shape[-1], query.shape[1]
-        found = cls(*(torch.zeros(heads, rank, rank, dtype=torch.float64, device=query.device) for _ in "qk"), 0)
+        none = torch.zeros(heads, rank, rank, dtype=torch.float64, device=query.device)
+        found = cls(none, none, 0)
         for text in range(query.shape[0]):
             kept = slice(None) if real is None else real[text].to(query.device)
             q, p = query[text, :, kept].double(), weights[text, :, kept].double()
@@ -104,7 +105,7 @@ def _roots(moment: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def row_divergences(weights: Tensor, cut: Tensor) -> Tensor:
-    """KL(p_i || p'_i) of rows of attention, in nats, over the last axis; what rows lack of one is the mass of a sink."""
+    """KL(p_i || p'_i) of rows of attention, in nats, over the last axis; what a row lacks of one is on a sink."""
     dtype = torch.promote_types(weights.dtype, torch.float32)
     smallest = torch.finfo(dtype).tiny
     ours, theirs = weights.to(dtype), cut.to(dtype)
