@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from rankfall.errors import require
-from rankfall.models.blocks import BlockStack, first_tokens
+from rankfall.models.blocks import BlockStack, first_tokens, stream_of
 from rankfall.models.heads.calls import Attended, CallPlace, HeldCall, held_calls
 from rankfall.models.heads.truncation import Truncation
 from rankfall.models.load.folder import LoadedModel
@@ -205,7 +205,11 @@ class _Runs:
         """What the model gives on every call; the last hidden state stays for the loss."""
         network = self._loaded.network
         outputs = []
+        streams: list[Tensor | None] = []
         with torch.inference_mode(), last_hidden(network) as self._hidden, contextlib.ExitStack() as around:
+            for block in self._blocks[-1:]:
+                hook = block.register_forward_hook(lambda _m, _a, output: streams.append(stream_of(output)))
+                around.callback(hook.remove)
             if answer is not None:
                 around.enter_context(held_calls(network, answer))
             for number, call in enumerate(self._calls):
@@ -216,7 +220,7 @@ class _Runs:
                             replaced_forward(self._blocks[at], lambda *_, given=given, **__: _copied(given))
                         )
                     output = network(**call)
-                found = _tokens_of(output)
+                found = _tokens_of(output, streams[-1] if streams else None)
                 require(
                     found is not None,
                     required="a model that gives tokens, (b, n, d)",
@@ -230,9 +234,10 @@ class _Runs:
     _hidden: LastHidden
 
 
-def _tokens_of(output: Any) -> Tensor | None:
+def _tokens_of(output: Any, stream: Tensor | None) -> Tensor | None:
+    """The last hidden state, else what the last block gave: a module may give its last token alone, or logits."""
     last = getattr(output, "last_hidden_state", None)
-    return last if isinstance(last, Tensor) else first_tokens(output)
+    return last if isinstance(last, Tensor) else first_tokens(output) if stream is None else stream
 
 
 def _copied(value: Any) -> Any:

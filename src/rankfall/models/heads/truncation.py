@@ -92,7 +92,7 @@ def best_truncation(moments: ScoreMoments) -> Truncation:
     """The truncation that the module's docstring derives."""
     root, inverse = _roots(moments.query)
     left, values, _ = torch.linalg.svd(root @ _roots(moments.key)[0])
-    return Truncation(inverse @ left, root @ left, values / max(moments.rows, 1) ** 0.5)
+    return Truncation(inverse @ left, root @ left, values / max(moments.rows, 1))
 
 
 def _roots(moment: Tensor) -> tuple[Tensor, Tensor]:
