@@ -110,7 +110,7 @@ def audit(
     heads: bool = True,
     head_needs: bool = False,
     head_cut: bool = False,
-    head_divergence: float = 0.1,
+    head_divergence: float = 0.01,
     controls: bool = True,
     draws: int = 3,
     ablate: bool = True,

@@ -74,7 +74,7 @@ def audit(
     head_divergence: Annotated[
         float,
         typer.Option("--head-divergence", help="How far a head's attention may be from its own, in nats a row."),
-    ] = 0.1,
+    ] = 0.01,
     head_spectra: Annotated[
         Path | None,
         typer.Option(

@@ -72,6 +72,8 @@ def draw_cut_curve(curve: CutCurve, title: str) -> Figure:
                 *_line(layers[key], curve, own, value), "-", color=colour, linewidth=1.2, label=f"layer {key[0]}"
             )
         panel.set_xscale("log", base=2)
+        ranks = [point.rank for point in curve.together]
+        panel.set_xticks(ranks, [str(rank) for rank in ranks])
         panel.set_xlabel("directions kept in every head")
     axes[0, 0].plot(
         *zip(*((point.rank, value(point)) for point in curve.together), strict=True),

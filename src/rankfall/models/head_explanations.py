@@ -92,6 +92,8 @@ def cut_reason(curve: CutCurve | None) -> Reason | None:
         if enough < curve.head_dim
         else f"no cut keeps it within {told}, so the directions beyond {cuts[-1].rank if cuts else 0} do work"
     )
+    text += f"; with each head cut to what it needs alone, {curve.at_needs.rank} in the mean, it changes by"
+    text += f" {_cost(curve.at_needs, by_loss)}"
     alone = _worst_layers(curve, by_loss)
     if alone:
         rank = alone[0].rank
@@ -105,6 +107,7 @@ def cut_reason(curve: CutCurve | None) -> Reason | None:
         "enough": enough,
         "within": little,
         "together": {str(one.rank): _value(one, by_loss) for one in curve.together},
+        "at_needs": _value(curve.at_needs, by_loss),
         "verified_to": curve.error,
     }
     return Reason("head cut", text, numbers)

@@ -54,13 +54,16 @@ class CutPoint:
 @final
 @dataclass(frozen=True)
 class CutCurve:
-    """`loss` is the model's own, None for `loss_reason`; `error` is how far the model with all directions kept is
-    from it (in nats, or of the output where there is no loss), at most `tolerance`."""
+    """`at_needs` is the model with each head cut to what it needs alone, its `rank` the mean of these, rounded.
+    `loss` is the model's own, None for `loss_reason`; `error` is how far the model with all directions kept is from
+    it (in nats, or of the output where there is no loss), at most `tolerance`.
+    """
 
     head_dim: int
     loss: float | None
     loss_reason: str | None
     points: tuple[CutPoint, ...]
+    at_needs: CutPoint
     error: float
     tolerance: float
 
@@ -76,7 +79,8 @@ class CutCurve:
 
     def record(self) -> dict[str, Any]:
         """The curve as `--json` prints it."""
-        return {**asdict(self), "points": [one.record() for one in self.points]}
+        points = [one.record() for one in self.points]
+        return {**asdict(self), "points": points, "at_needs": self.at_needs.record()}
 
 
 def cut_ranks(head_dim: int) -> list[int]:
@@ -88,17 +92,21 @@ def cut_curve(
     loaded: LoadedModel,
     calls: Sequence[Mapping[str, Any]],
     truncations: Mapping[CallPlace, Truncation],
+    needs: Mapping[CallPlace, Tensor],
     *,
     batch: Batch | None = None,
     real: Sequence[Tensor | None] = (),
     stack: BlockStack | None = None,
     progress: Progress = silent,
 ) -> CutCurve:
-    """The points of the curve, verified; a layer is an attention call, counted from 0 in the order of the run."""
+    """The points of the curve, verified; a layer is an attention call, counted from 0 in the order of the run.
+
+    `needs` holds by call the ranks (h,) that its heads need.
+    """
     run = _Runs(loaded, calls, truncations, batch, real, () if stack is None else stack.blocks)
     widest = max(one.rank for one in truncations.values())
     ranks = cut_ranks(widest)
-    total, done = len(ranks) + len(truncations) * (len(ranks) - 1), 0
+    total, done = 1 + len(ranks) + len(truncations) * (len(ranks) - 1), 0
 
     def tell(what: str) -> None:
         nonlocal done
@@ -109,6 +117,8 @@ def cut_curve(
     kept = run.point(None, widest)
     tolerance = max(VERIFIED_AT_LEAST, VERIFIED.get(run.dtype, 0.0))
     error = _require_same(kept, tolerance, "all heads")
+    tell("every head cut to what it needs")
+    at_needs = run.point(None, round(float(torch.cat(list(needs.values())).double().mean())), needs)
     together = []
     for rank in ranks[:-1]:
         tell(f"all heads cut to {rank}")
@@ -121,7 +131,7 @@ def cut_curve(
             for rank in (one for one in ranks if one < truncations[place].rank):
                 tell(f"layer {layer + 1} of {len(places)} cut to {rank}")
                 alone.append(run.point(layer, rank))
-    return CutCurve(widest, run.loss, run.loss_reason, (*together, kept, *alone), error, tolerance)
+    return CutCurve(widest, run.loss, run.loss_reason, (*together, kept, *alone), at_needs, error, tolerance)
 
 
 def _require_same(kept: CutPoint, tolerance: float, what: str) -> float:
@@ -158,17 +168,17 @@ class _Runs:
         self.loss, self.loss_reason = found.value, found.reason
         self.dtype = self._own[0].dtype
 
-    def point(self, layer: int | None, rank: int) -> CutPoint:
-        """All heads, or those of one attention call, cut to so many directions."""
+    def point(self, layer: int | None, rank: int, each: Mapping[CallPlace, Tensor] | None = None) -> CutPoint:
+        """All heads, or those of one attention call, cut to so many directions, or each to its own number."""
         wanted = self._places if layer is None else [self._places[layer]]
-        ranks = {place: min(rank, self._truncations[place].rank) for place in wanted}
+        ranks = each or {place: torch.tensor(min(rank, self._truncations[place].rank)) for place in wanted}
         output = self._read(self._cutting(ranks), skipped=self._before(layer))
         loss = text_loss(self._loaded, self._batch, self._hidden).value if self.loss is not None else None
         change = None if loss is None or self.loss is None else loss - self.loss
         name = None if layer is None else self._places[layer][0]
         return CutPoint(layer, name, rank, loss, change, _change(output, self._own, self._real))
 
-    def _cutting(self, ranks: Mapping[CallPlace, int]) -> Callable[[HeldCall], Attended]:
+    def _cutting(self, ranks: Mapping[CallPlace, Tensor]) -> Callable[[HeldCall], Attended]:
         def answer(call: HeldCall) -> Attended:
             if call.place not in ranks:
                 return call.attend()

@@ -20,8 +20,8 @@ from rankfall.models.heads.truncation import ScoreMoments, Truncation, best_trun
 from rankfall.models.reset import fresh_copy
 from rankfall.models.twin import random_weights, separate_twin
 
-DIVERGENCE = 0.1
-"""Nats a row, in the mean: as much as moving a tenth of a row's weight costs where it was spread over e keys."""
+DIVERGENCE = 0.01
+"""Nats a row, in the mean: a model whose heads all differ by so much has its loss to a hundredth of a nat or two."""
 MOST_WEIGHTS = 1 << 27
 """Attention weights of one layer on all texts, held a few times over: half a GiB in float32 each time."""
 
@@ -62,10 +62,12 @@ class HeadNeed:
 @final
 @dataclass(frozen=True, eq=False)
 class HeadNeeds:
-    """One record per head in the order of calls; by call, the truncations that were measured; why others failed."""
+    """One record per head in the order of calls; by call, the truncations that were measured and the ranks (h,) that
+    its heads need; why other modules have none."""
 
     records: tuple[HeadNeed, ...]
     truncations: Mapping[CallPlace, Truncation]
+    ranks: Mapping[CallPlace, Tensor]
     missing: Mapping[str, str]
 
 
@@ -102,7 +104,12 @@ def head_needs(
         remedy="what the heads need is left out",
     )
     records = [one for number, site in enumerate(search.sites.values()) for one in site.records(number, limit)]
-    return HeadNeeds(tuple(records), {place: site.cut for place, site in search.sites.items()}, search.missing)
+    return HeadNeeds(
+        tuple(records),
+        {place: site.cut for place, site in search.sites.items()},
+        {place: site.high for place, site in search.sites.items()},
+        search.missing,
+    )
 
 
 def on_random_twin(network: nn.Module, seed: int, work: Callable[[nn.Module], Made]) -> Made:

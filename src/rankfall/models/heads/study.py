@@ -101,6 +101,7 @@ def study_heads(
                 loaded,
                 given.calls,
                 found.truncations,
+                found.ranks,
                 batch=given.batch,
                 real=given.real,
                 stack=stack,
