@@ -316,6 +316,26 @@ def test_what_cannot_be_measured_says_so(monkeypatch: pytest.MonkeyPatch) -> Non
         head_needs(model, [arguments(model)])
 
 
+def test_a_search_whose_end_is_not_the_model_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = sharp(FAMILIES["grouped"]())
+
+    def damaged(moments: ScoreMoments) -> Truncation:
+        cut = best_truncation(moments)
+        return Truncation(cut.left * 0.9, cut.right, cut.values)
+
+    monkeypatch.setattr(needed, "best_truncation", damaged)
+    for given in ([arguments(model)], [{"input_ids": row[None]} for row in IDS]):
+        with pytest.raises(RequestError, match=r"stays within 0.005 nats a row when nothing is cut; got .*float32"):
+            head_needs(model, given)
+
+
+def test_half_precision_needs_what_float32_needs() -> None:
+    model = sharp(FAMILIES["grouped"]()).bfloat16()
+    rough = head_needs(model, [arguments(model)], limit=0.1).records
+    fine = head_needs(model.float(), [arguments(model)], limit=0.1).records
+    assert max(abs(one.needed_rank - two.needed_rank) for one, two in zip(rough, fine, strict=True)) <= 1
+
+
 def test_a_call_is_known_by_its_module_and_how_often_that_ran() -> None:
     model = small_model("albert")
     seen: list[tuple[str, int]] = []

@@ -80,8 +80,8 @@ def head_needs(
 ) -> HeadNeeds:
     """What every head of the network needs on these inputs; `real` marks the tokens of each text that are no padding.
 
-    One pass where all texts are read in one call, otherwise one to know the tokens and one for each step of a
-    bisection, which takes the logarithm of the head size.
+    One pass where all texts are read in one call, otherwise one to know the tokens, one with all directions kept,
+    which must change nothing, and one for each step of a bisection, which takes the logarithm of the head size.
     """
     require_number("limit", limit, above=0)
     search = _Search(limit)
@@ -136,6 +136,7 @@ class _Site:
         self.low = torch.full((self.heads,), -1)
         self.high = torch.full((self.heads,), self.rank)
         self.reached = torch.zeros(self.heads, dtype=torch.float64)
+        self.with_all: Tensor | None = None
         self.without: Tensor | None = None
         self._sum = torch.zeros(self.heads, dtype=torch.float64)
 
@@ -154,6 +155,8 @@ class _Site:
 
     @property
     def trial(self) -> Tensor:
+        if self.with_all is None:
+            return self.high
         return torch.zeros_like(self.low) if self.without is None else (self.low + self.high) // 2
 
     def measure(self, call: HeldCall, weights: Tensor, real: Tensor | None) -> None:
@@ -166,13 +169,17 @@ class _Site:
         """All tokens were measured at the trial's ranks."""
         assert self.moments is not None
         mean, trial = self._sum / max(self.moments.rows, 1), self.trial
+        self._sum = torch.zeros_like(self._sum)
+        if self.with_all is None:
+            self.with_all = self.reached = mean
+            _require_exact(mean, limit, self.name)
+            return
         enough = mean <= limit
         if self.without is None:
             self.without = mean
         self.reached = torch.where(enough & (trial < self.high), mean, self.reached)
         self.high = torch.where(enough, trial.minimum(self.high), self.high)
         self.low = torch.where(enough, self.low, trial.maximum(self.low))
-        self._sum = torch.zeros_like(self._sum)
 
     def records(self, layer: int, limit: float) -> list[HeadNeed]:
         assert self.moments is not None
@@ -237,6 +244,19 @@ class _Search:
 
         return self._answering(work)
 
+    def step(self) -> None:
+        """Every call was measured at its trial's ranks."""
+        for place, site in list(self.sites.items()):
+            try:
+                if site.open:
+                    site.step(self.limit)
+            except RequestError as error:
+                self._leave_out(place, error)
+
+    def _leave_out(self, place: CallPlace, error: Exception) -> None:
+        self.missing[place[0]] = reason_of(error)
+        self.sites.pop(place, None)
+
     def _answering(self, work: Callable[[HeldCall, Tensor], None]) -> Callable[[HeldCall], Attended]:
         def answer(call: HeldCall) -> Attended:
             if call.place[0] in self.missing:
@@ -246,8 +266,7 @@ class _Search:
                 _require_few(weights)
                 work(call, weights)
             except Exception as error:  # whatever a module's own function does with other queries
-                self.missing[call.place[0]] = reason_of(error)
-                self.sites.pop(call.place, None)
+                self._leave_out(call.place, error)
                 return call.attend()
             return output, weights
 
@@ -269,9 +288,7 @@ def _in_turns(
         site.know()
     while any(site.open for site in search.sites.values()):
         read(search.measuring)
-        for site in search.sites.values():
-            if site.open:
-                site.step(search.limit)
+        search.step()
 
 
 def _real_parts(calls: Sequence[Mapping[str, Any]], real: Sequence[Tensor | None]) -> list[Sequence[Tensor | None]]:
@@ -289,6 +306,16 @@ def _rows(call: HeldCall, real: Sequence[Tensor | None]) -> Tensor | None:
     if not fits or all(one is None for one in real):
         return None
     return torch.stack([torch.ones(tokens, dtype=torch.bool) if one is None else one.bool().cpu() for one in real])
+
+
+def _require_exact(divergences: Tensor, limit: float, name: str) -> None:
+    """With all directions kept attention must be the model's, but for rounding."""
+    require(
+        bool((divergences <= limit / 2).all()),
+        required=f"attention of {name} that stays within {limit / 2:g} nats a row when nothing is cut",
+        got=f"{float(divergences.max()):.2g}",
+        remedy="use --dtype float32, or a larger --head-divergence",
+    )
 
 
 def _require_few(weights: Tensor) -> None:
