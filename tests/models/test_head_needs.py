@@ -321,7 +321,7 @@ def test_a_search_whose_end_is_not_the_model_says_nothing(monkeypatch: pytest.Mo
 
     def damaged(moments: ScoreMoments) -> Truncation:
         cut = best_truncation(moments)
-        return Truncation(cut.left * 0.9, cut.right, cut.values)
+        return Truncation(cut.left * 0.3, cut.right, cut.values)
 
     monkeypatch.setattr(needed, "best_truncation", damaged)
     for given in ([arguments(model)], [{"input_ids": row[None]} for row in IDS]):
