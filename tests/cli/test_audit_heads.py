@@ -33,7 +33,7 @@ def test_cut_heads_and_spectra(model: Path, tmp_path: Path) -> None:
     assert record["missing"] == {}
     assert {one["limit"] for one in record["head_needs"]} == {1e-6}
     assert record["head_cut"]["head_dim"] == 8
-    assert len(record["head_cut"]["points"]) == 4 + 2 * 3
+    assert len(record["head_cut"]["points"]) == 4 + 2 * 2
     assert np.load(spectra)["singular_values"].shape == (8, 8)
     shown = CliRunner().invoke(app, [*asked, "--no-controls", "--head-needs"], env={"COLUMNS": "300"}).stdout
     assert "head need: on this text the median head reproduces its attention within 0.01 nats a row" in shown

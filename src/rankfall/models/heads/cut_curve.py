@@ -106,7 +106,9 @@ def cut_curve(
     run = _Runs(loaded, calls, truncations, batch, real, () if stack is None else stack.blocks)
     widest = max(one.rank for one in truncations.values())
     ranks = cut_ranks(widest)
-    total, done = 1 + len(ranks) + len(truncations) * (len(ranks) - 1), 0
+    # A layer at a time takes as many passes as there are layers: every second number of directions shows the curve.
+    few = ranks[:-1:2]
+    total, done = 1 + len(ranks) + len(truncations) * len(few), 0
 
     def tell(what: str) -> None:
         nonlocal done
@@ -128,7 +130,7 @@ def cut_curve(
         places = list(truncations)
         _require_same(run.point(len(places) - 1, truncations[places[-1]].rank), tolerance, "the last layer")
         for layer, place in enumerate(places):
-            for rank in (one for one in ranks if one < truncations[place].rank):
+            for rank in (one for one in few if one < truncations[place].rank):
                 tell(f"layer {layer + 1} of {len(places)} cut to {rank}")
                 alone.append(run.point(layer, rank))
     return CutCurve(widest, run.loss, run.loss_reason, (*together, kept, *alone), at_needs, error, tolerance)
