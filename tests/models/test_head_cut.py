@@ -166,13 +166,14 @@ def test_ranks_of_a_curve() -> None:
 
 def test_an_audit_has_all_of_it_under_the_layers_of_its_tokens() -> None:
     told: list[str] = []
+    shares: list[float] = []
     found = audit(
         whole_model("llama", num_key_value_heads=2),
         inputs=IDS,
         ablation=False,
         draws=1,
         head_cut=True,
-        progress=lambda what, share: told.append(what),
+        progress=lambda what, share: (told.append(what), shares.append(share))[0],
     )
     assert found.missing == {}
     assert [one.layer for one in found.head_needs] == [one.layer for one in found.heads]
@@ -199,6 +200,9 @@ def test_an_audit_has_all_of_it_under_the_layers_of_its_tokens() -> None:
     assert "head need" in topics
     assert "head cut" in topics
     assert "cutting: layer 3 of 3 cut to 4" in told
+    assert shares == sorted(shares)
+    assert shares[told.index("cutting: layer 3 of 3 cut to 4")] > 0.8
+    assert shares[told.index("what heads need")] < 0.1
     brief: dict[str, Any] = {"inputs": IDS, "ablation": False, "controls": False}
     only = audit(small_model("bert"), **brief, head_needs=True, head_divergence=1e-5)
     assert only.head_cut is None

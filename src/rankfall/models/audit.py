@@ -39,7 +39,7 @@ from rankfall.models.recorder import Coverage, recorded
 from rankfall.models.result import AuditFindings, ModelFacts, StackDepth, TextFacts
 from rankfall.models.texts import Batch, encode, shipped_text
 from rankfall.models.verdict import judge
-from rankfall.progress import Progress, part, silent
+from rankfall.progress import Progress, part, silent, widened
 from rankfall.provenance import provenance
 
 DEFAULT_TOKENS = 128
@@ -93,6 +93,8 @@ def audit(
     asked_of_heads = HeadQuestions(head_needs, head_cut, require_number("head_divergence", head_divergence, above=0))
     if passages is not None:
         require_count("passages", passages)
+    if head_cut:
+        progress = widened(progress, 0.45, 0.55, 0.08)
     progress("opening the model", 0.0)
     options = {"dtype": dtype, "device": device, "allow_download": allow_download, "load_seconds": load_seconds}
     options |= {"revision": revision, "adapter": adapter}

@@ -86,7 +86,7 @@ def study_heads(
         missing["head needs"] = "; ".join(f"{name}: {why}" for name, why in list(found.missing.items())[:1])
     study = replace(study, head_needs=_numbered(found.records, rows))
     if controls:
-        progress("what random heads need", 0.1 if asked.cut else 0.5)
+        progress("what random heads need", 0.05 if asked.cut else 0.5)
 
         def on_twin(twin: nn.Module) -> Any:
             return head_needs(twin, given.calls, given.real, limit=asked.divergence).records
@@ -105,7 +105,7 @@ def study_heads(
                 batch=given.batch,
                 real=given.real,
                 stack=stack,
-                progress=part(progress, 0.2, 1.0, "cutting"),
+                progress=part(progress, 0.1, 1.0, "cutting"),
             )
         except Exception as error:
             missing["head cut"] = reason_of(error)
