@@ -21,11 +21,15 @@ from rankfall.models.depth.pooled import Pool
 from rankfall.models.depth.rows import DepthRow
 from rankfall.models.explanations import bound_reason, heads_reason, layer_rate, parts_reason, stack_reason
 from rankfall.models.given import Reading, of_library, read_by_library, read_by_module
+from rankfall.models.head_explanations import cut_reason, needs_reason
 from rankfall.models.heads.key_values import KeyValueRecord, KeyValues
+from rankfall.models.heads.needed import DIVERGENCE
 from rankfall.models.heads.probe import HeadMaps
 from rankfall.models.heads.random import random_head_ranks
 from rankfall.models.heads.ranks import HeadRecord, ProbedHeads, probe_heads
 from rankfall.models.heads.seen import Seen, tokens_seen
+from rankfall.models.heads.study import HeadQuestions, HeadStudy, study_heads
+from rankfall.models.heads.subspaces import HeadSpaces
 from rankfall.models.interface import ALONE, runs_as_is
 from rankfall.models.key_value_reason import key_value_reason
 from rankfall.models.layers import as_in_tokens
@@ -40,7 +44,7 @@ from rankfall.models.result import AuditFindings, ModelFacts, StackDepth, TextFa
 from rankfall.models.single_texts import single_texts
 from rankfall.models.texts import Batch, encode, shipped_text
 from rankfall.models.verdict import judge
-from rankfall.progress import Progress, part, silent
+from rankfall.progress import Progress, part, silent, widened
 from rankfall.provenance import provenance
 
 DEFAULT_TOKENS = 128
@@ -61,6 +65,9 @@ def audit(
     stack: str | None = None,
     inside: bool = False,
     heads: bool = True,
+    head_needs: bool = False,
+    head_cut: bool = False,
+    head_divergence: float = DIVERGENCE,
     controls: bool = True,
     draws: int = DRAWS,
     ablation: bool = True,
@@ -88,8 +95,11 @@ def audit(
     require_seed(seed, "seed")
     require_number("load_seconds", load_seconds, above=0, most=MOST_LOAD_SECONDS)
     require_count("draws", draws)
+    asked_of_heads = HeadQuestions(head_needs, head_cut, require_number("head_divergence", head_divergence, above=0))
     if passages is not None:
         require_count("passages", passages)
+    if head_cut:
+        progress = widened(progress, 0.45, 0.55, 0.08)
     progress("opening the model", 0.0)
     options = {"dtype": dtype, "device": device, "allow_download": allow_download, "load_seconds": load_seconds}
     options |= {"revision": revision, "adapter": adapter}
@@ -119,6 +129,7 @@ def audit(
         found_heads: tuple[HeadRecord, ...] = ()
         by_chance: tuple[HeadRecord, ...] = ()
         key_values: tuple[KeyValueRecord, ...] = ()
+        spaces = HeadSpaces()
         if heads:
             progress("probing the heads", 0.4)
             with _noted(missing, "heads"):
@@ -130,6 +141,8 @@ def audit(
                 def found_maps(maps: HeadMaps, tokens: Seen | None) -> None:
                     with _noted(missing, "keys and values"):
                         joint.take(maps, tokens)
+                    if asked_of_heads.any:
+                        spaces.take(maps)
 
                 probed = probe_heads(network, offset, sample, seen=seen_tokens, on_maps=found_maps)
                 found_heads = as_in_tokens(probed.records, depth)
@@ -140,6 +153,20 @@ def audit(
                     with _noted(missing, "control of the heads"):
                         drawn = random_head_ranks(network, seed, offset=offset, inputs=sample)
                         by_chance = as_in_tokens(drawn, depth)
+        study = HeadStudy()
+        if asked_of_heads.any:
+            study = study_heads(
+                loaded,
+                given,
+                asked_of_heads,
+                rows=depth,
+                stack=chosen,
+                spaces=spaces,
+                controls=controls,
+                seed=seed,
+                missing=missing,
+                progress=part(progress, 0.45, 0.55),
+            )
         compared: tuple[Control, ...] = ()
         if controls:
             progress("running the controls", 0.55)
@@ -154,6 +181,8 @@ def audit(
     more = [
         *(stack_reason(one.name, one.rows) for one in beside),
         heads_reason(found_heads, by_chance),
+        needs_reason(study.head_needs, study.random_head_needs),
+        cut_reason(study.head_cut),
         bound_reason(found_heads),
         key_value_reason(key_values),
         parts_reason([row.record() for row in parts.rows]),
@@ -190,6 +219,7 @@ def audit(
         random_heads=by_chance,
         key_values=key_values,
         pooled=pool.rows(seed),
+        **vars(study),
     )
 
 

@@ -128,7 +128,7 @@ NAMED = 3
 def heads_reason(heads: Sequence[HeadRecord], random: Sequence[HeadRecord] = ()) -> Reason | None:
     """How far heads spread their query/key form over the rank that they have, beside random weights; lowest named.
 
-    `needed_rank` is left open: what a head needs is not what its weights spread over.
+    What a head needs of it is another question: `head_explanations`.
     """
     if not heads:
         return None
@@ -175,7 +175,6 @@ def heads_reason(heads: Sequence[HeadRecord], random: Sequence[HeadRecord] = ())
         "lowest_heads": [
             {"layer": head.layer, "head": head.head, "qk_energy_rank": head.qk_energy_rank} for head in lowest_heads
         ],
-        "needed_rank": None,
     }
     return Reason("head rank", text, numbers)
 

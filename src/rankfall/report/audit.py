@@ -9,6 +9,7 @@ from rankfall.drawing.key_values import draw_key_values
 from rankfall.models.questions import QUESTIONS, Finding, Status
 from rankfall.models.result import AuditFindings
 from rankfall.report.document import Answer, Document, Grid, Level, Picture, Section
+from rankfall.report.head_needs import needs_section
 from rankfall.report.verb_definitions import definitions_for
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ BESIDE = {
     "token rank": "Where is the rank lowest?",
     "mask": "What would attention alone do?",
     "head rank": "How do heads use their rank?",
+    "head need": "Are the heads the bottleneck?",
+    "head cut": "What does the model lose when its heads are cut?",
     "head bound": "What does the bound say about heads of this shape?",
     "keys and values": "How small a latent could hold keys and values?",
     "what holds it up": "What holds the rank up?",
@@ -39,6 +42,10 @@ TITLES = {
     "heads": "Every head",
     "key_values": "Keys and values of every layer",
     "key_value_energy": "Energy that a latent of each size keeps",
+    "head_needs": "What every head needs",
+    "head_cut": "The model with cut heads",
+    "head_overlaps": "Overlap of heads' spaces",
+    "head_spectra": "Singular values of every head",
     "ablation": "Blocks taken apart",
 }
 
@@ -58,8 +65,14 @@ def audit_document(result: AuditFindings, command: str) -> Document:
         ),
         *(Answer(BESIDE[reason.topic], reason.text) for reason in verdict.reasons if reason.topic in BESIDE),
     ]
-    sections = [_tokens(result, tables), _parts(result, tables), _heads(result, tables), _key_values(result, tables)]
-    sections.append(_masks(tables))
+    sections = [
+        _tokens(result, tables),
+        _parts(result, tables),
+        _heads(result, tables),
+        needs_section(result, tables),
+        _key_values(result, tables),
+        _masks(tables),
+    ]
     if result.model.notes:
         sections.append(Section("Notes on the model", list(result.model.notes)))
     if result.missing:

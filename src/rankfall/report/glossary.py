@@ -44,7 +44,11 @@ GLOSSARY: dict[str, str] = {
     "manifest": "the last file of a stored run; its presence means that the run is complete",
     "mu": "distance of the tokens from all being equal: the Frobenius norm of the tokens minus their mean token",
     "multiplier": "by how much a small disturbance of an equilibrium grows in one layer; below one it dies away",
+    "needed rank": "the fewest directions of a head's scores with which its attention on the tokens of a text stays "
+    "within a stated divergence of what it was",
     "numerical rank": "how many singular values exceed the rounding errors of the largest",
+    "principal angles": "the angles between two subspaces, smallest first; their mean squared cosine is the overlap "
+    "of the spaces, 1 where one lies in the other",
     "probing": "reading a head's linear maps off its answers to unit vectors, whatever its weights are called",
     "protocol": "how a cell is trained: `published` repeats the same 100 batches, `fresh` draws new ones every step",
     "query/key form": "the bilinear form K Q^T with which a head scores pairs of tokens",
