@@ -19,6 +19,12 @@ class Thresholds:
     dominated  sinks hold more than `dominated_share` of the energy
     sink       a token longer than `sink_norm_ratio` times the median one, or with more than `sink_energy_share` of
                the energy and more than FAIR_SHARES times a fair share of it
+    attention sink  a head puts more than `attention_sink_mass` of its weight on the first token, or leaves it to a
+               learned sink (Gu et al. 2024 take 0.3 for the first token)
+    idle       a head does nothing: at least `idle_mass` of its weight rests on the first token or a learned sink, on
+               the token itself, or on one other token; or what it writes is less than `idle_output_share` of a fair
+               share, 1/H, of what the H heads of its layer write
+    entropy collapsed  the entropy of a head is below `collapsed_entropy` of the logarithm of the keys that it may see
     judged     there are at least `fewest_passages` passages of at least `fewest_tokens` tokens
     decided    the interval over passages stays clear of the threshold by the factor `clear_factor`; otherwise the
                answer depends on the text, about which passages of one text cannot tell
@@ -31,6 +37,10 @@ class Thresholds:
     dominated_share: float = 0.5
     sink_norm_ratio: float = 5.0
     sink_energy_share: float = 0.05
+    attention_sink_mass: float = 0.3
+    idle_mass: float = 0.9
+    idle_output_share: float = 0.1
+    collapsed_entropy: float = 0.1
     fewest_tokens: int = 16
     fewest_passages: int = 2
     clear_factor: float = 1.1
