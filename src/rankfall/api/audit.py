@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from rankfall.models.load.folder import LoadedModel
     from rankfall.report.document import Document
 
+# What of the reasons stands in a result's short form.
+IN_BRIEF = ("attention sinks", "heads that do nothing", "what to change")
+
 DEFAULT_MODEL = NAMED_MODELS.names[0]
 
 
@@ -38,8 +41,8 @@ class AuditResult(Result, AuditFindings):
     verb: ClassVar[str] = "audit"
 
     def tables(self) -> dict[str, pd.DataFrame]:
-        """`depth`: every measure at every layer; `pooled`: all texts together; `heads`, `ablation`, `controls`,
-        `masks`, `sinks`, `per_text`."""
+        """`depth`: every measure at every layer; `pooled`: all texts together; `heads`, `attention`,
+        `ablation`, `controls`, `masks`, `sinks` (massive tokens), `per_text`."""
         return AuditFindings.tables(self)
 
     def failures(self, condition: str) -> list[dict[str, Any]]:
@@ -62,7 +65,7 @@ class AuditResult(Result, AuditFindings):
             f"{self.model.name}, {self.model.layers} layers of {self.stack}, width {self.model.width}",
             verdict.headline,
             *(f"{QUESTIONS[finding.question]} {finding.status}" for finding in verdict.findings),
-            *(f"{reason.topic}: {reason.text}" for reason in verdict.reasons if reason.topic == "what to change"),
+            *(f"{reason.topic}: {reason.text}" for reason in verdict.reasons if reason.topic in IN_BRIEF),
             *(one.told() for one in self.pooled),
             loss_line(self.text.loss, self.text.loss_reason),
             *(f"note: {note}" for note in self.model.notes),
@@ -92,6 +95,7 @@ def audit(
     stack: str | None = None,
     inside: bool = False,
     heads: bool = True,
+    attention: bool = True,
     controls: bool = True,
     draws: int = 3,
     ablate: bool = True,
@@ -129,6 +133,7 @@ def audit(
         stack=stack,
         inside=inside,
         heads=heads,
+        attention=attention,
         controls=controls,
         draws=draws,
         ablation=ablate,

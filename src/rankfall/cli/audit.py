@@ -55,6 +55,9 @@ def audit(
     ] = True,
     draws: Annotated[int, typer.Option("--draws", help="Draws of each control.")] = 3,
     heads: Annotated[bool, typer.Option(help="Probe the rank of every head.")] = True,
+    attention: Annotated[
+        bool, typer.Option(help="Measure attention: entropy, sinks, logits, heads that do nothing.")
+    ] = True,
     offset: Annotated[int, typer.Option("--offset", help="Distance at which rotary heads are probed.")] = 0,
     weights_only: Annotated[
         bool, typer.Option("--weights-only", help="Head ranks from the safetensors file; the model is not run.")
@@ -149,6 +152,7 @@ def audit(
                 "inside": inside,
                 "stack": stack,
                 "heads": heads,
+                "attention": attention,
                 "controls": controls and _given(context, "controls"),
                 "draws": draws,
                 "ablate": ablate and _given(context, "ablate"),
@@ -180,6 +184,7 @@ def audit(
             inside=inside,
             stack=stack,
             heads=heads,
+            attention=attention,
             controls=controls,
             draws=draws,
             ablate=ablate,

@@ -15,7 +15,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from functools import cache
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any
 
 from torch import Tensor, nn
@@ -24,8 +24,6 @@ from rankfall.models.fused import Reroute
 
 # Code that reaches the library's attention interface mentions one of these.
 INTERFACE_NAMES = frozenset({"get_interface", "ALL_ATTENTION_FUNCTIONS"})
-# So ends the name of every module's eager attention function.
-EAGER_FUNCTION = "eager_attention_forward"
 
 
 def attention_modules(model: nn.Module) -> dict[str, nn.Module]:
@@ -70,38 +68,19 @@ def _class_uses_interface(kind: Any) -> bool:
         if ancestor is nn.Module or ancestor.__module__ == "transformers.modeling_utils":
             return False
         for member in vars(ancestor).values():
-            if any(INTERFACE_NAMES & set(one.__code__.co_names) for one in _functions(member)):
+            if any(INTERFACE_NAMES & set(code.co_names) for code in _codes(member)):
                 return True
     return False
 
 
-def _functions(member: object) -> Iterator[FunctionType]:
+def _codes(member: object) -> Iterator[CodeType]:
     while hasattr(member, "__wrapped__"):
         member = member.__wrapped__
     if isinstance(member, FunctionType):
-        yield member
+        yield member.__code__
 
 
 Eager = Callable[..., tuple[Any, Any]]
-
-
-def eager_of(module: nn.Module) -> Eager | None:
-    """The eager attention function that a module's code hands to the interface as its default."""
-    kind: Any = type(module)
-    return _class_eager(kind)
-
-
-@cache
-def _class_eager(kind: Any) -> Eager | None:
-    for ancestor in kind.__mro__:
-        for function in (one for member in vars(ancestor).values() for one in _functions(member)):
-            names = [name for name in function.__code__.co_names if name.endswith(EAGER_FUNCTION)]
-            if names and INTERFACE_NAMES & set(function.__code__.co_names):
-                found: Eager = function.__globals__[names[0]]
-                return found
-    return None
-
-
 Route = Callable[..., tuple[Tensor, Tensor | None]]
 """Called as route(eager, module, query, key, value, mask, **options) in place of eager(module, query, ...)."""
 

@@ -15,7 +15,7 @@ Record = TypeVar("Record", HeadAttention, HeadRecord, ObservedMask)
 
 
 def as_in_tokens(records: Iterable[Record], rows: Sequence[DepthRow] = ()) -> tuple[Record, ...]:
-    """Heads, their attention, or masks with the number of the block that they are in: layer l of tokens is what block l gave.
+    """Heads or masks with the number of the block that they are in: layer l of tokens is what block l gave.
 
     A block is told by its module's name; where no row has that block (another stack, layers left out, weights that
     were not run) attention layers are counted from 1 in the order in which they run.

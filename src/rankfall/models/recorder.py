@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from rankfall.models.blocks import first_tokens, is_linear, is_norm, stream_of
 from rankfall.models.fused import BypassWatch, WatchedSource, as_written
-from rankfall.models.interface import ALONE, Eager, at_interface, attention_modules, eager_of, uses_interface
+from rankfall.models.interface import ALONE, Eager, at_interface, attention_modules, uses_interface
 
 Source = Literal["interface", "sdpa", "multihead", "softmax"]
 """How a call was seen: at the library's attention interface (everything), at torch's fused attention or its
@@ -39,7 +39,7 @@ class Call:
     logits                 what went into a softmax (source `softmax` only)
     output (b, n, h, r)    what attention returned
     elsewhere              whether the keys are known to come from other tokens than the queries
-    eager                  the module's eager attention function, where the call was seen at the interface
+    eager                  the function at the interface that computed it, where that is not torch's fused one
     given                  positional and keyword arguments of the module that made the call
     run                    passes of the model before this one
     """
@@ -264,7 +264,7 @@ class Recorder:
             output, weights = function(module, query, key, value, mask, **options)
         eager: Eager | None = function
         if fused and fused[-1]["source"] == "sdpa":
-            eager = eager_of(module)
+            eager = None
             # What the fused function was told in the end: whether it is causal is decided on the way to it.
             mask = fused[-1]["mask"]
             options = {**options, "is_causal": fused[-1]["options"].get("is_causal", False)}

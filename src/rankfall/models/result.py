@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from rankfall.measures.profile import VIEWS
 from rankfall.models.ablation import AblationRow, ReplayCheck
+from rankfall.models.attention.heads import HeadAttention
 from rankfall.models.controls import Control
 from rankfall.models.depth.pooled import Pooled
 from rankfall.models.depth.rows import DepthRow
@@ -87,6 +88,7 @@ class AuditFindings:
     ablation_check: ReplayCheck | None = None
     stack: str = ""
     other_stacks: tuple[StackDepth, ...] = ()
+    attention: tuple[HeadAttention, ...] = ()
 
     @property
     def boundaries(self) -> list[DepthRow]:
@@ -113,6 +115,7 @@ class AuditFindings:
             "pooled": [one.record() for one in self.pooled],
             "heads": [head.record() for head in self.heads],
             "random_heads": by_layer(self.random_heads),
+            "attention": [head.record() for head in self.attention],
             "mask": [mask.record() for mask in self.masks],
             "measured_rate": self.measured_rate,
             "controls": [control.record() for control in self.controls],
@@ -165,6 +168,7 @@ class AuditFindings:
                 for name, number in one.numbers.items()
             ],
             "heads": [head.line() for head in self.heads],
+            "attention": [head.line() for head in self.attention],
             "ablation": [row.record() for row in self.ablation],
         }
         return {name: pd.DataFrame(rows) for name, rows in made.items() if rows}

@@ -45,9 +45,9 @@ class TextAttention:
 class HeadAttention:
     """What one head attends to, over all texts: means over texts of the means over a text's rows.
 
-    `values` has every statistic that could be had; `interval` (low, high) of those, 95 % bootstrap over texts, or over
-    rows where there is one text (`interval_over`). `rows` of `tokens` queries were looked at, per text; the spectrum is
-    that of the matrix of these rows. `busiest` is the position and the name of the token that gets the most mass.
+    `values` has every statistic that could be had; `interval` (low, high) of those, 95 % bootstrap over texts, or
+    over rows where there is one text (`interval_over`). `rows` of `tokens` queries were looked at, per text; the
+    spectrum is that of the matrix of these rows. `busiest` is the token that gets the most mass: position and name.
     """
 
     layer: int

@@ -1,8 +1,9 @@
 """The attention of some rows of one recorded call, as the model computes it.
 
-The module's own eager function is run again on these rows alone, so that soft caps, position biases and learned sinks
-stay as the model has them and memory does not grow with the square of the length; what it gives is believed only
-where it agrees with what the model's attention gave for the same rows. Logits are what its softmax was given.
+The function that computed the call is run again on these rows alone, so that soft caps, position biases and learned
+sinks stay as the model has them and memory does not grow with the square of the length; torch's fused attention, which
+shows no weights, is written out by its definition. What comes out is believed only where it agrees with what the
+model's attention gave for the same rows. Logits are what the softmax was given.
 """
 
 from __future__ import annotations
@@ -87,10 +88,9 @@ def _written_out(call: Call, text: int, rows: Tensor, texts: int) -> tuple[Tenso
 
 def _computed_anew(call: Call, text: int, rows: Tensor) -> tuple[Tensor, Tensor | None]:
     query, key, value = call.query, call.key, call.value
-    eager = written_out if call.source in ("sdpa", "multihead") else call.eager
-    if query is None or key is None or value is None or call.output is None or query.ndim != 4 or eager is None:
+    if query is None or key is None or value is None or call.output is None or query.ndim != 4:
         raise RequestError(
-            required="queries, keys, values and an eager attention function",
+            required="queries, keys and values",
             got=f"less from {call.name}",
             remedy="its attention is left out",
         )
@@ -114,6 +114,7 @@ def _computed_anew(call: Call, text: int, rows: Tensor) -> tuple[Tensor, Tensor 
     added = _causal(rows, keys) if call.mask is None and call.options.get("is_causal") else call.mask
     added = None if added is None else one(added[(None,) * (4 - added.ndim)])
     here = slice(text, text + 1)
+    eager = call.eager or written_out
     with _SoftmaxWatch() as watch:
         output, returned = eager(
             call.module,
@@ -206,7 +207,10 @@ class _SoftmaxWatch(TorchFunctionMode):
         if returned is not None and not _agree(weights[..., :keys], returned):
             # What was done to them after the softmax counts.
             weights = returned
-        if largest is not None and largest.shape == (*logits.shape[:-1], 1) and bool((logits.amax(dim=-1) == 0).all()):
+        if (
+            largest is not None
+            and largest.shape == (*logits.shape[:-1], 1)
+            and bool((logits.amax(dim=-1) == 0).all())
+        ):
             logits = logits + largest
         return weights[..., :keys], logits[..., :keys]
-

@@ -1,8 +1,8 @@
 """Statistics of attention: pure functions of the weights and logits of some rows, one number for each head.
 
-Rows are queries, columns keys. Only rows that see two keys or more are counted: a row of one key has no choice. Weights
-that do not sum to one leave the rest to a learned sink; entropy and distance are those of the weights over their sum,
-which are the softmax of the logits of tokens alone.
+Rows are queries, columns keys. Only rows that see two keys or more are counted: a row of one key has no choice.
+Weights that do not sum to one leave the rest to a learned sink; entropy and distance are those of the weights over
+their sum, which are the softmax of the logits of tokens alone.
 """
 
 from __future__ import annotations
@@ -21,6 +21,10 @@ from rankfall.measures.measures import entropy_rank
 QUANTILES = (0.01, 0.25, 0.5, 0.75, 0.99)
 # A second singular value below this share of the first is rounding of weights in float32.
 LARGEST_GAP = 2.0**23
+# So many roundings of their dtype the weights of a row may lack without a sink.
+ROUNDINGS = 16
+# Quantiles of logits are those of so many rows, evenly spaced among the given ones; the largest logit is that of all.
+QUANTILE_ROWS = 64
 
 ROW_STATISTICS = ("entropy", "relative_entropy", "first_token_mass", "sink_mass", "self_mass", "distance")
 LOGIT_STATISTICS = ("logit_max", *(f"logit_q{round(100 * share):02d}" for share in QUANTILES))
@@ -55,16 +59,17 @@ class AttentionRows:
 
 
 def row_statistics(rows: AttentionRows) -> dict[str, Float[Tensor, "h r"]]:
-    """Of every row; NaN where a row is not counted. Statistics that ask for a row's own place are left out without."""
+    """Of every row; NaN where a row is not counted. What asks for a row's own place among the keys needs one."""
     weights, sums = rows.weights.double(), rows.sums.double()
     total = weights.sum(dim=-1)
     shares = weights / total.where(total > 0, 1.0)[..., None]
     entropy = torch.special.entr(shares).sum(dim=-1)
+    deficit = 1 - sums
     found = {
         "entropy": entropy,
         "relative_entropy": entropy / rows.allowed.sum(dim=-1).clamp_min(2).double().log(),
         "first_token_mass": weights[..., 0],
-        "sink_mass": (1 - sums).clamp_min(0.0),
+        "sink_mass": deficit.where(deficit > ROUNDINGS * torch.finfo(rows.weights.dtype).eps, 0.0),
     }
     if rows.places is not None:
         places = rows.places
@@ -77,23 +82,25 @@ def row_statistics(rows: AttentionRows) -> dict[str, Float[Tensor, "h r"]]:
 
 
 def logit_statistics(rows: AttentionRows) -> dict[str, Float[Tensor, " h"]]:
-    """The largest logit of each head and quantiles over all pairs that the mask allows, of counted rows."""
+    """The largest logit of each head and quantiles over the pairs that the mask allows, of counted rows."""
     if rows.logits is None:
         return {}
     pairs = rows.allowed & rows.counted[..., None]
-    logits = rows.logits.double().where(pairs, torch.nan).flatten(1)
-    ordered = logits.sort(dim=-1).values
+    largest = rows.logits.where(pairs, -torch.inf).amax(dim=(-2, -1))
+    spread = torch.linspace(0, pairs.shape[1] - 1, min(QUANTILE_ROWS, pairs.shape[1])).round().long()
+    pairs, logits = pairs[:, spread], rows.logits[:, spread].float()
+    ordered = logits.where(pairs, torch.inf).flatten(1).sort(dim=-1).values
     known = pairs.flatten(1).sum(dim=-1)
-    quantiles = [_at_share(ordered, known, share) for share in (1.0, *QUANTILES)]
-    return dict(zip(LOGIT_STATISTICS, quantiles, strict=True))
+    quantiles = [_at_share(ordered, known, share) for share in QUANTILES]
+    return {"logit_max": largest.double(), **dict(zip(LOGIT_STATISTICS[1:], quantiles, strict=True))}
 
 
 def _at_share(ordered: Float[Tensor, "h k"], known: Int[Tensor, " h"], share: float) -> Float[Tensor, " h"]:
-    """The quantile of the first `known` of ascending values, linear between neighbours; NaN where none is known."""
+    """The quantile of the first `known` of ascending values, linear between neighbours; infinite where there are none."""
     place = share * (known - 1).clamp_min(0).double()
     low = place.floor().long()
     high = torch.minimum(low + 1, (known - 1).clamp_min(0))
-    below, above = (ordered.gather(-1, at[:, None])[:, 0] for at in (low, high))
+    below, above = (ordered.gather(-1, at[:, None])[:, 0].double() for at in (low, high))
     return below + (place - low) * (above - below)
 
 
