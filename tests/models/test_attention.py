@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tests.models.plain import GPT, HEADS, WIDTH, Columns, scrambled, some_ids
 from torch import Tensor, nn
 
 from rankfall.models.attention.heads import HeadAttention
-from rankfall.models.attention.observer import ROWS_AT_MOST, AttentionObserver, sampled_rows
-from rankfall.models.audit import audit
+from rankfall.models.attention.observer import AttentionObserver
 from rankfall.models.recorder import Call, recorded
 from rankfall.models.small import small_models
-from rankfall.models.thresholds import THRESHOLDS
-from tests.models.plain import GPT, HEADS, WIDTH, Columns, scrambled, some_ids
 
 TOKENS = 12
 NEAR = {"rel": 1e-4, "abs": 2e-5}

@@ -122,7 +122,9 @@ def head_attention(
     """One record for each head of an attention call that was seen on these texts."""
     names = [name for name in STATISTICS if all(name in one.values for one in texts)]
     table = torch.stack([torch.stack([one.values[name].cpu().double() for name in names]) for one in texts])
-    means, ends, over = table.nanmean(dim=0), None, None
+    means = table.nanmean(dim=0)
+    ends: Tensor | None = None
+    over: Literal["texts", "rows"] | None = None
     for name in RATIOS:
         means[names.index(name)] = table[:, names.index(name)].log().nanmean(dim=0).exp()
     for name in LARGEST:

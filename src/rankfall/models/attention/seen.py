@@ -1,9 +1,9 @@
 """The attention of some rows of one recorded call, as the model computes it.
 
 The function that computed the call is run again on these rows alone, so that soft caps, position biases and learned
-sinks stay as the model has them and memory does not grow with the square of the length; torch's fused attention, which
-shows no weights, is written out by its definition. What comes out is believed only where it agrees with what the
-model's attention gave for the same rows. Logits are what the softmax was given.
+sinks stay as the model has them and memory does not grow with the square of the length; torch's fused attention,
+which shows no weights, is written out by its definition. What comes out is believed only where it agrees with what
+the model's attention gave for the same rows. Logits are what the softmax was given.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from rankfall.errors import RequestError, require
 from rankfall.models.attention.statistics import AttentionRows
+from rankfall.models.blocks import first_tokens
 from rankfall.models.fused import AGREE, AGREE_AT_MOST, SOFTMAXES
 from rankfall.models.masks import FORBIDDEN
 from rankfall.models.recorder import Call
@@ -70,6 +71,14 @@ def looks_at_itself(call: Call) -> bool:
 
 def _written_out(call: Call, text: int, rows: Tensor, texts: int) -> tuple[Tensor, Tensor | None]:
     """From the softmax that a module wrote out itself: (b, h, n, m), or (b h, n, m)."""
+    tokens = first_tokens(*call.given)
+    queries, _ = sizes(call)
+    require(
+        tokens is None or queries in tokens.shape[:2],
+        required="a row of weights for each token",
+        got=f"{queries} for tokens of shape {tuple(tokens.shape)}" if tokens is not None else "others",
+        remedy="its attention is left out",
+    )
     found: list[Tensor | None] = []
     for whole in (call.weights, call.logits):
         if whole is not None:
@@ -151,12 +160,19 @@ def _as_added(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
 
 
 def written_out(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *, scaling: float, **_: Any
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    *,
+    scaling: float | None,
+    **_: Any,
 ) -> tuple[Tensor, Tensor]:
     """What torch's fused attention computes, by its definition, in the form of the library's eager functions."""
     groups = query.shape[1] // key.shape[1]
     key, value = (one.repeat_interleave(groups, dim=1) for one in (key, value))
-    logits = query @ key.mT * scaling
+    logits = query @ key.mT * (query.shape[-1] ** -0.5 if scaling is None else scaling)
     weights = torch.softmax(logits if mask is None else logits + mask, dim=-1)
     return (weights @ value).transpose(1, 2), weights
 

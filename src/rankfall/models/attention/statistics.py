@@ -96,7 +96,7 @@ def logit_statistics(rows: AttentionRows) -> dict[str, Float[Tensor, " h"]]:
 
 
 def _at_share(ordered: Float[Tensor, "h k"], known: Int[Tensor, " h"], share: float) -> Float[Tensor, " h"]:
-    """The quantile of the first `known` of ascending values, linear between neighbours; infinite where there are none."""
+    """The quantile of the first `known` of ascending values, linear between neighbours; infinite where none is."""
     place = share * (known - 1).clamp_min(0).double()
     low = place.floor().long()
     high = torch.minimum(low + 1, (known - 1).clamp_min(0))

@@ -40,8 +40,8 @@ class RankMonitor:
     A step is a step of the model's optimizer, or what `step` says; passes that accumulate gradients are one step, of
     which the first is measured. Scalars are named `prefix/block/measure`: `relative_mu`, `effective_rank`,
     `energy_rank` and `mean_abs_cosine` of the tokens scaled to length one, `norm_ratio` (longest over median length),
-    `longest_token` (its place), and `collapse` and `sink`, 1 while the alarm lasts. An alarm is a `RankWarning` when
-    it is raised, and again only after the values had recovered. Nothing random is drawn and nothing is kept of the
+    `longest_token` (its place), and `collapse` and `massive_token`, 1 while the alarm lasts. An alarm is a
+    `RankWarning` when it is raised, and again only after the values had recovered. Nothing random is drawn and nothing is kept of the
     graph: the run is the run it would have been. What cannot be measured (a batch of one token, a block that gives
     something else) is left out, with one warning.
 
@@ -235,7 +235,9 @@ class RankMonitor:
             self._standing[name] = raised
             record |= {kind: float(kind in raised) for kind in KINDS}
             for kind in raised.keys() - standing.keys():
-                warnings.warn(f"{kind} at {name}, step {step}: {raised[kind]}", RankWarning, stacklevel=3)
+                warnings.warn(
+                    f"{kind.replace('_', ' ')} at {name}, step {step}: {raised[kind]}", RankWarning, stacklevel=3
+                )
         self.latest = self._scalars(records)
         for name, log in self._logs:
             with self.harmless("logging", name):
