@@ -36,7 +36,9 @@ class Plain:
 
 def written_out(call: Call) -> Plain:
     """softmax(softcap(q k^T s) + bias + mask), with a learned sink beside the keys where the module has one."""
-    assert call.query is not None and call.key is not None and call.value is not None
+    assert call.query is not None
+    assert call.key is not None
+    assert call.value is not None
     groups = call.query.shape[1] // call.key.shape[1]
     key, value = (one.repeat_interleave(groups, dim=1).double() for one in (call.key, call.value))
     logits = torch.einsum("bhnr,bhmr->bhnm", call.query.double(), key) * call.scaling

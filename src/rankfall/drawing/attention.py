@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 # A head that writes more than this many fair shares is drawn as this many.
 MOST_SHARES = 3.0
+WIDE = 12
 
 
 def draw_attention_maps(heads: pd.DataFrame, title: str) -> Figure:
@@ -23,7 +24,9 @@ def draw_attention_maps(heads: pd.DataFrame, title: str) -> Figure:
     shown, label = _placed(heads)
     first, last, count = int(shown["place"].min()), int(shown["place"].max()), int(shown["head"].max()) + 1
     layers = last - first + 1
-    figure, axes = canvas(1, 3, size=(max(4.2, 0.2 * layers + 1.6), max(3.2, 0.22 * count + 1.2)))
+    size = (max(4.2, 0.22 * layers + 2), max(2.6, 0.22 * count + 1.2))
+    # Deep models have wide maps: one below the other.
+    figure, axes = canvas(3, 1, size=size) if layers > WIDE else canvas(1, 3, size=size)
     edges = (first - 0.5, last + 0.5, -0.5, count - 0.5)
     per_layer = shown.groupby("place")["head"].transform("size")
     panels: tuple[tuple[str, Any, float, str], ...] = (
@@ -37,7 +40,7 @@ def draw_attention_maps(heads: pd.DataFrame, title: str) -> Figure:
         ),
     )
     idle = shown[shown["does_nothing"].notna()]
-    for panel, (says, values, most, colours) in zip(axes[0], panels, strict=True):
+    for panel, (says, values, most, colours) in zip(axes.flat, panels, strict=True):
         grid = np.full((count, layers), np.nan)
         grid[shown["head"], shown["place"] - first] = values.astype(float)
         panel.grid(False)
@@ -50,7 +53,7 @@ def draw_attention_maps(heads: pd.DataFrame, title: str) -> Figure:
         for axis in (panel.xaxis, panel.yaxis):
             axis.get_major_locator().set_params(integer=True)
     if len(idle):
-        axes[0, 0].legend(fontsize=8, loc="upper left", bbox_to_anchor=(0.0, 1.14))
+        axes[0, 0].legend(fontsize=8, loc="lower left", bbox_to_anchor=(0.0, 1.0))
     heading(figure, title)
     return figure
 

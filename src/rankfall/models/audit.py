@@ -336,8 +336,8 @@ def _attention(watched: AttentionObserver | None, missing: dict[str, str]) -> li
         if watched.missing:
             name, reason = next(iter(watched.missing.items()))
             missing["attention statistics"] = f"{len(watched.missing)} attention modules, the first {name}: {reason}"
-        elif not found:
-            missing.setdefault("attention statistics", "no attention of this model was seen")
+        elif not found and not missing.keys() & {"mask", "attention"}:
+            missing["attention statistics"] = "no attention of this model was seen"
     return found
 
 

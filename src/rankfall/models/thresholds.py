@@ -17,14 +17,14 @@ class Thresholds:
     lost       the centred effective rank is below `lost_share` of what the embeddings had
     reduced    it is not lost, but below that of every draw of random weights
     dominated  massive tokens hold more than `dominated_share` of the energy
-    massive    a token longer than `massive_norm_ratio` times the median one, or with more than `massive_energy_share` of
-               the energy and more than FAIR_SHARES times a fair share of it
-    attention sink  a head puts more than `attention_sink_mass` of its weight on the first token, or leaves it to a
-               learned sink (Gu et al. 2024 take 0.3 for the first token)
+    massive    a token longer than `massive_norm_ratio` times the median one, or with more than `massive_energy_share`
+               of the energy and more than FAIR_SHARES times a fair share of it
+    resting    a head puts more than `attention_sink_mass` of its weight on the first token, or leaves it to a
+               learned sink, which are its attention sinks (Gu et al. 2024 take 0.3 for the first token)
     idle       a head does nothing: at least `idle_mass` of its weight rests on the first token or a learned sink, on
                the token itself, or on one other token; or what it writes is less than `idle_output_share` of a fair
                share, 1/H, of what the H heads of its layer write
-    entropy collapsed  the entropy of a head is below `collapsed_entropy` of the logarithm of the keys that it may see
+    narrow     the entropy of a head is below `collapsed_entropy` of the logarithm of the keys that it may see
     judged     there are at least `fewest_passages` passages of at least `fewest_tokens` tokens
     decided    the interval over passages stays clear of the threshold by the factor `clear_factor`; otherwise the
                answer depends on the text, about which passages of one text cannot tell

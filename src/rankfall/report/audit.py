@@ -155,7 +155,7 @@ def _attention(result: AuditFindings, tables: dict[str, Grid]) -> Section:
             "attention_depth",
             "Attention sinks and logits by depth",
             "Left: above the dotted line the first token is an attention sink of the head. Right: logits as the"
-            " softmax gets them, over the pairs that the mask allows; the bands are medians over heads of their quantiles.",
+            " softmax gets them, over the pairs that the mask allows; the bands are medians over heads.",
             draw_attention_depth(table, f"Attention sinks and logits, {name}"),
         ),
     ]

@@ -23,9 +23,9 @@ WORDS = {
 
 
 def attention_reasons(heads: Sequence[HeadAttention]) -> list[Reason]:
-    """Of self-attention, or of cross-attention where there is no other: nothing where nothing was seen."""
+    """Of self-attention, or of cross-attention where there is no other; nothing where there was too little text."""
     mine = [one for one in heads if one.kind == "self"] or list(heads)
-    if not mine:
+    if max((one.tokens for one in mine), default=0) < THRESHOLDS.fewest_tokens:
         return []
     return [_sinks(mine), _idle(mine), _entropy(mine), *_logits(mine)]
 
