@@ -18,6 +18,7 @@ from rankfall.models.monitor.alarms import Alarms, RankWarning
 from rankfall.models.monitor.attention import ROWS
 from rankfall.models.monitor.monitor import RankMonitor
 from rankfall.models.monitor.ranks import reduced
+from rankfall.models.small import small_models
 
 QUIET = Alarms(relative_mu=0.0, energy_rank=0.0, norm_ratio=1e9)
 TOKENS = 14
@@ -211,3 +212,90 @@ def test_attention_inside_a_compiled_graph_is_seen_in_a_pass_of_its_own(whole: b
 def test_processes_join_attention_by_means_and_the_largest_logit() -> None:
     some = [{"a/attention": {"entropy": entropy, "logit_max": logit}} for entropy, logit in ((1.0, 3.0), (2.0, 7.0))]
     assert reduced(some) == {"a/attention": {"entropy": 1.5, "logit_max": 7.0, "ranks": 2.0}}
+
+
+def form(query: Tensor, key: Tensor) -> float:
+    """Stable rank of W_Q W_K^T by the singular values of the whole matrix."""
+    values = torch.linalg.svdvals(query.double() @ key.double().T)
+    return float(values.square().sum() / values[0].square())
+
+
+def maps_of(kind: str, attention: Any, config: Any) -> list[tuple[Tensor, Tensor]]:
+    """W_Q and W_K (d, r) of every head, by the names of the family's weights."""
+    heads = config.num_attention_heads
+    if kind == "gpt2":
+        query, key, _ = attention.c_attn.weight.detach().T.chunk(3)
+    elif kind == "gpt_neox":
+        fused = attention.query_key_value.weight.detach().unflatten(0, (heads, 3, -1))
+        query, key = fused[:, 0].flatten(0, 1), fused[:, 1].flatten(0, 1)
+    else:
+        query, key = attention.q_proj.weight.detach(), attention.k_proj.weight.detach()
+    query, key = query.unflatten(0, (heads, -1)), key.unflatten(0, (-1, query.shape[0] // heads))
+    if kind in ("qwen3", "gemma3_text"):
+        more = 1.0 if kind == "gemma3_text" else 0.0
+        query, key = (
+            one * (norm.weight.detach() + more)[:, None]
+            for one, norm in ((query, attention.q_norm), (key, attention.k_norm))
+        )
+    return [(query[head].T.clone(), key[head * len(key) // heads].T.clone()) for head in range(heads)]
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3", "gemma3_text", "gpt2", "gpt_neox"])
+def test_stable_ranks_of_weights_and_of_their_change(kind: str) -> None:
+    grouped = {} if kind in ("gpt2", "gpt_neox") else {"num_key_value_heads": 2, "head_dim": 8}
+    model: Any = small_model(kind, **grouped)
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for name, one in model.named_parameters():
+            if name.endswith(("q_norm.weight", "k_norm.weight")):
+                one.copy_(torch.rand(one.shape, generator=generator))
+    logged: list[dict[str, float]] = []
+    model.train()
+    ids = torch.randint(4, 60, (2, TOKENS), generator=torch.Generator().manual_seed(0))
+    monitor = RankMonitor(model, logged, alarms=QUIET, every=1, weights=True, blocks=1)
+    (block,) = monitor.blocks.values()
+    attention = getattr(block, {"gpt2": "attn", "gpt_neox": "attention"}.get(kind, "self_attn"))
+    with monitor:
+        first = maps_of(kind, attention, model.config)
+        model(input_ids=ids)
+        with torch.no_grad():
+            for one in model.parameters():
+                one.add_(1e-4 * torch.randn(one.shape, generator=generator))
+        second = maps_of(kind, attention, model.config)
+        model(input_ids=ids)
+    name = next(key for key in logged[0] if key.endswith("/head.0/entropy")).removesuffix("/head.0/entropy")
+    assert "qk_update_stable_rank" not in " ".join(logged[0])
+    for head, ((q, k), (later_q, later_k)) in enumerate(zip(first, second, strict=True)):
+        assert logged[0][f"{name}/head.{head}/qk_stable_rank"] == pytest.approx(form(q, k), rel=1e-4)
+        assert logged[1][f"{name}/head.{head}/qk_stable_rank"] == pytest.approx(form(later_q, later_k), rel=1e-4)
+        change = later_q.double() @ later_k.double().T - q.double() @ k.double().T
+        values = torch.linalg.svdvals(change)
+        expected = float(values.square().sum() / values[0].square())
+        assert logged[1][f"{name}/head.{head}/qk_update_stable_rank"] == pytest.approx(expected, rel=1e-3)
+
+
+def test_weights_of_torch_multihead_attention() -> None:
+    layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 48, batch_first=True, dropout=0.0)
+    model = nn.TransformerEncoder(layer, 2).train()
+    logged: list[dict[str, float]] = []
+    with RankMonitor(model, logged, alarms=QUIET, weights=True, blocks=1):
+        model(torch.randn(2, TOKENS, WIDTH))
+    names = [name for name in logged[0] if name.endswith("qk_stable_rank") and "head." in name]
+    attention: Any = model.get_submodule(names[0].removeprefix("rankfall/").partition("/attention")[0])
+    query, key, _ = attention.in_proj_weight.detach().chunk(3)
+    size = WIDTH // HEADS
+    for head, name in enumerate(names):
+        rows = slice(head * size, (head + 1) * size)
+        assert logged[0][name] == pytest.approx(form(query[rows].T, key[rows].T), rel=1e-4)
+
+
+def test_latent_queries_and_keys_are_a_gap_in_the_weights_alone() -> None:
+    model = next(iter(small_models("deepseek_v3", num_key_value_heads=4))).train()
+    logged: list[dict[str, float]] = []
+    with (
+        pytest.warns(RankWarning, match="measuring weights failed.*one linear map that gives the query"),
+        RankMonitor(model, logged, alarms=QUIET, weights=True, blocks=1),
+    ):
+        model(input_ids=torch.randint(4, 60, (2, TOKENS)), use_cache=False)
+    assert any(name.endswith("head.0/entropy") for name in logged[0])
+    assert not any("stable_rank" in name and "qk" in name for name in logged[0])

@@ -18,9 +18,16 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from rankfall.errors import RequestError, require_count
 from rankfall.models.blocks import choose_blocks
 from rankfall.models.monitor.alarms import KINDS, Alarms, RankWarning
-from rankfall.models.monitor.attention import attention_paths, attention_records
+from rankfall.models.monitor.attention import (
+    HeadRecords,
+    attention_paths,
+    attention_records,
+    called_again,
+    weight_records,
+)
 from rankfall.models.monitor.compiled import Enough, around, bare, compiled_around, plain_name, run_eagerly
 from rankfall.models.monitor.logs import as_logs
+from rankfall.models.monitor.query_key import QueryKeyMaps, query_key_maps
 from rankfall.models.monitor.ranks import Exchange, Records, is_distributed
 from rankfall.models.monitor.sample import measured, real_tokens, sampled, tokens_of
 from rankfall.models.monitor.steps import Steps, in_backward
@@ -63,13 +70,16 @@ class RankMonitor:
         step: Callable[[], int] | None = None,
         reduce: bool = True,
         attention: bool = False,
+        weights: bool = False,
     ) -> None:
         require_count("every", every)
         require_count("tokens", tokens, least=2)
         self._model = model
         self._bare = bare(model)
         self._paths = {plain_name(path): path for path in choose_blocks(self._bare, blocks)}
-        self._attention = attention_paths(self._bare, self._paths) if attention else {}
+        self._attention = attention_paths(self._bare, self._paths) if attention or weights else {}
+        self._weights = weights
+        self._maps: dict[str, QueryKeyMaps] = {}
         self.latest: dict[str, float] = {}
         self._logs = as_logs(log, prefix)
         self._every = every
@@ -199,9 +209,18 @@ class RankMonitor:
         self._missing.discard(name)
         with self.harmless("measuring attention", name):
             module = bare(self._bare.get_submodule(self._attention[name]))
-            for part, record in attention_records(module, given, named, self._real).items():
-                self._attended[f"{name}/{part}" if part else name] = record
+            again = called_again(module, given, named)
+            self._keep_heads(name, attention_records(again, self._real))
+            if self._weights:
+                with self.harmless("measuring weights", name):
+                    maps = query_key_maps(again.call, again.before)
+                    self._keep_heads(name, weight_records(maps, self._maps.get(name)))
+                    self._maps[name] = maps
         self._enough()
+
+    def _keep_heads(self, name: str, records: HeadRecords) -> None:
+        for part, record in records.items():
+            self._attended.setdefault(f"{name}/{part}" if part else name, {}).update(record)
 
     def _enough(self) -> None:
         if self._probing and not self._probing & self._missing:

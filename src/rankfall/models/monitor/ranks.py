@@ -52,7 +52,8 @@ def _joined(values: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 def _joined_attention(values: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Means, and the largest logit of all."""
-    joined = {name: sum(one[name] for one in values) / len(values) for name in values[0]}
+    shared = [name for name in values[0] if all(name in one for one in values)]
+    joined = {name: sum(one[name] for one in values) / len(values) for name in shared}
     if "logit_max" in joined:
         joined["logit_max"] = max(one["logit_max"] for one in values)
     return {**joined, "ranks": float(len(values))}
