@@ -12,10 +12,14 @@ import torch
 from tests.models.plain import GPT, HEADS, WIDTH, Columns, scrambled, some_ids
 from torch import Tensor, nn
 
+from rankfall.models.attention import seen
 from rankfall.models.attention.heads import HeadAttention
-from rankfall.models.attention.observer import AttentionObserver
+from rankfall.models.attention.observer import ROWS_AT_MOST, AttentionObserver, sampled_rows
+from rankfall.models.attention.summary import attention_reasons
+from rankfall.models.audit import audit
 from rankfall.models.recorder import Call, recorded
 from rankfall.models.small import small_models
+from rankfall.models.thresholds import THRESHOLDS
 
 TOKENS = 12
 NEAR = {"rel": 1e-4, "abs": 2e-5}
@@ -275,3 +279,125 @@ def test_torch_multihead_attention_with_the_sequence_first() -> None:
     heads = observer.heads()
     compare(heads, named, [list(range(TOKENS))] * 2)
     assert sum(head.values["output_share"] for head in heads if head.layer == 0) == pytest.approx(1.0)
+
+
+def test_padding_is_left_out_on_either_side() -> None:
+    model = small("llama")
+    ids = torch.randint(3, 100, (2, TOKENS), generator=torch.Generator().manual_seed(0))
+    mask = torch.ones_like(ids)
+    mask[1, :4] = 0
+    inputs = {"input_ids": ids, "attention_mask": mask, "use_cache": False}
+    observer = observed(model, inputs, [None, mask[1].bool()])
+    compare(observer.heads(), plainly(model, inputs), [list(range(TOKENS)), list(range(4, TOKENS))])
+
+
+def test_long_texts_are_sampled_evenly_and_say_so() -> None:
+    drawn = sampled_rows(1000, seed=3)
+    assert len(drawn) == ROWS_AT_MOST
+    assert bool((drawn.diff() > 0).all())
+    assert int(drawn.diff().max()) <= 2 * math.ceil(1000 / ROWS_AT_MOST)
+    assert torch.equal(drawn, sampled_rows(1000, seed=3))
+    assert not torch.equal(drawn, sampled_rows(1000, seed=4))
+    assert sampled_rows(ROWS_AT_MOST).tolist() == list(range(ROWS_AT_MOST))
+    model = small("llama", max_position_embeddings=512)
+    inputs = {"input_ids": torch.randint(3, 100, (1, 300), generator=torch.Generator().manual_seed(0))}
+    found = observed(model, inputs, [None]).heads()[0]
+    assert (found.rows, found.tokens) == (ROWS_AT_MOST, 300)
+    (call, *_) = plainly(model, inputs)
+    means = call.weights[0, 0, sampled_rows(300), 0]
+    assert found.values["first_token_mass"] == pytest.approx(float(means[1:].mean()), rel=1e-4)
+    low, high = found.interval["first_token_mass"]
+    assert low < float(call.weights[0, 0, 1:, 0].mean()) < high
+    assert found.interval_over == "rows"
+
+
+def head(changes: dict[str, float], heads: int = 8) -> HeadAttention:
+    values = dict.fromkeys(("first_token_mass", "sink_mass", "self_mass", "busiest_mass"), 0.1)
+    values |= {
+        "relative_entropy": 0.5,
+        "output_share": 1 / heads,
+        "logit_max": 3.0,
+        "logit_q50": 0.0,
+        "logit_q99": 2.0,
+    }
+    return HeadAttention(1, "layers.0.attn", 0, heads, "self", 2, 32, 32, {**values, **changes}, {}, None, (5, "the"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({}, None),
+        ({"first_token_mass": 0.79}, None),
+        ({"first_token_mass": 0.81}, "first token"),
+        ({"sink_mass": 0.81}, "learned sink"),
+        ({"self_mass": 0.9}, "itself"),
+        ({"busiest_mass": 0.9}, "one token"),
+        ({"output_share": 0.1 / 8 - 1e-9}, "small output"),
+        ({"output_share": 0.1 / 8 + 1e-9}, None),
+    ],
+)
+def test_heads_that_do_nothing(changes: dict[str, float], why: str | None) -> None:
+    assert head(changes).does_nothing == why
+    assert head(changes).record()["does_nothing"] == why
+
+
+def test_sinks_of_weights_are_told_by_the_threshold() -> None:
+    assert not head({"first_token_mass": THRESHOLDS.attention_sink_mass - 0.1}).is_sink
+    assert head({"first_token_mass": THRESHOLDS.attention_sink_mass}).is_sink
+
+
+def test_the_summary_counts_and_names() -> None:
+    heads = [head({"first_token_mass": 0.95, "relative_entropy": 0.05}), head({"logit_max": 44.4}), head({})]
+    said = {one.topic: one.text for one in attention_reasons(heads)}
+    assert said["attention sinks"].startswith(
+        "1 of 3 heads put more than 30% of their weight on the first token or on"
+    )
+    assert "which get 10% of all weight (layer 1); most at layer 1 (layers.0.attn), 48%" in said["attention sinks"]
+    assert said["heads that do nothing"].startswith("1 of 3 heads do nothing: 1 because 90% or more of their weight")
+    assert "collapsed (below 10%) in 1 of 3 heads (layer 1)" in said["attention entropy"]
+    assert said["attention logits"].startswith("the largest logit is 44.4, in head 0 of layer 1")
+    none = {one.topic: one.text for one in attention_reasons([head({"sink_mass": 0.0})])}
+    assert none["heads that do nothing"].startswith("none of 1 heads does nothing")
+    assert "learned" not in none["attention sinks"]
+    rests = attention_reasons([head({"sink_mass": 0.0, "busiest_mass": 0.6})])[0]
+    assert "1 heads put as much on another single token" in rests.text
+    assert "60% on token 5 ('the')" in rests.text
+
+
+def test_an_audit_has_it_in_every_form_and_can_leave_it_out() -> None:
+    model = small("llama")
+    ids = torch.randint(3, 100, (2, 20), generator=torch.Generator().manual_seed(0))
+    found = audit(model, inputs=ids, heads=False, controls=False, ablation=False)
+    assert found.missing == {}
+    assert [(one.layer, one.head) for one in found.attention] == [(layer, at) for layer in (1, 2) for at in range(4)]
+    record = found.record()["attention"]
+    table = found.tables()["attention"]
+    assert len(record) == len(table) == 8
+    assert (
+        record[3]["relative_entropy"] == table["relative_entropy"][3] == found.attention[3].values["relative_entropy"]
+    )
+    assert record[3]["interval"]["relative_entropy"][0] == table["relative_entropy_low"][3]
+    topics = [one.topic for one in found.verdict.reasons]
+    assert {"attention sinks", "heads that do nothing", "attention entropy", "attention logits"} <= set(topics)
+    without = audit(model, inputs=ids, heads=False, controls=False, ablation=False, attention=False)
+    assert without.attention == ()
+    assert without.missing == {}
+    assert not any(one.topic.startswith("attention") for one in without.verdict.reasons)
+
+
+def test_attention_that_is_not_what_the_model_computed_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = small("llama")
+    ids = torch.randint(3, 100, (2, 20), generator=torch.Generator().manual_seed(0))
+    genuine = seen.written_out
+
+    def wrong(*given: Any, **options: Any) -> tuple[Tensor, Tensor]:
+        output, weights = genuine(*given, **options)
+        return output + 0.01 * output.abs().max(), weights
+
+    monkeypatch.setattr(seen, "written_out", wrong)
+    found = audit(model, inputs=ids, heads=False, controls=False, ablation=False)
+    assert found.attention == ()
+    assert found.missing["attention statistics"].startswith(
+        "2 attention modules, the first layers.0.self_attn: required"
+    )
+    assert found.masks

@@ -203,8 +203,7 @@ class _SoftmaxWatch(TorchFunctionMode):
         options = dict(kwargs or {})
         result = func(*args, **options)
         if func in LARGEST:
-            largest = getattr(result, "values", result)
-            self._largest = largest() if callable(largest) else largest
+            self._largest = result if isinstance(result, Tensor) else result.values
         elif func in SOFTMAXES:
             self._softmax = (args[0] if args else options["input"], result, self._largest)
         return result
