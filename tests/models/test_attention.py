@@ -377,6 +377,9 @@ def test_an_audit_has_it_in_every_form_and_can_leave_it_out() -> None:
         record[3]["relative_entropy"] == table["relative_entropy"][3] == found.attention[3].values["relative_entropy"]
     )
     assert record[3]["interval"]["relative_entropy"][0] == table["relative_entropy_low"][3]
+    sinks = next(one for one in found.verdict.reasons if one.topic == "attention sinks")
+    by_layer = table.groupby("layer")["first_token_mass"].mean().to_dict()
+    assert sinks.numbers["first_token_mass_by_layer"] == pytest.approx(by_layer)
     topics = [one.topic for one in found.verdict.reasons]
     assert {"attention sinks", "heads that do nothing", "attention entropy", "attention logits"} <= set(topics)
     without = audit(model, inputs=ids, heads=False, controls=False, ablation=False, attention=False)
@@ -401,3 +404,16 @@ def test_attention_that_is_not_what_the_model_computed_is_left_out(monkeypatch: 
         "2 attention modules, the first layers.0.self_attn: required"
     )
     assert found.masks
+
+
+def test_half_precision_is_read_as_the_model_computes_it() -> None:
+    model = small("llama")
+    ids = torch.randint(3, 100, (2, 20), generator=torch.Generator().manual_seed(0))
+    options: dict[str, Any] = {"heads": False, "controls": False, "ablation": False}
+    exact = audit(model, inputs=ids, **options)
+    rounded = audit(model.bfloat16(), inputs=ids, **options)
+    assert rounded.missing == {}
+    for one, other in zip(exact.attention, rounded.attention, strict=True):
+        assert other.values["sink_mass"] == 0.0
+        assert other.values["relative_entropy"] == pytest.approx(one.values["relative_entropy"], abs=0.05)
+        assert other.values["first_token_mass"] == pytest.approx(one.values["first_token_mass"], abs=0.05)

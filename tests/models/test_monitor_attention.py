@@ -141,6 +141,11 @@ def test_a_long_sequence_is_sampled_and_the_longest_text_is_read() -> None:
         assert logged[0][name] == pytest.approx(value, rel=1e-4, abs=1e-6), name
 
 
+def train_on(model: nn.Module, batches: list[Tensor]) -> None:
+    for one in batches:
+        model(one)
+
+
 def test_what_has_no_attention_is_a_gap() -> None:
     class Mixed(nn.Module):
         def __init__(self) -> None:
@@ -158,8 +163,7 @@ def test_what_has_no_attention_is_a_gap() -> None:
         pytest.warns(RankWarning, match=said) as caught,
         RankMonitor(model, logged, alarms=QUIET, every=1, attention=True),
     ):
-        model(torch.randn(1, 9, 8))
-        model(torch.randn(1, 9, 8))
+        train_on(model, [torch.randn(1, 9, 8), torch.randn(1, 9, 8)])
     assert len(caught) == 1
     assert len(logged) == 2
     assert "rankfall/blocks.0/effective_rank" in logged[1]

@@ -146,9 +146,9 @@ def _attention(result: AuditFindings, tables: dict[str, Grid]) -> Section:
         Picture(
             "attention_maps",
             "What every head attends to",
-            "Dark on the left: the head looks at few tokens. Bright in the middle: its weight rests on the first"
-            " token or a learned sink (an attention sink; a massive token, which is long, is another thing). Dark on"
-            " the right: it writes little. " + IDLE,
+            "First map: dark heads look at few of the tokens that they may see. Second: the weight of bright heads"
+            " rests on the first token or a learned sink (an attention sink; a massive token, which is long, is"
+            " another thing). Third: dark heads write little. " + IDLE,
             draw_attention_maps(table, f"Attention of every head, {name}"),
         ),
         Picture(

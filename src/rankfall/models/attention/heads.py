@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -161,6 +162,17 @@ def head_attention(
             )
         )
     return found
+
+
+def layer_means(heads: Sequence[HeadAttention], name: str) -> dict[int, float]:
+    """The mean of a statistic over the heads of each layer, by the layer's number; of a layer with several attention
+    modules the first."""
+    found: dict[int, tuple[str, list[float]]] = {}
+    for one in heads:
+        module, values = found.setdefault(one.layer, (one.module, []))
+        if module == one.module and name in one.values:
+            values.append(one.values[name])
+    return {layer: statistics.fmean(values) for layer, (_, values) in found.items() if values}
 
 
 def _over_rows(by_row: Mapping[str, Tensor], head: int, seed: int) -> dict[str, tuple[float, float]]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
 
-from rankfall.models.attention.heads import HeadAttention
+from rankfall.models.attention.heads import HeadAttention, layer_means
 from rankfall.models.depth.rows import layer_title
 from rankfall.models.explanations import Reason
 from rankfall.models.questions import spans
@@ -63,7 +62,7 @@ def _sinks(heads: Sequence[HeadAttention]) -> Reason:
         "sink_heads": len(sinks),
         "other_sink_heads": len(elsewhere),
         "learned_sink_mass": learned,
-        "first_token_mass_by_layer": _by_number(_layers(heads, lambda one: one.values["first_token_mass"])),
+        "first_token_mass_by_layer": layer_means(heads, "first_token_mass"),
     }
     return Reason("attention sinks", text, numbers)
 
@@ -109,7 +108,7 @@ def _entropy(heads: Sequence[HeadAttention]) -> Reason:
     numbers = {
         "median_relative_entropy": usual,
         "collapsed_heads": len(few),
-        "relative_entropy_by_layer": _by_number(by_layer),
+        "relative_entropy_by_layer": layer_means(heads, "relative_entropy"),
     }
     return Reason("attention entropy", text, numbers)
 
@@ -127,11 +126,3 @@ def _logits(heads: Sequence[HeadAttention]) -> list[Reason]:
     )
     numbers = {"logit_max": top.values["logit_max"], "layer": top.layer, "head": top.head}
     return [Reason("attention logits", text, numbers)]
-
-
-def _by_number(layers: dict[tuple[int, str], float]) -> dict[int, Any]:
-    """By the number of the layer; the first module of a layer that has several."""
-    found: dict[int, Any] = {}
-    for (layer, _), value in layers.items():
-        found.setdefault(layer, value)
-    return found
