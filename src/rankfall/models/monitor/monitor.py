@@ -53,6 +53,10 @@ class RankMonitor:
     nothing is kept of the graph: the run is the run it would have been. What cannot be measured (a batch of one
     token, a block that gives something else) is left out, with one warning.
 
+    `attention=True` adds, for every attention module inside those blocks and each of its heads, entropy, mass on the
+    first token and on learned sinks, and the largest logit, from a second run of that module without gradients;
+    `weights=True` stable ranks of W_Q W_K^T and of its change since the last sample besides.
+
     Of a distributed run rank 0 logs the means over all processes, at the pass after the sample; with `reduce=False`
     each logs its own. Models may be compiled, as a whole or block by block.
     """
