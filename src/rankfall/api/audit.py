@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from rankfall.models.load.folder import LoadedModel
     from rankfall.report.document import Document
 
+# What of the reasons stands in a result's short form.
+IN_BRIEF = ("attention sinks", "heads that do nothing", "head need", "head cut", "what to change")
+
 DEFAULT_MODEL = NAMED_MODELS.names[0]
 
 
@@ -39,9 +42,9 @@ class AuditResult(Result, AuditFindings):
     verb: ClassVar[str] = "audit"
 
     def tables(self) -> dict[str, pd.DataFrame]:
-        """`depth`: every measure at every layer; `pooled`: all texts together; `heads`, `key_values`, `ablation`,
-        `controls`, `masks`, `sinks`, `per_text`; where asked for, `head_needs`, `head_cut`, `head_overlaps`,
-        `head_spectra`."""
+        """`depth`: every measure at every layer; `pooled`: all texts together; `heads`, `attention`, `key_values`,
+        `ablation`, `controls`, `masks`, `sinks` (massive tokens), `per_text`; where asked for, `head_needs`,
+        `head_cut`, `head_overlaps`, `head_spectra`."""
         return AuditFindings.tables(self)
 
     def failures(self, condition: str) -> list[dict[str, Any]]:
@@ -76,11 +79,7 @@ class AuditResult(Result, AuditFindings):
             f"{self.model.name}, {self.model.layers} layers of {self.stack}, width {self.model.width}",
             verdict.headline,
             *(f"{QUESTIONS[finding.question]} {finding.status}" for finding in verdict.findings),
-            *(
-                f"{reason.topic}: {reason.text}"
-                for reason in verdict.reasons
-                if reason.topic in ("head need", "head cut", "what to change")
-            ),
+            *(f"{reason.topic}: {reason.text}" for reason in verdict.reasons if reason.topic in IN_BRIEF),
             *(one.told() for one in self.pooled),
             loss_line(self.text.loss, self.text.loss_reason),
             *(f"note: {note}" for note in self.model.notes),
@@ -110,6 +109,7 @@ def audit(
     stack: str | None = None,
     inside: bool = False,
     heads: bool = True,
+    attention: bool = True,
     head_needs: bool = False,
     head_cut: bool = False,
     head_divergence: float = 0.01,
@@ -152,6 +152,7 @@ def audit(
         stack=stack,
         inside=inside,
         heads=heads,
+        attention=attention,
         head_needs=head_needs,
         head_cut=head_cut,
         head_divergence=head_divergence,

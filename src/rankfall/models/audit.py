@@ -13,6 +13,9 @@ from torch import Tensor, nn
 from rankfall.errors import RequestError, reason_of, require, require_count, require_number, require_seed
 from rankfall.models import configuration as aliases
 from rankfall.models.ablation import AUDITED, Ablation, ablate
+from rankfall.models.attention.heads import HeadAttention
+from rankfall.models.attention.observer import AttentionObserver
+from rankfall.models.attention.summary import attention_reasons
 from rankfall.models.blocks import BlockStack, body_of, choose_stack, find_stacks, stacks_that_run
 from rankfall.models.calling import unwrapped
 from rankfall.models.controls import DRAWS, Control, Given, run_controls
@@ -65,6 +68,7 @@ def audit(
     stack: str | None = None,
     inside: bool = False,
     heads: bool = True,
+    attention: bool = True,
     head_needs: bool = False,
     head_cut: bool = False,
     head_divergence: float = DIVERGENCE,
@@ -82,7 +86,7 @@ def audit(
     progress: Progress = silent,
     command: str | None = None,
 ) -> AuditFindings:
-    """Measure token rank by depth, masks, head ranks, controls and ablations of a model, and judge.
+    """Measure token rank by depth, masks, attention, head ranks, controls and ablations of a model, and judge.
 
     `model` is a short name, a folder, a GGUF file, a hub id, or any module; that one needs `tokenizer`, or `inputs`:
     token ids (n,) or (b, n), vectors (b, n, d), a list of texts of unequal length, or the keyword arguments of its
@@ -115,10 +119,12 @@ def audit(
         asked = {"layers": wanted, "inside": inside, "seed": seed, "also": pool}
         with last_hidden(network) as hidden, running(loaded.name):
             chosen, others = _stacks(network, first, stack)
-            depth, seen, coverage = _depth(network, given, {**asked, "stack": chosen}, missing)
+            watched = AttentionObserver(given.real, given.names, len(given.calls), seed) if attention else None
+            depth, seen, coverage = _depth(network, given, {**asked, "stack": chosen}, missing, watched)
         loss = text_loss(loaded, given.batch, hidden)
         hidden.tokens = None
         seen = list(as_in_tokens(seen, depth))
+        attended = as_in_tokens(_attention(watched, missing), depth)
         if layers is not None:
             _require_layers(layers, depth[-1].layer)
         beside: list[StackDepth] = []
@@ -180,6 +186,7 @@ def audit(
     boundaries = [row for row in depth if row.part == "boundary"]
     more = [
         *(stack_reason(one.name, one.rows) for one in beside),
+        *attention_reasons(attended),
         heads_reason(found_heads, by_chance),
         needs_reason(study.head_needs, study.random_head_needs),
         cut_reason(study.head_cut),
@@ -213,6 +220,7 @@ def audit(
         ),
         stack=chosen.name,
         other_stacks=tuple(beside),
+        attention=attended,
         missing=missing,
         provenance=provenance(command),
         measured_rate=layer_rate(boundaries),
@@ -340,27 +348,44 @@ def _require_known_tokens(network: Any, batch: Batch) -> None:
 
 
 def _depth(
-    network: nn.Module, given: Reading, options: Mapping[str, Any], missing: dict[str, str]
+    network: nn.Module,
+    given: Reading,
+    options: Mapping[str, Any],
+    missing: dict[str, str],
+    attention: AttentionObserver | None,
 ) -> tuple[list[DepthRow], list[ObservedMask], Coverage | None]:
-    """Tokens by depth and the masks of attention, in one pass; without the masks, if those cannot be had."""
+    """Tokens by depth, masks and statistics of attention, in one pass; without masks, if those cannot be had."""
     depth: list[DepthRow] | None = None
     seen: list[ObservedMask] = []
     coverage: Coverage | None = None
     options = {**options, "real": given.real, "names": given.names}
     with _noted(missing, "mask"):
         if runs_as_is(network):
-            observer = MaskObserver(given.real)
-            with recorded(network, observer.see, own=True) as recorder:
+            observer = MaskObserver(given.real, attention)
+            with recorded(network, observer.see, own=True, on_leaf=observer.see_linear) as recorder:
                 depth = measure_depth(network, given.calls, **options)
             seen, coverage = observer.masks(), recorder.coverage()
         else:
             # Attention kernels that do not show their mask: eager attention does, in a pass of its own.
-            seen, coverage = observe_masks(network, given.calls[0], given.real)
+            seen, coverage = observe_masks(network, given.calls[0], given.real, attention)
         if not coverage.complete:
             missing["attention"] = coverage.reason
     if depth is None:
         depth = measure_depth(network, given.calls, **options)
     return depth, seen, coverage
+
+
+def _attention(watched: AttentionObserver | None, missing: dict[str, str]) -> list[HeadAttention]:
+    found: list[HeadAttention] = []
+    if watched is not None:
+        with _noted(missing, "attention statistics"):
+            found = watched.heads()
+        if watched.missing:
+            name, reason = next(iter(watched.missing.items()))
+            missing["attention statistics"] = f"{len(watched.missing)} attention modules, the first {name}: {reason}"
+        elif not found and not missing.keys() & {"mask", "attention"}:
+            missing["attention statistics"] = "no attention of this model was seen"
+    return found
 
 
 def _unprobed(probed: ProbedHeads) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, final
 from rankfall.measures.profile import VIEWS
 from rankfall.models.ablated_block import ReplayCheck
 from rankfall.models.ablation import AblationRow
+from rankfall.models.attention.heads import HeadAttention
 from rankfall.models.chaos import with_chaos
 from rankfall.models.controls import Control
 from rankfall.models.depth.pooled import Pooled
@@ -101,6 +102,7 @@ class AuditFindings:
     head_cut: CutCurve | None = None
     head_overlaps: tuple[SpaceOverlap, ...] = ()
     head_spectra: tuple[HeadSpectrum, ...] = ()
+    attention: tuple[HeadAttention, ...] = ()
 
     @property
     def boundaries(self) -> list[DepthRow]:
@@ -133,6 +135,7 @@ class AuditFindings:
             "head_cut": None if self.head_cut is None else self.head_cut.record(),
             "head_overlaps": [one.record() for one in self.head_overlaps],
             "head_spectra": [one.record() for one in self.head_spectra],
+            "attention": [head.record() for head in self.attention],
             "mask": [mask.record() for mask in self.masks],
             "measured_rate": self.measured_rate,
             "controls": [control.record() for control in self.controls],
@@ -196,7 +199,7 @@ class AuditFindings:
             "head_cut": [] if self.head_cut is None else [one.record() for one in self.head_cut.points],
             "head_overlaps": [one.record() for one in self.head_overlaps],
             "head_spectra": [line for one in self.head_spectra for line in one.lines()],
-            "ablation": [row.record() for row in self.ablation],
+            "attention": [head.line() for head in self.attention],
         }
         return {name: pd.DataFrame(rows) for name, rows in made.items() if rows}
 

@@ -10,7 +10,7 @@ WORDS: dict[str, dict[str, str]] = {
         "run": "the model itself, or the control that was run in its place",
         "part": "place in the layer: boundary is where hidden_states are, others lie inside the block",
         "view": "raw tokens, tokens scaled to length one (unit), or without their mean (centred)",
-        "sinks": "with all tokens, or without those that are far longer than the rest",
+        "sinks": "with all tokens, or without the massive ones, which are far longer than the rest",
         "module": "name of the module in the model: the block, or the attention inside it",
         "question": "alignment, distinctions or domination",
         "place": "stream: what the blocks give, at its worst layer; output: what leaves the model",
@@ -226,6 +226,42 @@ WORDS["sweep"] = WORDS["runs"]
 WORDS["compare"] = WORDS["audit"]
 
 
-def definitions_for(verb: str) -> dict[str, str]:
-    """The meaning of each column in the tables of a verb."""
-    return {**DEFINITIONS, **WORDS.get(verb, {})}
+ATTENTION = {
+    "kind": "self: queries and keys are the same tokens; cross: others",
+    "texts": "passages that were read",
+    "tokens": "queries of a passage, rows of its attention matrix",
+    "rows": "rows that were read of each passage; all, or so many drawn evenly",
+    "entropy": "entropy of a row's weights over their sum, in nats; mean over rows that see two keys or more",
+    "relative_entropy": "that entropy over the logarithm of the keys that the mask lets the row see: 1 is uniform",
+    "relative_entropy_low": "lower end of its 95 % bootstrap interval, over passages or rows",
+    "relative_entropy_high": "upper end of its 95 % bootstrap interval, over passages or rows",
+    "first_token_mass": "weight on the first token of the passage, mean over rows",
+    "first_token_mass_low": "lower end of its 95 % bootstrap interval, over passages or rows",
+    "first_token_mass_high": "upper end of its 95 % bootstrap interval, over passages or rows",
+    "sink_mass": "weight that goes to a learned sink: one minus the sum of a row's weights",
+    "self_mass": "weight of a token on itself",
+    "distance": "mean distance between a token and those it attends to, in tokens",
+    "spectral_gap": "largest over second singular value of the attention matrix (of the rows read): large where all"
+    " rows are alike; at most 2^23",
+    "effective_rank": "exponential of the entropy of the singular values of the attention matrix (of the rows read)",
+    "logit_max": "largest logit, over all passages: what the softmax gets, soft-capped, with position biases",
+    **{
+        f"logit_q{share:02d}": f"{share} % of the logits that the mask allows are below this, mean over passages"
+        for share in (1, 25, 50, 75, 99)
+    },
+    "busiest_mass": "weight on the token that gets the most, mean over rows",
+    "busiest_position": "its place in the passage, the most frequent over passages",
+    "busiest_token": "that token",
+    "output_share": "share of this head in what the heads of its layer write: squared length through its part of the"
+    " output map, over the sum of all heads, mean over at most 32 rows; 1/H is fair",
+    "sink": "whether more than 30 % of the weight is on the first token or a learned sink",
+    "does_nothing": "why the head does nothing: 90 % of the weight on the first token, a learned sink, itself or one"
+    " token, or an output below 0.1 of a fair share",
+    "interval_over": "what was drawn from for the intervals",
+}
+"""Of the table of attention alone, where some names stand for other things than in the tables of tokens."""
+
+
+def definitions_for(verb: str, table: str = "") -> dict[str, str]:
+    """The meaning of each column in the tables of a verb, or in one of them."""
+    return {**DEFINITIONS, **WORDS.get(verb, {}), **(ATTENTION if table == "attention" else {})}

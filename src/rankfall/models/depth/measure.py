@@ -21,9 +21,9 @@ from rankfall.measures.profile import VIEWS, views
 from rankfall.models.blocks import BlockStack
 from rankfall.models.calling import Inputs, as_calls
 from rankfall.models.depth.capture import Place, capture
+from rankfall.models.depth.massive import find_massive
 from rankfall.models.depth.pooled import Pool
 from rankfall.models.depth.rows import DepthRow, Measured, Values, gather
-from rankfall.models.depth.sinks import find_sinks
 
 # A rank grows with the number of tokens. Texts of different length are compared by so many of their tokens, drawn at
 # random so many times; the same tokens at every place.
@@ -51,8 +51,8 @@ def measure_depth(
     """Rows of all measures of the chosen views at every boundary, padding left out.
 
     Several calls read one text after the other. `layers` limits what is measured (default: all) to these and the
-    last; `without_sinks` repeats all measures without the sinks, where there are some; `also` is handed the same
-    tokens.
+    last; `without_sinks` repeats all measures without the massive tokens, where there are some; `also` is handed
+    the same tokens.
     """
     taken = DepthMeasurement(real, names, layers, without_sinks, chosen)
 
@@ -144,7 +144,7 @@ class DepthMeasurement:
 def _measured(
     taken: Sequence[_Taken], names: Sequence[list[str]], without_sinks: bool, chosen: Collection[str]
 ) -> list[Measured]:
-    sinks = [tuple(find_sinks(one.tokens, one.text, _names(one, names))) for one in taken]
+    sinks = [tuple(find_massive(one.tokens, one.text, _names(one, names))) for one in taken]
     repeated = [at for at, some in enumerate(sinks) if some and without_sinks]
     rest = [_without(taken[at].tokens, [sink.position for sink in sinks[at]]) for at in repeated]
     values = _values([*(one.tokens for one in taken), *rest], chosen)
