@@ -153,7 +153,7 @@ def simulate(
 
     from rankfall.dynamics.experiment import Experiment, run
     from rankfall.dynamics.step import Rule
-    from rankfall.dynamics.weights import WeightRecipe
+    from rankfall.dynamics.weights import LEAST_TEMPERATURE, WeightRecipe
 
     small = value == "counterexample"
     count = tokens if tokens is not None else (2 if small else 64)
@@ -163,6 +163,7 @@ def simulate(
     require_count("layers", layers, least=0, most=MOST_LAYERS)
     require_count("thin", thin)
     require_number("the temperature", temperature, above=0)
+    require_number("the temperature", temperature, least=LEAST_TEMPERATURE)
     require_number("the residual", residual)
     require_seed(seed)
     _require_bearable(count, wide, heads, layers, seeds * len(masks), thin, keep_tokens)
