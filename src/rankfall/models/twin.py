@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from rankfall.errors import RequestError
 from rankfall.models.blocks import find_stacks, is_norm
+from rankfall.models.load.confinement import offline
 from rankfall.models.placement import fetched, hollow, input_device, offloading, run_device, substituted
 
 # Apart from each other, and from the seeds that people choose.
@@ -236,7 +237,8 @@ def separate_twin(network: nn.Module, seed: int = 0) -> nn.Module:
     config: Any = network.config
     kind: Any = type(network)
     parameter = next(network.parameters())
-    with torch.random.fork_rng(devices=[]):
+    # A configuration may ask for the pretrained weights of a part, which random ones do not need.
+    with torch.random.fork_rng(devices=[]), offline():
         torch.manual_seed(seed)
         twin = kind._from_config(copy.deepcopy(config), dtype=parameter.dtype)
     # Of a model that is spread over devices some parameters are nowhere: what is drawn anew fits where inputs go.
