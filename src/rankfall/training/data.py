@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ WINDOW_BYTES = {"cpu": 1 << 25, "cuda": 1 << 33}
 class Batches:
     """The batches of the current window of steps, inputs and targets (stream, window, B, n, d)."""
 
-    def __init__(self, cells: Sequence[Cell], device: torch.device) -> None:
+    def __init__(self, cells: Sequence[Cell], device: torch.device, *, compile: bool = False) -> None:
         self.cell = cells[0]
         self.task = self.cell.task_object
         self.dtype = getattr(torch, self.cell.dtype)
@@ -35,6 +35,12 @@ class Batches:
         self.inputs = torch.zeros(empty, dtype=self.dtype, device=device)
         self.targets = torch.zeros_like(self.inputs)
         self.filled: int | None = None
+        # Drawing is some three hundred small operations on int64 and float64. New numbers for every window are worth
+        # compiling; those that come back are drawn once.
+        compiled = compile and not self.all_repeat
+        self._training: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] = (
+            torch.compile(self._training_batches, dynamic=False) if compiled else self._training_batches
+        )
 
     def fill(self, step: int) -> None:
         """Draw the window that begins at this step, unless it is there already."""
@@ -44,9 +50,9 @@ class Batches:
         for stream in range(len(self.seeds)):
             first = torch.where(self.repeats[stream], step % CHUNK, step)
             steps = first + torch.arange(self.window, device=self.device)
-            sample = self._draw(self.seeds[stream : stream + 1], steps, TRAINING)
-            self.inputs[stream].copy_(sample.inputs[0])
-            self.targets[stream].copy_(sample.targets[0])
+            inputs, targets = self._training(self.seeds[stream : stream + 1], steps)
+            self.inputs[stream].copy_(inputs[0])
+            self.targets[stream].copy_(targets[0])
         self.filled = start
 
     def at(self, position: Tensor) -> tuple[Tensor, Tensor]:
@@ -60,6 +66,10 @@ class Batches:
         """A batch that is never trained on."""
         sample = self._draw(self.seeds, torch.tensor([index], device=self.device), EVALUATION)
         return sample.inputs[:, 0].index_select(0, self.chosen), sample.targets[:, 0].index_select(0, self.chosen)
+
+    def _training_batches(self, seeds: Tensor, steps: Tensor) -> tuple[Tensor, Tensor]:
+        sample = self._draw(seeds, steps, TRAINING)
+        return sample.inputs, sample.targets
 
     def _draw(self, seeds: Tensor, steps: Tensor, purpose: int) -> Sample:
         draws = Draws(seeds, steps, purpose, self.dtype)

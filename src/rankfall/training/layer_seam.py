@@ -8,7 +8,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from rankfall.training.kernels.layer import feed_forward as fused_feed_forward
-from rankfall.training.kernels.layer import layer_misfit
+from rankfall.training.kernels.layer import layer_misfit, rounded
 
 LAYER_WAYS = ("kernel", "products")
 
@@ -23,7 +23,8 @@ def choose(x: Tensor, columns: int) -> str:
 def feed_forward(x: Tensor, rise: Tensor, rise_bias: Tensor, fall: Tensor, fall_bias: Tensor) -> Tensor:
     """relu(x rise + rise_bias) fall + fall_bias: (M, rows, width) -> the same."""
     if choose(x, rise.shape[-1]) == "kernel":
-        return fused_feed_forward(x, rise, rise_bias, fall, fall_bias)
+        parts = (rise, rise_bias, fall, fall_bias)
+        return fused_feed_forward(x, *parts, rounded(*(part.detach() for part in parts)))
     return linear(linear(x, rise, rise_bias).relu_(), fall, fall_bias)
 
 

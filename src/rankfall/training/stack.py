@@ -94,7 +94,7 @@ class Stack:
         self._dtype: torch.dtype = getattr(torch, first.dtype)
         self.layout = layout(first)
         self.encoder = encoder_for(ordered)
-        self.batches = Batches(ordered, self.device)
+        self.batches = Batches(ordered, self.device, compile=compile and self.device.type == "cuda")
         task = first.task_object
         scored = task.scored(first.points, first.dim)
         # Dividing by the number of scored tokens makes the loss a mean over points and a sum over coordinates.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -35,10 +36,11 @@ class Cut:
     stages: int = 2
 
 
-FORWARD, BACKWARD, WEIGHTS = Cut(64, 64), Cut(64, 32), Cut(32, 64)
+FORWARD, BACKWARD, WEIGHTS = Cut(64, 64), Cut(64, 64), Cut(32, 64)
 """Of the feed-forward."""
-WIDEN, NARROW, SUMS = Cut(64, 64), Cut(64, 64), Cut(64, 64)
-"""Of projections."""
+WIDEN, NARROW, SUMS = Cut(128, 64), Cut(64, 64), Cut(32, 64, warps=2, stages=3)
+"""Of projections. Two warps are too few for the newest matrix instructions, which read such factors from one side only."""
+WIDEN_SHARE = 256
 
 
 def layer_misfit(device: str, dtype: torch.dtype, width: int, columns: int) -> str | None:
@@ -56,21 +58,38 @@ def layer_misfit(device: str, dtype: torch.dtype, width: int, columns: int) -> s
     return None
 
 
+def factors() -> torch.dtype:
+    """The type of the factors of products: where TF32 is allowed one with as many bits, else float32.
+
+    float16 keeps 10 bits of mantissa as TF32 does, rounds where that truncates, and goes through matrix units twice as
+    fast. Its narrow range is why gradients are scaled.
+    """
+    return torch.float16 if precision() == "tf32" else torch.float32
+
+
 # ---- the feed-forward
 
 
+@torch.library.custom_op("rankfall::rounded", mutates_args=())
+def rounded(rise: Tensor, rise_bias: Tensor, fall: Tensor, fall_bias: Tensor) -> Tensor:
+    """The weights of a feed-forward one after the other, (M, numbers), in the type in which they are multiplied."""
+    return _row(rise, rise_bias, fall, fall_bias).to(factors(), copy=True)
+
+
+@rounded.register_fake
+def _(*weights: Tensor) -> Tensor:
+    return weights[0].new_empty(weights[0].shape[0], sum(weight[0].numel() for weight in weights), dtype=factors())
+
+
 @torch.library.custom_op("rankfall::feed_forward", mutates_args=())
-def feed_forward(x: Tensor, rise: Tensor, rise_bias: Tensor, fall: Tensor, fall_bias: Tensor) -> Tensor:
-    """relu(x rise + rise_bias) fall + fall_bias, each with the model axis first: (M, rows, width) -> the same."""
-    x = x.contiguous()
-    cut = _fitted(FORWARD, rise.shape[-1])
-    shares = _hidden_shares(x, rise.shape[-1], cut)
-    out = x.new_empty(shares, *x.shape)
-    weights, steps = _in_place(rise, rise_bias, fall, fall_bias)
-    _kernel("feed_forward", "rows_forward")[_row_programs(x, cut, shares)](
-        x, *weights, out, x.shape[1], *steps, **_hidden_constants(rise, cut), SHARE=rise.shape[-1] // shares
-    )
-    return _added(out)
+def feed_forward(
+    x: Tensor, rise: Tensor, rise_bias: Tensor, fall: Tensor, fall_bias: Tensor, weights: Tensor
+) -> Tensor:
+    """relu(x rise + rise_bias) fall + fall_bias, each with the model axis first: (M, rows, width) -> the same.
+
+    `weights` are `rounded` of the four.
+    """
+    return _rows_forward(x.contiguous(), rise_bias, fall_bias, weights, FORWARD)
 
 
 @feed_forward.register_fake
@@ -79,46 +98,99 @@ def _(x: Tensor, *weights: Tensor) -> Tensor:
 
 
 @torch.library.custom_op("rankfall::feed_forward_backward", mutates_args=())
-def feed_forward_backward(
-    grad: Tensor, x: Tensor, rise: Tensor, rise_bias: Tensor, fall: Tensor
-) -> tuple[Tensor, Tensor]:
+def feed_forward_backward(grad: Tensor, x: Tensor, rise_bias: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients of x, and of rise, rise_bias, fall and fall_bias one after the other, (M, numbers)."""
-    grad, x = grad.contiguous(), x.contiguous()
-    models, rows, width = x.shape
-    hidden = rise.shape[-1]
-    weights, steps = _in_place(rise, rise_bias, fall)
-    cut = _fitted(BACKWARD, hidden)
-    shares = _hidden_shares(x, hidden, cut)
-    x_grad = x.new_empty(shares, *x.shape)
-    _kernel("feed_forward", "rows_backward")[_row_programs(x, cut, shares)](
-        grad, x, *weights, x_grad, rows, *steps, **_hidden_constants(rise, cut), SHARE=hidden // shares
-    )
-    cut = _fitted(WEIGHTS, hidden)
-    shares, share_rows = _row_shares(rows, models * hidden // cut.block, x.device, cut)
-    sums = x.new_empty(shares, models, (2 * width + 1) * hidden + width)
-    _kernel("feed_forward", "weights_backward")[(hidden // cut.block, shares, models)](
-        grad, x, *weights, sums, rows, *steps, **_hidden_constants(rise, cut), SHARE=share_rows
-    )
-    return _added(x_grad), _added(sums)
+    grad = grad.contiguous()
+    x_grad, *factored = _rows_backward(grad, x.contiguous(), rise_bias, weights, BACKWARD)
+    return x_grad, _weights_backward(grad, *factored, rise_bias, weights, WEIGHTS)
 
 
 @feed_forward_backward.register_fake
-def _(grad: Tensor, x: Tensor, rise: Tensor, rise_bias: Tensor, fall: Tensor) -> tuple[Tensor, Tensor]:
-    numbers = rise[0].numel() + rise_bias[0].numel() + fall[0].numel() + x.shape[-1]
-    return torch.empty(x.shape, dtype=x.dtype, device=x.device), x.new_empty(x.shape[0], numbers)
+def _(grad: Tensor, x: Tensor, rise_bias: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    return (
+        torch.empty(x.shape, dtype=x.dtype, device=x.device),
+        torch.empty(weights.shape, dtype=x.dtype, device=x.device),
+    )
 
 
 def _keep_inputs(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.save_for_backward(*inputs)
 
 
-def _feed_forward_gradient(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
-    *needed, fall_bias = ctx.saved_tensors
-    x_grad, flat = feed_forward_backward(grad, *needed)
-    return x_grad, *_apart(flat, (*needed[1:], fall_bias))
+def _feed_forward_gradient(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    x, *parts, weights = ctx.saved_tensors
+    x_grad, flat = feed_forward_backward(grad, x, parts[1], weights)
+    return x_grad, *_apart(flat, parts), None
 
 
 feed_forward.register_autograd(_feed_forward_gradient, setup_context=_keep_inputs)
+
+
+def _rows_forward(x: Tensor, rise_bias: Tensor, fall_bias: Tensor, weights: Tensor, cut: Cut) -> Tensor:
+    hidden = rise_bias.shape[-1]
+    cut = _fitted(cut, hidden)
+    shares = _hidden_shares(x, hidden, cut)
+    out = x.new_empty(shares, *x.shape)
+    rise, fall, (rise_bias, fall_bias), steps = _feed_forward_weights(x, rise_bias, fall_bias, weights=weights)
+    _kernel("feed_forward", "rows_forward")[_row_programs(x, cut, shares)](
+        x, rise, rise_bias, fall, fall_bias, out, x.shape[1], *steps,
+        SHARE=hidden // shares, **_hidden_constants(x, hidden, cut),
+    )  # fmt: skip
+    return _added(out)
+
+
+def _rows_backward(
+    grad: Tensor, x: Tensor, rise_bias: Tensor, weights: Tensor, cut: Cut
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The gradient of x; x and the scaled gradient as they are multiplied, and the powers of two to scale with."""
+    hidden = rise_bias.shape[-1]
+    cut = _fitted(cut, hidden)
+    shares = _hidden_shares(x, hidden, cut)
+    x_grad = x.new_empty(shares, *x.shape)
+    x_rounded, grad_rounded = (torch.empty(x.shape, dtype=weights.dtype, device=x.device) for _ in range(2))
+    programs = _row_programs(x, cut, shares)
+    powers = x.new_empty(x.shape[0], programs[0])
+    rise, fall, (rise_bias,), steps = _feed_forward_weights(x, rise_bias, weights=weights)
+    _kernel("feed_forward", "rows_backward")[programs](
+        grad, x, rise, rise_bias, fall, x_grad, x_rounded, grad_rounded, powers, x.shape[1], *steps,
+        SHARE=hidden // shares, **_hidden_constants(x, hidden, cut),
+    )  # fmt: skip
+    return _added(x_grad), x_rounded, grad_rounded, powers
+
+
+def _weights_backward(
+    grad: Tensor, x_rounded: Tensor, grad_rounded: Tensor, powers: Tensor, rise_bias: Tensor, weights: Tensor, cut: Cut
+) -> Tensor:
+    models, rows, _ = grad.shape
+    hidden = rise_bias.shape[-1]
+    cut = _fitted(cut, hidden)
+    shares, share_rows = _row_shares(rows, models * hidden // cut.block, grad.device, cut)
+    sums = grad.new_empty(shares, *weights.shape)
+    rise, fall, (rise_bias,), steps = _feed_forward_weights(grad, rise_bias, weights=weights)
+    _kernel("feed_forward", "weights_backward")[(hidden // cut.block, shares, models)](
+        grad, x_rounded, grad_rounded, powers, rise, rise_bias, fall, sums, rows, powers.shape[1], *steps,
+        SHARE=share_rows, POWER_ROWS=BACKWARD.rows, POWERS=_power(powers.shape[1]),
+        **_hidden_constants(grad, hidden, cut),
+    )  # fmt: skip
+    return _added(sums)
+
+
+def _feed_forward_weights(
+    x: Tensor, *biases: Tensor, weights: Tensor
+) -> tuple[Tensor, Tensor, list[Tensor], tuple[int, int]]:
+    """Where rise and fall begin, the biases, and how far apart models are: by eight numbers, and by four for biases."""
+    models, numbers = weights.shape
+    hidden, width = biases[0].shape[-1], x.shape[-1]
+    placed = [bias if _aligned(bias) and bias.stride(0) == biases[0].stride(0) else None for bias in biases]
+    if any(bias is None for bias in placed):
+        size = max(bias.shape[-1] for bias in biases)
+        room = x.new_empty(len(biases), models, size)
+        for target, bias in zip(room, biases, strict=True):
+            target[:, : bias.shape[-1]].copy_(bias)
+        placed = list(room)
+    first = placed[0]
+    assert first is not None
+    return weights, weights[:, (width + 1) * hidden :], placed, (numbers // 8, first.stride(0) // 4)
 
 
 # ---- queries, keys and values
@@ -223,24 +295,26 @@ gather.register_autograd(_gather_gradient, setup_context=_keep_inputs)
 # ---- launches
 
 
-def _widen(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> None:
+def _widen(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, cut: Cut | None = None) -> None:
     """out (P, M, rows, columns) = x (M, rows, width) @ weight (M, P, width, columns) + bias (M, P, columns)."""
     models, rows, width = x.shape
     parts, columns = out.shape[0], out.shape[-1]
-    cut = _fitted(WIDEN, columns)
+    cut = _fitted(cut or WIDEN, columns)
+    share = min(columns, math.gcd(columns, WIDEN_SHARE))
     shift = weight if bias is None else bias
-    _kernel("projections", "widen")[(-(-rows // cut.rows) * (columns // cut.block), parts * models)](
+    _kernel("projections", "widen")[(-(-rows // cut.rows) * (columns // share), parts * models)](
         x, weight, shift, out, rows, *_quarters(weight, 0, 1), *_quarters(shift, 0, 1),
-        COLUMNS=columns, W_STEP=weight.stride(2), C_STEP=weight.stride(3), HAS_BIAS=bias is not None, PARTS=parts,
-        WIDTH=width, ROWS=cut.rows, BLOCK=cut.block, PRECISION=precision(), num_warps=cut.warps,
+        COLUMNS=columns, SHARE=share, W_STEP=weight.stride(2), C_STEP=weight.stride(3), HAS_BIAS=bias is not None,
+        HALF=factors() == torch.float16, PARTS=parts,
+        WIDTH=width, ROWS=cut.rows, BLOCK=cut.block, STAGES=cut.stages, PRECISION=precision(), num_warps=cut.warps,
     )  # fmt: skip
 
 
-def _narrow(y: Tensor, weight: Tensor) -> Tensor:
+def _narrow(y: Tensor, weight: Tensor, cut: Cut | None = None) -> Tensor:
     """The sum over parts of y (P, M, rows, columns) @ weight (M, P, width, columns) transposed."""
     parts, models, rows, columns = y.shape
     width = weight.shape[2]
-    cut = _fitted(NARROW, columns)
+    cut = _fitted(cut or NARROW, columns)
     out = y.new_empty(models, rows, width)
     _kernel("projections", "narrow")[(-(-rows // cut.rows), models)](
         y, weight, out, rows, *_quarters(weight, 0, 1),
@@ -250,14 +324,14 @@ def _narrow(y: Tensor, weight: Tensor) -> Tensor:
     return out
 
 
-def _weight_sums(x: Tensor, y: Tensor, *, biased: bool, turned: bool) -> Tensor:
+def _weight_sums(x: Tensor, y: Tensor, *, biased: bool, turned: bool, cut: Cut | None = None) -> Tensor:
     """(M, numbers): for each part x (M, rows, width) transposed @ y (P, M, rows, columns), and the sum of y over rows.
 
     `turned` gives (columns, width) instead of (width, columns).
     """
     parts, models, rows, columns = y.shape
     width = x.shape[-1]
-    cut = _fitted(SUMS, columns)
+    cut = _fitted(cut or SUMS, columns)
     blocks = parts * (columns // cut.block)
     shares, share_rows = _row_shares(rows, models * blocks, x.device, cut)
     sums = x.new_empty(shares, models, parts * (width + biased) * columns)
@@ -290,16 +364,21 @@ def _fitted(cut: Cut, columns: int) -> Cut:
     return Cut(cut.rows, block, cut.warps, cut.stages)
 
 
-def _hidden_constants(rise: Tensor, cut: Cut) -> dict[str, Any]:
+def _hidden_constants(x: Tensor, hidden: int, cut: Cut) -> dict[str, Any]:
     return {
-        "HIDDEN": rise.shape[-1],
-        "WIDTH": rise.shape[-2],
+        "HIDDEN": hidden,
+        "WIDTH": x.shape[-1],
         "ROWS": cut.rows,
         "BLOCK": cut.block,
         "STAGES": cut.stages,
         "PRECISION": precision(),
         "num_warps": cut.warps,
     }
+
+
+def _power(size: int) -> int:
+    """The power of two from this size on."""
+    return 1 << (size - 1).bit_length()
 
 
 def _row_programs(x: Tensor, cut: Cut, shares: int) -> tuple[int, int, int]:
@@ -341,23 +420,24 @@ def _in_place(*weights: Tensor) -> tuple[list[Tensor], list[int]]:
 
 
 def _packed(*weights_and_biases: Tensor) -> Tensor:
-    """Three times a weight (M, width, columns) and its bias (M, columns) as (M, 3, width + 1, columns).
+    """Three times a weight (M, width, columns) and its bias (M, columns) as (M, 3, width + 1, columns)."""
+    models, width, columns = weights_and_biases[0].shape
+    return _row(*weights_and_biases).view(models, 3, width + 1, columns)
 
-    A view where they follow each other in a row of parameters, as those of a stack do.
-    """
-    query, bias, *_ = weights_and_biases
-    models, width, columns = query.shape
-    size, wanted = query.element_size(), query.data_ptr()
-    in_order = _aligned(query) and columns % 4 == 0
-    for weight in weights_and_biases:
-        in_order &= weight.data_ptr() == wanted and weight.stride(0) == query.stride(0) and weight[0].is_contiguous()
-        in_order &= weight.untyped_storage().data_ptr() == query.untyped_storage().data_ptr()
-        wanted += weight[0].numel() * size
+
+def _row(*weights: Tensor) -> Tensor:
+    """Weights (M, ...) one after the other, (M, numbers): a view where they follow each other, as in a stack."""
+    first = weights[0]
+    size, wanted, numbers = first.element_size(), first.data_ptr(), 0
+    in_order = _aligned(first)
+    for weight in weights:
+        in_order &= weight.data_ptr() == wanted + size * numbers and weight.stride(0) == first.stride(0)
+        in_order &= weight.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
+        in_order &= weight[0].is_contiguous()
+        numbers += weight[0].numel()
     if in_order:
-        part = (width + 1) * columns
-        return query.as_strided((models, 3, width + 1, columns), (query.stride(0), part, columns, 1))
-    joined = [weight.reshape(models, -1) for weight in weights_and_biases]
-    return torch.cat(joined, dim=1).view(models, 3, width + 1, columns)
+        return first.as_strided((first.shape[0], numbers), (first.stride(0), 1))
+    return torch.cat([weight.flatten(1) for weight in weights], dim=1)
 
 
 def _aligned(weight: Tensor) -> bool:

@@ -15,26 +15,42 @@ from rankfall.training.kernels.tiles import product
 
 
 @triton.jit
+def power_below(x):
+    """The largest power of two that is not above a positive float32; zero for zero and for the least of numbers."""
+    return (x.to(tl.int32, bitcast=True) & 0x7F800000).to(tl.float32, bitcast=True)
+
+
+@triton.jit
 def widen(
     x, weight, bias, out, rows, weight_model, weight_part, bias_model, bias_part,
-    COLUMNS: tl.constexpr, W_STEP: tl.constexpr, C_STEP: tl.constexpr, HAS_BIAS: tl.constexpr, PARTS: tl.constexpr,
-    WIDTH: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, PRECISION: tl.constexpr,
+    COLUMNS: tl.constexpr, SHARE: tl.constexpr, W_STEP: tl.constexpr, C_STEP: tl.constexpr,
+    HAS_BIAS: tl.constexpr, HALF: tl.constexpr, PARTS: tl.constexpr,
+    WIDTH: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """out (P, M, rows, columns) = x @ weight + bias."""
-    BLOCKS: tl.constexpr = COLUMNS // BLOCK
+    """out (P, M, rows, columns) = x @ weight + bias. x is scaled as gradients are, see `feed_forward`."""
+    SHARES: tl.constexpr = COLUMNS // SHARE
     model = (tl.program_id(1) // PARTS).to(tl.int64)
     part = (tl.program_id(1) % PARTS).to(tl.int64)
     # Programs that share rows run next to each other and find them in the cache.
-    column = (tl.program_id(0) % BLOCKS) * BLOCK + tl.arange(0, BLOCK)
-    r = ((tl.program_id(0) // BLOCKS) * ROWS + tl.arange(0, ROWS))[:, None]
+    share = tl.program_id(0) % SHARES
+    r = ((tl.program_id(0) // SHARES) * ROWS + tl.arange(0, ROWS))[:, None]
     w = tl.arange(0, WIDTH)
+    c = tl.arange(0, BLOCK)
     tokens = tl.load(x + model * rows * WIDTH + r * WIDTH + w[None, :], mask=r < rows, other=0.0)
+    power = power_below(tl.max(tl.abs(tokens)))
+    tokens = tokens * (1.0 / tl.maximum(power, 2.0**-126))
+    if HALF:
+        tokens = tokens.to(tl.float16)
     weight += model * (weight_model * 4) + part * (weight_part * 4)
-    found = product(tokens, tl.load(weight + w[:, None] * W_STEP + column[None, :] * C_STEP), PRECISION)
-    if HAS_BIAS:
-        found += tl.load(bias + model * (bias_model * 4) + part * (bias_part * 4) + column)[None, :]
+    bias += model * (bias_model * 4) + part * (bias_part * 4)
     out += (part * (tl.num_programs(1) // PARTS) + model) * rows * COLUMNS
-    tl.store(out + r * COLUMNS + column[None, :], found, mask=r < rows)
+    for first in tl.range(0, SHARE, BLOCK, num_stages=STAGES):
+        column = share * SHARE + first + c
+        right = tl.load(weight + w[:, None] * W_STEP + column[None, :] * C_STEP)
+        found = product(tokens, right.to(tokens.dtype), PRECISION) * power
+        if HAS_BIAS:
+            found += tl.load(bias + column)[None, :]
+        tl.store(out + r * COLUMNS + column[None, :], found, mask=r < rows)
 
 
 @triton.jit
