@@ -3,16 +3,22 @@
     python -m benchmarks.stacks [--only check|time] [--rows N ...] [--out DIR]
 
 `check` compares the gradients of a step with those in float64, for both ways. `time` gives milliseconds a step for
-stacks as amsel/fig1 trains them, compiled and captured, with new data where the cells ask for it, and what drawing costs.
+stacks as amsel/fig1 trains them, compiled and captured: bare steps, steps with all that belongs to a chunk, and what
+drawing new data costs. Every stack is built in a process of its own, since compiling takes longer than measuring; they
+measure one after the other.
 """
 
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
+import os
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,23 +42,27 @@ ROWS: tuple[dict[str, Any], ...] = (
     {"layers": 1, "multiplier": 64, "ranks": (2,)},
     {"layers": 3, "multiplier": 64, "ranks": (1, 8)},
 )
+REPEATS = 3
 
 
 def main(arguments: list[str] | None = None) -> None:
     options = parse(arguments)
-    if options.phase == "compile one":
-        timed(options.rows[0], options.ways[0])
+    if options.lock is not None:
+        print(json.dumps(timed(options.rows[0], options.ways[0], options.lock)), flush=True)
         return
     result: dict[str, Any] = {"benchmark": "stacks", "provenance": provenance()}
-    if options.only != "time":
-        result["check"] = [errors(multiplier, layers) for multiplier, layers in ((1, 3), (8, 2))]
-    if options.only != "check":
-        compile_side_by_side(options)
+    with tempfile.TemporaryDirectory() as folder:
+        lock = Path(folder) / "lock"
+        building = [] if options.only == "check" else build_side_by_side(options, lock)
+        if options.only != "time":
+            with locked(lock):
+                result["check"] = [errors(multiplier, layers) for multiplier, layers in ((1, 3), (8, 2))]
         result["rows"] = []
-        for number in options.rows:
-            row = {**ROWS[number]} | {way: timed(number, way) for way in options.ways}
-            result["rows"].append(row)
-            print(json.dumps(row), flush=True)
+        for process in building:
+            output, problem = process.communicate()
+            line = output.strip().splitlines()[-1] if output.strip() else json.dumps({"failed": problem[-600:]})
+            print(line, flush=True)
+            result["rows"].append(json.loads(line))
     if options.out is not None:
         options.out.mkdir(parents=True, exist_ok=True)
         (options.out / "stacks.json").write_text(json.dumps(result, indent=1) + "\n")
@@ -63,26 +73,34 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", choices=("check", "time"), default=None)
     parser.add_argument("--rows", type=int, nargs="+", default=tuple(range(len(ROWS))))
     parser.add_argument("--ways", nargs="+", default=WAYS, choices=WAYS)
-    parser.add_argument("--phase", choices=("all", "compile one"), default="all")
+    parser.add_argument("--lock", type=Path, default=None, help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, default=None)
     return parser.parse_args(arguments)
 
 
-def compile_side_by_side(options: argparse.Namespace) -> None:
-    """Fill the compiler's cache on disk from processes of their own: compiling takes longer than measuring."""
-    running = []
-    for number in options.rows:
-        for way in options.ways:
-            chosen = ("--phase", "compile one", "--rows", str(number), "--ways", way)
-            running.append(
-                subprocess.Popen(
-                    (sys.executable, "-m", "benchmarks.stacks", *chosen),
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                )
-            )
-    for process in running:
-        process.wait()
+class locked:  # noqa: N801, a context manager
+    """Hold a file's lock: only one process at a time measures."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT)
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._file)
+
+
+def build_side_by_side(options: argparse.Namespace, lock: Path) -> list[subprocess.Popen[str]]:
+    script = (sys.executable, "-m", "benchmarks.stacks", "--lock", str(lock))
+    return [
+        subprocess.Popen(
+            (*script, "--rows", str(number), "--ways", way), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        for number in options.rows
+        for way in options.ways
+    ]
 
 
 def cells_of(row: dict[str, Any], **changes: Any) -> list[Cell]:
@@ -93,23 +111,23 @@ def cells_of(row: dict[str, Any], **changes: Any) -> list[Cell]:
     return [Cell(rank=rank, seed=0, **settings) for rank in ranks]
 
 
-def timed(number: int, way: str) -> dict[str, float]:
-    """Seconds until the first step; milliseconds of a step, of a chunk's step with all that belongs to it, of a draw."""
-    choose, layer_seam.choose = layer_seam.choose, lambda x, columns: way
-    try:
-        start = time.perf_counter()
-        stack = Stack(cells_of(ROWS[number]), "cuda", compile=True, tf32=True)
-        stack.prepare()
-        torch.cuda.synchronize()
-        built = time.perf_counter() - start
-        stack.run_steps(10)
-        step = milliseconds(lambda: stack.run_steps(60)) / 60
+def timed(number: int, way: str, lock: Path) -> dict[str, Any]:
+    """Seconds until the first step; milliseconds of a step, of a step of a whole chunk, and of a step's draw."""
+    layer_seam.choose = lambda x, columns: way
+    start = time.perf_counter()
+    stack = Stack(cells_of(ROWS[number]), "cuda", compile=True, tf32=True)
+    stack.prepare()
+    stack.run_steps(10)
+    torch.cuda.synchronize()
+    built = time.perf_counter() - start
+    with locked(lock):
         stack.advance()
+        step = milliseconds(lambda: stack.run_steps(60)) / 60
         chunk = milliseconds(stack.advance) / CHUNK
         draw = milliseconds(lambda: draw_again(stack)) / stack.batches.window
-    finally:
-        layer_seam.choose = choose
-    return {"built_s": built, "step_ms": step, "chunk_step_ms": chunk, "draw_step_ms": draw}
+        memory = torch.cuda.max_memory_allocated() / 2**30
+    times = {"built_s": built, "step_ms": step, "chunk_step_ms": chunk, "draw_step_ms": draw, "gib": memory}
+    return {**ROWS[number], "way": way, **{name: round(value, 4) for name, value in times.items()}}
 
 
 def draw_again(stack: Stack) -> None:
@@ -117,35 +135,36 @@ def draw_again(stack: Stack) -> None:
     stack.batches.fill(0)
 
 
-def milliseconds(work: Any) -> float:
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    torch.cuda.synchronize()
-    start.record()
-    work()
-    end.record()
-    torch.cuda.synchronize()
-    return float(start.elapsed_time(end))
+def milliseconds(work: Callable[[], object]) -> float:
+    """The least of a few times."""
+    times = []
+    for _ in range(REPEATS):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda.synchronize()
+        start.record()
+        work()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(float(start.elapsed_time(end)))
+    return min(times)
 
 
 def errors(multiplier: int, layers: int) -> dict[str, Any]:
     """Relative errors of a step's gradients against float64: of all together, and of the worst weight."""
     row = {"layers": layers, "multiplier": multiplier, "ranks": RANKS, "batch": 64}
-    _, truth = gradients(cells_of(row, dtype="float64"), "products")
+    truth = gradients(cells_of(row, dtype="float64"), "products")
     found: dict[str, Any] = {"layers": layers, "multiplier": multiplier}
     for way in WAYS:
-        losses, grads = gradients(cells_of(row), way)
+        grads, again = (gradients(cells_of(row), way) for _ in range(2))
+        loss = float((grads.pop("loss").double() - truth["loss"]).norm() / truth["loss"].norm())
+        wrong = {name: float((grad.double() - truth[name]).norm()) for name, grad in grads.items()}
         # The key's bias moves nothing: its gradient is rounding error.
-        parts = {
-            name: float((grad.double() - truth[name]).norm() / truth[name].norm())
-            for name, grad in grads.items()
-            if not name.endswith("key_bias")
-        }
-        difference = sum(float((grad.double() - truth[name]).norm()) ** 2 for name, grad in grads.items())
-        size = sum(float(grad.norm()) ** 2 for grad in truth.values())
+        parts = {name: wrong[name] / float(truth[name].norm()) for name in wrong if not name.endswith("key_bias")}
         worst = max(parts, key=lambda name: parts[name])
-        again = gradients(cells_of(row), way)[1]
+        size = sum(float(truth[name].norm()) ** 2 for name in wrong)
         found[way] = {
-            "all": (difference / size) ** 0.5,
+            "loss": loss,
+            "all": (sum(error**2 for error in wrong.values()) / size) ** 0.5,
             "worst": worst,
             "worst_error": parts[worst],
             "same_twice": all(bool(torch.equal(grad, again[name])) for name, grad in grads.items()),
@@ -154,18 +173,19 @@ def errors(multiplier: int, layers: int) -> dict[str, Any]:
     return found
 
 
-def gradients(cells: list[Cell], way: str) -> tuple[Tensor, dict[str, Tensor]]:
+def gradients(cells: list[Cell], way: str, device: str = "cuda") -> dict[str, Tensor]:
+    """Of the summed losses, by weight."""
     choose, layer_seam.choose = layer_seam.choose, lambda x, columns: way
     try:
-        stack = Stack(cells, "cuda")
+        stack = Stack(cells, device)
         stack.batches.fill(0)
-        inputs, targets = stack.batches.at(torch.zeros(1, dtype=torch.int64, device="cuda"))
+        inputs, targets = stack.batches.at(torch.zeros(1, dtype=torch.int64, device=device))
         with matmul_precision(True):
             losses = stack.loss(stack._weights, inputs, targets)
             grads = torch.autograd.grad(losses.sum(), list(stack._weights.values()))
     finally:
         layer_seam.choose = choose
-    return losses.detach(), dict(zip(stack._weights, grads, strict=True))
+    return {"loss": losses.detach(), **dict(zip(stack._weights, grads, strict=True))}
 
 
 if __name__ == "__main__":

@@ -19,7 +19,6 @@ from rankfall.training.cell import Cell
 from rankfall.training.kernels.groups import grouped_heads
 from rankfall.training.kernels.launch import shape_misfit
 from rankfall.training.kernels.layer import gather, project
-from rankfall.training.layer_seam import feed_forward
 
 PROJECTIONS = ("query", "query_bias", "key", "key_bias", "value", "value_bias")
 FEED_FORWARD = ("rise", "rise_bias", "fall", "fall_bias")
@@ -47,6 +46,8 @@ class Encoder:
     positions: str
     context: int
     groups: tuple[RankGroup, ...]
+    fused: bool = True
+    """Whether to use fused kernels where there are some for the shape and the machine."""
 
     def __call__(self, weights: Mapping[str, Tensor], inputs: Tensor, mask: Tensor | None) -> Tensor:
         """(M, B, n, d) -> (M, B, n, d). `mask` (n, context), True where attention is allowed."""
@@ -101,7 +102,10 @@ class Encoder:
         if self.context < tokens or any(group.rank != group.value_rank for group in self.groups):
             return False
         rank = max(group.rank for group in self.groups)
-        return layer_seam.choose(x, columns) == "kernel" and shape_misfit(x.dtype, tokens, rank) is None
+        return self._way(x, columns) == "kernel" and shape_misfit(x.dtype, tokens, rank) is None
+
+    def _way(self, x: Tensor, columns: int) -> str:
+        return layer_seam.choose(x, columns) if self.fused else "products"
 
     def _heads(self, projected: Sequence[Tensor], mask: Tensor | None) -> Tensor:
         """Queries, keys, values and their biases, each with the model axis first, to what the heads mix."""
@@ -115,7 +119,8 @@ class Encoder:
     def _feed_forward(
         self, weights: Mapping[str, Tensor], layer: int, x: Tensor, shape: torch.Size, mask: Tensor | None
     ) -> Tensor:
-        return feed_forward(x, *(weights[f"{layer}.{name}"] for name in FEED_FORWARD))
+        parts = [weights[f"{layer}.{name}"] for name in FEED_FORWARD]
+        return layer_seam.feed_forward(x, *parts, way=self._way(x, parts[0].shape[-1]))
 
 
 def encoder_for(cells: Sequence[Cell]) -> Encoder:

@@ -10,8 +10,6 @@ from torch import Tensor
 from rankfall.training.kernels.layer import feed_forward as fused_feed_forward
 from rankfall.training.kernels.layer import layer_misfit, rounded
 
-LAYER_WAYS = ("kernel", "products")
-
 
 def choose(x: Tensor, columns: int) -> str:
     """The faster way for tokens (..., width) and weights of (width, columns)."""
@@ -20,9 +18,9 @@ def choose(x: Tensor, columns: int) -> str:
     return "products"
 
 
-def feed_forward(x: Tensor, rise: Tensor, rise_bias: Tensor, fall: Tensor, fall_bias: Tensor) -> Tensor:
+def feed_forward(x: Tensor, rise: Tensor, rise_bias: Tensor, fall: Tensor, fall_bias: Tensor, way: str) -> Tensor:
     """relu(x rise + rise_bias) fall + fall_bias: (M, rows, width) -> the same."""
-    if choose(x, rise.shape[-1]) == "kernel":
+    if way == "kernel":
         parts = (rise, rise_bias, fall, fall_bias)
         return fused_feed_forward(x, *parts, rounded(*(part.detach() for part in parts)))
     return linear(linear(x, rise, rise_bias).relu_(), fall, fall_bias)

@@ -192,7 +192,7 @@ def precision() -> str:
     """Of float32 products: one pass through matrix units where TF32 is allowed, else three, as good as float32."""
     if os.environ.get("TRITON_INTERPRET") == "1":
         return "widened"
-    return "tf32x3" if torch.get_float32_matmulprecision() == "highest" else "tf32"
+    return "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32"
 
 
 def _in_order(x: Tensor) -> Tensor:

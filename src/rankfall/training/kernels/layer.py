@@ -20,8 +20,8 @@ from rankfall.training.kernels.launch import HAS_TRITON, INTERPRETED, LEAST_TILE
 
 MOST_WIDTH = 64
 """Beyond it a program's tiles no longer fit into registers and shared memory."""
-PROGRAMS, MOST_SHARES = 4, 16
-"""Sums over rows are cut into shares until there are so many programs for each multiprocessor, or shares."""
+WARPS, MOST_SHARES = 16, 32
+"""Sums over rows are cut into shares until there are so many warps for each multiprocessor, or shares."""
 SUMMED = 1024
 """Numbers that one program adds up over shares."""
 
@@ -73,7 +73,8 @@ def factors() -> torch.dtype:
 @torch.library.custom_op("rankfall::rounded", mutates_args=())
 def rounded(rise: Tensor, rise_bias: Tensor, fall: Tensor, fall_bias: Tensor) -> Tensor:
     """The weights of a feed-forward one after the other, (M, numbers), in the type in which they are multiplied."""
-    return _row(rise, rise_bias, fall, fall_bias).to(factors(), copy=True)
+    row = _row(rise, rise_bias, fall, fall_bias)
+    return torch.empty(row.shape, dtype=factors(), device=row.device).copy_(row)
 
 
 @rounded.register_fake
@@ -396,7 +397,7 @@ def _hidden_shares(x: Tensor, hidden: int, cut: Cut) -> int:
 
 def _row_shares(rows: int, programs: int, device: torch.device, cut: Cut) -> tuple[int, int]:
     """Into how many shares to cut the rows that are summed over, and rows of a share."""
-    wanted = max(1, min(MOST_SHARES, PROGRAMS * _processors(device) // programs))
+    wanted = max(1, min(MOST_SHARES, WARPS * _processors(device) // (cut.warps * programs)))
     share = -(-rows // wanted)
     share = -(-share // cut.rows) * cut.rows
     return -(-rows // share), share
