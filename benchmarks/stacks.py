@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -57,12 +58,8 @@ def main(arguments: list[str] | None = None) -> None:
         if options.only != "time":
             with locked(lock):
                 result["check"] = [errors(multiplier, layers) for multiplier, layers in ((1, 3), (8, 2))]
-        result["rows"] = []
-        for process in building:
-            output, problem = process.communicate()
-            line = output.strip().splitlines()[-1] if output.strip() else json.dumps({"failed": problem[-600:]})
-            print(line, flush=True)
-            result["rows"].append(json.loads(line))
+        with ThreadPoolExecutor(len(building) or 1) as pool:
+            result["rows"] = list(pool.map(finished, building))
     if options.out is not None:
         options.out.mkdir(parents=True, exist_ok=True)
         (options.out / "stacks.json").write_text(json.dumps(result, indent=1) + "\n")
@@ -94,13 +91,27 @@ class locked:  # noqa: N801, a context manager
 
 def build_side_by_side(options: argparse.Namespace, lock: Path) -> list[subprocess.Popen[str]]:
     script = (sys.executable, "-m", "benchmarks.stacks", "--lock", str(lock))
+    # The compiler starts a worker for each core, which many processes at once would only fight over.
+    environment = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "4"}
     return [
         subprocess.Popen(
-            (*script, "--rows", str(number), "--ways", way), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            (*script, "--rows", str(number), "--ways", way),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
         )
         for number in options.rows
         for way in options.ways
     ]
+
+
+def finished(process: subprocess.Popen[str]) -> dict[str, Any]:
+    """A process's row, printed as soon as it is there."""
+    output, problem = process.communicate()
+    line = output.strip().splitlines()[-1] if output.strip() else json.dumps({"failed": problem[-600:]})
+    print(line, flush=True)
+    return json.loads(line)
 
 
 def cells_of(row: dict[str, Any], **changes: Any) -> list[Cell]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
@@ -13,8 +14,10 @@ from torch import Tensor
 from rankfall.training import layer_seam
 from rankfall.training.attention_seam import attend
 from rankfall.training.cell import Cell
+from rankfall.training.compiled import matmul_precision
 from rankfall.training.kernels import layer
 from rankfall.training.kernels.groups import grouped_heads
+from rankfall.training.kernels.launch import precision
 from rankfall.training.kernels.layer import gather, layer_misfit, project, rounded
 from rankfall.training.stack import Stack
 
@@ -90,9 +93,9 @@ def error(name: str, sizes: tuple[int, int, int, int]) -> float:
     return max(float((a - b).norm() / b.norm()) for a, b in zip(found, expected, strict=True))
 
 
-@settings(max_examples=6, deadline=None, derandomize=True)
+@settings(max_examples=4, deadline=None, derandomize=True)
 @given(
-    models=st.integers(1, 3), rows=st.integers(1, 150), width=st.sampled_from([16, 32]), blocks=st.integers(1, 5)
+    models=st.integers(1, 2), rows=st.integers(1, 140), width=st.sampled_from([16, 32]), blocks=st.integers(1, 3)
 )  # fmt: skip
 @pytest.mark.parametrize("name", OPERATORS)
 def test_random_shapes(name: str, models: int, rows: int, width: int, blocks: int) -> None:
@@ -103,7 +106,7 @@ def test_random_shapes(name: str, models: int, rows: int, width: int, blocks: in
 def test_however_many_shares(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a large GPU the hidden axis and the rows that are summed over are cut."""
     monkeypatch.setattr(layer, "_processors", lambda device: 64)
-    assert error(name, (1, 300, 16, 256)) < FLOAT32
+    assert error(name, (1, 130, 16, 128)) < FLOAT32
 
 
 @pytest.mark.parametrize("name", OPERATORS)
@@ -117,15 +120,16 @@ def test_ten_bits_are_enough_for_small_integers(name: str, size: float) -> None:
     def drawn(shape: Sequence[int]) -> Tensor:
         return torch.randint(-1, 2, tuple(shape), generator=generator).double()
 
-    leaves = [drawn(shape) for shape in shapes(2, 140, 16, 64)]
+    leaves = [drawn(shape) for shape in shapes(2, 70, 16, 32)]
     weight = drawn(plain(*leaves).shape) * size
-    weight[..., 70:, :] *= 2.0**-8  # another scale for other rows
+    weight[..., 64:, :] *= 2.0**-8  # another scale for other rows
     expected = answers(plain, leaves, weight)
     found = answers(ours, [leaf.float() for leaf in leaves], weight.float())
     for ours_, truth in zip(found, expected, strict=True):
         torch.testing.assert_close(ours_.double(), truth, rtol=1e-6, atol=1e-6 * float(truth.abs().max()))
 
 
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
 @pytest.mark.usefixtures("half")
 def test_a_gradient_that_is_zero_or_not_finite_stays_so() -> None:
     leaves = [torch.randn(shape) for shape in feed_forward_shapes(1, 5, 16, 16)]
@@ -213,6 +217,64 @@ def test_weights_of_a_stack_are_read_where_they_lie() -> None:
 
 
 # ---- when they do not fit
+
+
+class Unable:
+    """A step that cannot be captured while it goes through the kernels."""
+
+    def __init__(self, stack: Stack) -> None:
+        self._stack, self.tries = stack, 0
+
+    def __call__(self) -> str:
+        self.tries += 1
+        if self._stack.encoder.fused:
+            raise RuntimeError("out of resources\nand more")
+        return "captured"
+
+
+def test_training_goes_on_without_kernels_that_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layer_seam, "choose", lambda x, columns: "kernel")
+    stack = Stack([Cell(dim=16, points=4, rank=4, batch=3, steps=100, feed_forward=16)])
+    capture = Unable(stack)
+    monkeypatch.setattr(stack.program, "_capture", capture)
+    with pytest.warns(UserWarning, match="without the fused kernels, which failed here: out of resources$"):
+        assert stack.program._captured() == "captured"
+    assert capture.tries == 2
+    monkeypatch.setattr(layer, "_kernel", None)  # a call of any kernel would fail now
+    stack.run_steps(1)
+
+
+def test_what_fails_without_kernels_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    stack = Stack([Cell(dim=16, points=4, rank=4, batch=3, steps=100, feed_forward=16)])
+    stack.encoder = dataclasses.replace(stack.encoder, fused=False)
+
+    def fail() -> None:
+        raise RuntimeError("no such GPU")
+
+    monkeypatch.setattr(stack.program, "_capture", fail)
+    with pytest.raises(RuntimeError, match="no such GPU"):
+        stack.program._captured()
+
+
+def test_too_little_memory_is_not_a_failure_of_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    stack = Stack([Cell(dim=16, points=4, rank=4, batch=3, steps=100, feed_forward=16)])
+
+    def fail() -> None:
+        raise torch.cuda.OutOfMemoryError
+
+    monkeypatch.setattr(stack.program, "_capture", fail)
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        stack.program._captured()
+    assert stack.encoder.fused
+
+
+def test_factors_have_ten_bits_where_tf32_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert layer.factors() == torch.float32
+    monkeypatch.delenv("TRITON_INTERPRET")
+    with matmul_precision(tf32=True):
+        assert (precision(), layer.factors()) == ("tf32", torch.float16)
+    with matmul_precision(tf32=False):
+        assert (precision(), layer.factors()) == ("tf32x3", torch.float32)
 
 
 def test_kernels_are_for_gpus() -> None:
