@@ -21,11 +21,15 @@ from rankfall.training.attention_seam import LONG
 from rankfall.training.cell import CHUNK, Cell
 from rankfall.training.data import window_bytes
 from rankfall.training.kernels.launch import HAS_TRITON, shape_misfit
+from rankfall.training.kernels.layer import layer_misfit
 from rankfall.training.parameters import layout
 from rankfall.training.stack import stack_key
 
 CPU_STACK = 32
 """Cells of a stack on a processor: beyond that, steps per second hardly grow, and results come later."""
+CPU_STEP_FLOPS = 1.2e9
+"""Operations of a step of a stack on a processor. Stacking saves the fixed cost of operations, three times at 4e6 of a
+cell; a stack beyond this outgrows the caches and is slower than its cells one at a time (`benchmarks.stack_sizes`)."""
 
 Group = tuple[Cell, ...]
 """Cells trained together as one program."""
@@ -90,9 +94,16 @@ def group_cells(
     for members in by_key.values():
         # low ranks, which have most heads, first; equal ranks together, so that a stack has few distinct ones
         members = sorted(members, key=lambda cell: (cell.rank, cell.value_width))
-        most = min(_fitting(members, memory, device), max_stack or (CPU_STACK if device == "cpu" else len(members)))
+        most = min(_fitting(members, memory, device), max_stack or _most(members, device))
         groups += _even_pieces(members, -(-len(members) // most))
     return groups
+
+
+def _most(members: Sequence[Cell], device: str) -> int:
+    """The most members of a stack that train faster together than one at a time."""
+    if device != "cpu":
+        return len(members)
+    return min(CPU_STACK, max(1, int(CPU_STEP_FLOPS // max(map(step_flops, members)))))
 
 
 def halves(group: Group) -> list[Group]:
@@ -172,8 +183,9 @@ def too_large(cell: Cell, needed: int, memory: int | None, device: str) -> Reque
 def stack_bytes(cells: Sequence[Cell], device: str = "cuda") -> int:
     """Bytes for weights, gradients and moments, activations kept for the gradient, and batches drawn ahead.
 
-    Activations per layer and token: q, k, v and the mixed values, the feed-forward's two hidden tensors, about eight
-    of the width (residuals, norms); scores and weights where attention keeps them; half as much again in passing.
+    Activations per layer and token: q, k, v and the mixed values, about eight of the width (residuals, norms); the
+    feed-forward's two hidden tensors, and scores and weights, where no kernel computes them again; half as much again
+    in passing.
     """
     item = 8 if cells[0].dtype == "float64" else 4
     streams = len({(cell.seed, cell.data) for cell in cells})
@@ -183,7 +195,9 @@ def stack_bytes(cells: Sequence[Cell], device: str = "cuda") -> int:
 def _numbers(cell: Cell, device: str) -> int:
     sequence = cell.batch * cell.tokens
     scored, valued = cell.heads * cell.rank, cell.heads * cell.value_width
-    kept = 2 * scored + 2 * valued + 2 * cell.feed_forward + 8 * cell.width
+    kept = 2 * scored + 2 * valued + 8 * cell.width
+    if device != "cuda" or layer_misfit("cuda", getattr(torch, cell.dtype), cell.width, cell.feed_forward):
+        kept += 2 * cell.feed_forward
     if cell.tokens <= LONG and not _by_kernel(cell, device):
         kept += 2 * cell.heads * cell.task_object.context(cell.points)
     return 6 * layout(cell).size + (3 * sequence * kept * cell.layers) // 2
