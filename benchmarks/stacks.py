@@ -4,8 +4,8 @@
 
 `check` compares the gradients of a step with those in float64, for both ways. `time` gives milliseconds a step for
 stacks as amsel/fig1 trains them, compiled and captured: bare steps, steps with all that belongs to a chunk, and what
-drawing new data costs. Every stack is built in a process of its own, since compiling takes longer than measuring; they
-measure one after the other.
+drawing new data costs. Every stack is built in a process of its own, since compiling takes longer than measuring;
+they measure one after the other.
 """
 
 from __future__ import annotations

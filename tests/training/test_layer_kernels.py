@@ -15,7 +15,7 @@ from rankfall.training import layer_seam
 from rankfall.training.attention_seam import attend
 from rankfall.training.cell import Cell
 from rankfall.training.compiled import matmul_precision
-from rankfall.training.kernels import layer
+from rankfall.training.kernels import cuts, layer
 from rankfall.training.kernels.groups import grouped_heads
 from rankfall.training.kernels.launch import precision
 from rankfall.training.kernels.layer import gather, layer_misfit, project, rounded
@@ -38,7 +38,8 @@ def _unwritten_memory_is_nan() -> Iterator[None]:
 @pytest.fixture
 def half(monkeypatch: pytest.MonkeyPatch) -> None:
     """Factors as where TF32 is allowed."""
-    monkeypatch.setattr(layer, "factors", lambda: torch.float16)
+    for module in (cuts, layer):
+        monkeypatch.setattr(module, "factors", lambda: torch.float16)
 
 
 def fused_feed_forward(x: Tensor, *weights: Tensor) -> Tensor:
@@ -105,7 +106,7 @@ def test_random_shapes(name: str, models: int, rows: int, width: int, blocks: in
 @pytest.mark.parametrize("name", OPERATORS)
 def test_however_many_shares(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a large GPU the hidden axis and the rows that are summed over are cut."""
-    monkeypatch.setattr(layer, "_processors", lambda device: 64)
+    monkeypatch.setattr(cuts, "_processors", lambda device: 64)
     assert error(name, (1, 130, 16, 128)) < FLOAT32
 
 
@@ -210,10 +211,10 @@ def test_heads_of_other_shapes_go_on_as_before(changes: dict[str, object], monke
 def test_weights_of_a_stack_are_read_where_they_lie() -> None:
     weights = Stack([Cell(dim=16, points=4, rank=4, batch=3, steps=100, feed_forward=16)] * 2)._weights
     parts = [weights[f"0.{name}"] for name in ("rise", "rise_bias", "fall", "fall_bias")]
-    row = layer._row(*parts)
+    row = cuts.in_a_row(*parts)
     assert row.data_ptr() == parts[0].data_ptr()
     assert torch.equal(row, torch.cat([part.flatten(1) for part in parts], dim=1))
-    assert torch.equal(layer._row(*(part.clone() for part in parts)), row)
+    assert torch.equal(cuts.in_a_row(*(part.clone() for part in parts)), row)
 
 
 # ---- when they do not fit
@@ -240,7 +241,7 @@ def test_training_goes_on_without_kernels_that_fail(monkeypatch: pytest.MonkeyPa
     with pytest.warns(UserWarning, match="without the fused kernels, which failed here: out of resources$"):
         assert stack.program._captured() == "captured"
     assert capture.tries == 2
-    monkeypatch.setattr(layer, "_kernel", None)  # a call of any kernel would fail now
+    monkeypatch.setattr(cuts, "_kernel", None)  # a call of any kernel would fail now
     stack.run_steps(1)
 
 
@@ -269,12 +270,12 @@ def test_too_little_memory_is_not_a_failure_of_kernels(monkeypatch: pytest.Monke
 
 
 def test_factors_have_ten_bits_where_tf32_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert layer.factors() == torch.float32
+    assert cuts.factors() == torch.float32
     monkeypatch.delenv("TRITON_INTERPRET")
     with matmul_precision(tf32=True):
-        assert (precision(), layer.factors()) == ("tf32", torch.float16)
+        assert (precision(), cuts.factors()) == ("tf32", torch.float16)
     with matmul_precision(tf32=False):
-        assert (precision(), layer.factors()) == ("tf32x3", torch.float32)
+        assert (precision(), cuts.factors()) == ("tf32x3", torch.float32)
 
 
 def test_kernels_are_for_gpus() -> None:

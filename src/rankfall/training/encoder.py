@@ -119,8 +119,9 @@ class Encoder:
     def _feed_forward(
         self, weights: Mapping[str, Tensor], layer: int, x: Tensor, shape: torch.Size, mask: Tensor | None
     ) -> Tensor:
-        parts = [weights[f"{layer}.{name}"] for name in FEED_FORWARD]
-        return layer_seam.feed_forward(x, *parts, way=self._way(x, parts[0].shape[-1]))
+        rise, rise_bias, fall, fall_bias = (weights[f"{layer}.{name}"] for name in FEED_FORWARD)
+        way = self._way(x, rise.shape[-1])
+        return layer_seam.feed_forward(x, rise, rise_bias, fall, fall_bias, way)
 
 
 def encoder_for(cells: Sequence[Cell]) -> Encoder:

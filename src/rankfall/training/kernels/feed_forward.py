@@ -1,14 +1,14 @@
-"""The feed-forward y = relu(x R + a) F + b of every model; its hidden numbers never reach memory, gradients compute
+"""The feed-forward y = relu(x R + a) F + b of every model. Its hidden numbers never reach memory: gradients compute
 them again.
 
 Axes: M models, rows (tokens of all sequences), width, hidden. A program of `rows_forward` and `rows_backward` keeps
-some rows of one model and goes over (a share of) the hidden axis; one of `weights_backward` keeps some hidden
-columns and goes over a share of the rows, so that its sums stay in registers. Shares are added up afterwards in a fixed
-order: two runs give the same bits.
+some rows of one model and goes over (a share of) the hidden axis; one of `weights_backward` keeps some hidden columns
+and goes over a share of the rows, so that its sums stay in registers.
 
-Weights (M, width * hidden [+ ...]) come in the type in which factors are multiplied; sums are float32. Gradients are
-multiplied by a power of two that brings the largest of a block of rows to [1, 2), and divided by it in the end: exact,
-and a type of narrow range then neither overflows nor loses what counts.
+Weights come in the type in which factors are multiplied, models 8 * weight_model numbers apart, and biases in
+float32, 4 * *_bias_model apart: 8 and 4 tell the compiler that 16 bytes can be read at once. Sums are float32.
+Gradients are multiplied by a power of two that brings the largest of a block of rows to [1, 2), and divided by it in the end:
+that is exact, and a type of narrow range then neither overflows nor loses what counts.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from rankfall.training.kernels.tiles import product
 
 @triton.jit
 def rows_forward(
-    x, rise, rise_bias, fall, fall_bias, out, rows, weight_model, bias_model,
+    x, rise, fall, rise_bias, fall_bias, out, rows, weight_model, rise_bias_model, fall_bias_model,
     HIDDEN: tl.constexpr, SHARE: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
     STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """out (shares, M, rows, width). Models are 8 * weight_model and 4 * bias_model numbers apart."""
+    """out (shares, M, rows, width)."""
     model = tl.program_id(2).to(tl.int64)
     share = tl.program_id(1)
     r = (tl.program_id(0) * ROWS + tl.arange(0, ROWS))[:, None]
@@ -36,7 +36,7 @@ def rows_forward(
     tokens = tokens.to(rise.dtype.element_ty)
     rise += model * (weight_model * 8)
     fall += model * (weight_model * 8)
-    rise_bias += model * (bias_model * 4)
+    rise_bias += model * (rise_bias_model * 4)
     answer = tl.zeros((ROWS, WIDTH), tl.float32)
     for first in tl.range(0, SHARE, BLOCK, num_stages=STAGES):
         column = share * SHARE + first + c
@@ -44,14 +44,15 @@ def rows_forward(
         hidden = product(tokens, up, PRECISION) + tl.load(rise_bias + column)[None, :]
         down = tl.load(fall + column[:, None] * WIDTH + w[None, :])
         answer += product(tl.maximum(hidden, 0.0).to(down.dtype), down, PRECISION)
-    answer += tl.load(fall_bias + model * (bias_model * 4) + w, mask=(w >= 0) & (share == 0), other=0.0)[None, :]
+    fall_bias += model * (fall_bias_model * 4)
+    answer += tl.load(fall_bias + w, mask=(w >= 0) & (share == 0), other=0.0)[None, :]
     place = (share * tl.num_programs(2) + model) * rows * WIDTH
     tl.store(out + place + r * WIDTH + w[None, :], answer, mask=r < rows)
 
 
 @triton.jit
 def rows_backward(
-    grad, x, rise, rise_bias, fall, x_grad, x_rounded, grad_rounded, powers, rows, weight_model, bias_model,
+    grad, x, rise, fall, rise_bias, x_grad, x_rounded, grad_rounded, powers, rows, weight_model, rise_bias_model,
     HIDDEN: tl.constexpr, SHARE: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
     STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -74,7 +75,7 @@ def rows_backward(
         tl.store(powers + model * tl.num_programs(0) + tl.program_id(0), power)
     rise += model * (weight_model * 8)
     fall += model * (weight_model * 8)
-    rise_bias += model * (bias_model * 4)
+    rise_bias += model * (rise_bias_model * 4)
     found = tl.zeros((ROWS, WIDTH), tl.float32)
     for first in tl.range(0, SHARE, BLOCK, num_stages=STAGES):
         column = share * SHARE + first + c
@@ -89,7 +90,7 @@ def rows_backward(
 
 @triton.jit
 def weights_backward(
-    grad, x_rounded, grad_rounded, powers, rise, rise_bias, fall, sums, rows, blocks, weight_model, bias_model,
+    grad, x_rounded, grad_rounded, powers, rise, fall, rise_bias, sums, rows, blocks, weight_model, rise_bias_model,
     HIDDEN: tl.constexpr, SHARE: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
     POWER_ROWS: tl.constexpr, POWERS: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -109,7 +110,7 @@ def weights_backward(
     largest = tl.max(tl.load(powers + known, mask=known < blocks, other=0.0))
     inverse = 1.0 / tl.maximum(largest, 2.0**-126)
     up = tl.load(rise + model * (weight_model * 8) + column[:, None] + w[None, :] * HIDDEN)
-    bias = tl.load(rise_bias + model * (bias_model * 4) + column)[:, None]
+    bias = tl.load(rise_bias + model * (rise_bias_model * 4) + column)[:, None]
     down = tl.load(fall + model * (weight_model * 8) + column[:, None] * WIDTH + w[None, :])
     rise_sum = tl.zeros((BLOCK, WIDTH), tl.float32)
     fall_sum = tl.zeros((BLOCK, WIDTH), tl.float32)

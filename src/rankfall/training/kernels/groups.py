@@ -1,7 +1,7 @@
 """Attention of models whose heads differ in rank, from one tensor into one tensor: no splitting, no joining.
 
-Models of one rank next to each other make a group, (models, heads, rank) with heads * rank the same for all. Each group
-is a launch of its own; on a GPU the groups run side by side, since one of them rarely fills it.
+Models of one rank next to each other make a group, (models, heads, rank) with heads * rank the same for all. Each
+group is a launch of its own; on a GPU the groups run side by side, since one of them rarely fills it.
 """
 
 from __future__ import annotations

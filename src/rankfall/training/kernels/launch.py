@@ -123,7 +123,7 @@ def backward(
     launch: Launch,
     grads: Sequence[Tensor] | None = None,
 ) -> tuple[Tensor, ...]:
-    """Gradients of q, k, v, contiguous, in `grads` where these are given; and of the three biases where there are any."""
+    """Gradients of q, k, v, contiguous, in `grads` where these are given; and of the biases where there are any."""
     grad, q, k, v = (_in_order(x) for x in (grad, q, k, v))
     grads = grads or [torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v)]
     sums = [x if biases is None else _bias_sums(x, launch) for x in (q, k, v)]

@@ -1,4 +1,4 @@
-"""Products with weights of (width, columns), width small: several at once, with biases, and summed over rows in shares.
+"""Products with weights of (width, columns), width small: several at once, with biases, sums over rows in shares.
 
 Axes: P parts (query, key and value, or one), M models, rows, width, columns. Tensors of tokens are contiguous:
 (M, rows, width) narrow, (P, M, rows, columns) wide. Weights lie at w * W_STEP + c * C_STEP, one of the two being 1;
@@ -81,10 +81,11 @@ def narrow(
 @triton.jit
 def weight_sums(
     x, y, sums, rows, models,
-    COLUMNS: tl.constexpr, SHARE: tl.constexpr, W_STEP: tl.constexpr, C_STEP: tl.constexpr, HAS_BIAS: tl.constexpr, PARTS: tl.constexpr,
+    COLUMNS: tl.constexpr, SHARE: tl.constexpr, W_STEP: tl.constexpr, C_STEP: tl.constexpr,
+    HAS_BIAS: tl.constexpr, PARTS: tl.constexpr,
     WIDTH: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """sums (shares, M, P, width * columns [+ columns]): x transposed @ y over a share of the rows, and the sum of y."""
+    """sums (shares, M, P, width * columns [+ columns]): x transposed @ y over a share of rows, and the sum of y."""
     BLOCKS: tl.constexpr = COLUMNS // BLOCK
     model = tl.program_id(2).to(tl.int64)
     share = tl.program_id(1)
