@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from rankfall.training.kernels.layer import layer_misfit
+
 if TYPE_CHECKING:
     from rankfall.training.stack import Stack
 
@@ -42,8 +44,15 @@ class Program:
 
     @property
     def products(self) -> str:
-        """How float32 matrix products are rounded."""
-        return "tf32" if self._tf32 else "full"
+        """How the factors of float32 matrix products are rounded: not at all, or to 10 bits.
+
+        The fused kernels take half-precision numbers of as many bits for feed-forward and projections.
+        """
+        if not self._tf32:
+            return "full"
+        first = self._stack.cells[0]
+        fits = layer_misfit("cuda", getattr(torch, first.dtype), first.width, first.feed_forward) is None
+        return "tf32 and half" if fits and self._stack.encoder.fused else "tf32"
 
     def run(self, steps: int) -> None:
         """Take steps on the batches 0 .. steps-1 of the current window."""

@@ -7,8 +7,8 @@ and goes over a share of the rows, so that its sums stay in registers.
 
 Weights come in the type in which factors are multiplied, models 8 * weight_model numbers apart, and biases in
 float32, 4 * *_bias_model apart: 8 and 4 tell the compiler that 16 bytes can be read at once. Sums are float32.
-Gradients are multiplied by a power of two that brings the largest of a block of rows to [1, 2), and divided by it in the end:
-that is exact, and a type of narrow range then neither overflows nor loses what counts.
+Gradients are multiplied by a power of two that brings the largest of a block of rows to [1, 2), and divided by it in
+the end: that is exact, and a type of narrow range then neither overflows nor loses what counts.
 """
 
 from __future__ import annotations
