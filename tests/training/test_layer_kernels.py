@@ -19,6 +19,7 @@ from rankfall.training.kernels import cuts, layer
 from rankfall.training.kernels.groups import grouped_heads
 from rankfall.training.kernels.launch import precision
 from rankfall.training.kernels.layer import gather, layer_misfit, project, rounded
+from rankfall.training.parameters import layout
 from rankfall.training.stack import Stack
 
 pytest.importorskip("triton")
@@ -215,6 +216,22 @@ def test_weights_of_a_stack_are_read_where_they_lie() -> None:
     assert row.data_ptr() == parts[0].data_ptr()
     assert torch.equal(row, torch.cat([part.flatten(1) for part in parts], dim=1))
     assert torch.equal(cuts.in_a_row(*(part.clone() for part in parts)), row)
+
+
+def test_gradients_that_lie_side_by_side_are_joined_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many pieces as tensors, not as weights, and the same numbers."""
+    found = layout(Cell(dim=16, rank=4, feed_forward=16))
+    sizes = [slot.size for slot in found.slots]
+    apart = [torch.randn(3, *slot.shape) for slot in found.slots]
+    flat = torch.cat([part.flatten(1) for part in apart], dim=1)
+    together = [piece.view(3, *slot.shape) for slot, piece in zip(found.slots, flat.split(sizes, dim=1), strict=True)]
+    expected = found.join(apart)
+    counts = []
+    real = torch.cat
+    monkeypatch.setattr(torch, "cat", lambda pieces, dim: counts.append(len(pieces)) or real(pieces, dim=dim))
+    assert torch.equal(found.join(together), expected)
+    gaps = sum(slot.size % 4 != 0 for slot in found.slots)
+    assert counts == [2 * gaps]
 
 
 # ---- when they do not fit

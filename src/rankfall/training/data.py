@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 
 import torch
@@ -37,10 +38,10 @@ class Batches:
         self.filled: int | None = None
         # Drawing is some three hundred small operations on int64 and float64. New numbers for every window are worth
         # compiling; those that come back are drawn once.
-        compiled = compile and not self.all_repeat
-        self._training: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] = (
-            torch.compile(self._training_batches, dynamic=False) if compiled else self._training_batches
-        )
+        self._compiled: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
+        self._verified = False
+        if compile and not self.all_repeat:
+            self._compiled = torch.compile(self._plain, dynamic=False)
 
     def fill(self, step: int) -> None:
         """Draw the window that begins at this step, unless it is there already."""
@@ -67,13 +68,39 @@ class Batches:
         sample = self._draw(self.seeds, torch.tensor([index], device=self.device), EVALUATION)
         return sample.inputs[:, 0].index_select(0, self.chosen), sample.targets[:, 0].index_select(0, self.chosen)
 
-    def _training_batches(self, seeds: Tensor, steps: Tensor) -> tuple[Tensor, Tensor]:
+    def _training(self, seeds: Tensor, steps: Tensor) -> tuple[Tensor, Tensor]:
+        """Batches to train on; compiled, once the compiled program has drawn the same as the plain one."""
+        if self._compiled is None:
+            return self._plain(seeds, steps)
+        if self._verified:
+            return self._compiled(seeds, steps)
+        try:
+            found = self._compiled(seeds, steps)
+            same = all(map(_same, found, self._plain(seeds, steps)))
+            problem = "" if same else "it draws other numbers"
+        except torch.cuda.OutOfMemoryError:
+            raise
+        except Exception as error:
+            problem = str(error).strip().partition("\n")[0][:200] or type(error).__name__
+        if problem:
+            warnings.warn(f"drawing without the compiled program, which failed here: {problem}", stacklevel=2)
+            self._compiled = None
+            return self._plain(seeds, steps)
+        self._verified = True
+        return found
+
+    def _plain(self, seeds: Tensor, steps: Tensor) -> tuple[Tensor, Tensor]:
         sample = self._draw(seeds, steps, TRAINING)
         return sample.inputs, sample.targets
 
     def _draw(self, seeds: Tensor, steps: Tensor, purpose: int) -> Sample:
         draws = Draws(seeds, steps, purpose, self.dtype)
         return self.task.sample(draws, self.cell.batch, self.cell.points, self.cell.dim)
+
+
+def _same(found: Tensor, expected: Tensor) -> bool:
+    """Up to the rounding of float32."""
+    return torch.allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
 def window_length(cell: Cell, streams: int, device: str) -> int:
