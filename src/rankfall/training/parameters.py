@@ -149,7 +149,7 @@ def layout(cell: Cell) -> Layout:
 def _append(pieces: list[Tensor], part: Tensor) -> None:
     """Add (models, n) to the pieces; as one with the last of them where it follows that in memory.
 
-    Fused kernels give the gradients of several weights as views of one tensor, and few large pieces are joined faster.
+    Fused kernels give gradients of several weights as views of one tensor, and few large pieces are joined faster.
     """
     if pieces and part.untyped_storage().data_ptr() == pieces[-1].untyped_storage().data_ptr():
         last = pieces[-1]
