@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from rankfall.errors import RequestError
-from rankfall.models.heads.probe import linear_part
+from rankfall.models.heads.latents import linear_part
 from rankfall.models.recorder import Call, Ran
 
 # Of one sequence, so many tokens decide.
@@ -147,7 +147,8 @@ def _through(norm: nn.Module, part: Tensor, flat: bool) -> Tensor | None:
 
 
 def _linear(norm: nn.Module, rows: Tensor, flat: bool) -> Tensor:
-    return linear_part(norm, rows.flatten(-2)).unflatten(-1, rows.shape[-2:]) if flat else linear_part(norm, rows)
+    linear, bias = linear_part(norm, rows.flatten(-2) if flat else rows)
+    return (linear + bias).unflatten(-1, rows.shape[-2:]) if flat else linear + bias
 
 
 def _as_long(ours: Tensor, theirs: Tensor) -> bool:
