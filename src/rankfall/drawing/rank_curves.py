@@ -78,10 +78,14 @@ def _draw(
 ) -> None:
     ax.plot([], [], color=colour, marker=marker, linestyle="none", label=label)
     for column, (meaning, style) in STYLES.items():
-        found = [(r["rank"] / width(r), math.nan if r[column] is None else r[column]) for r in records if column in r]
-        if any(not math.isnan(error) for _, error in found):
+        found = [(r["rank"] / width(r), r[column]) for r in records if column in r]
+        if style["linestyle"] == "none":
+            found = [point for point in found if point[1] is not None]
+        if any(error is not None for _, error in found):
+            ratios, errors = zip(*found, strict=True)
             named = {"gid": label, "label": f"_{meaning}"}
-            ax.plot(*zip(*found, strict=True), **({"color": colour, "marker": marker} | style | named))
+            gaps = [math.nan if error is None else error for error in errors]
+            ax.plot(ratios, gaps, **({"color": colour, "marker": marker} | style | named))
 
 
 def _key(records: Sequence[Record]) -> list[Any]:

@@ -1,7 +1,7 @@
 """What depth buys: the published protocol's training loss, the same weights on fresh data, training on fresh data.
 
-Not a figure of the papers. Figure 1 of paper A shows training losses on a sample that repeats; there three layers of low
-rank look much better than one.
+Not a figure of the papers. Figure 1 of paper A shows training losses on a sample that repeats; there three layers of
+low rank look much better than one.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def depth_claims(found: Sequence[Point], dim: int) -> list[Claim]:
         where = f"{layers} layers, m = {multiplier}"
         claims += [
             _memorised(where, pairs, dim),
-            _helps(where, pairs),
+            _helps(where, pairs, dim),
             _halves(where, pairs),
             _rank_decides(where, [deep for _, deep in pairs]),
         ]
@@ -120,14 +120,15 @@ def _memorised(where: str, pairs: Sequence[tuple[Point, Point]], dim: int) -> Cl
     )
 
 
-def _helps(where: str, pairs: Sequence[tuple[Point, Point]]) -> Claim | None:
-    both = [(one, deep) for one, deep in pairs if _known("trained_fresh", one, deep)]
+def _helps(where: str, pairs: Sequence[tuple[Point, Point]], dim: int) -> Claim | None:
+    """Below full rank, since there one layer leaves little to gain."""
+    both = [(one, deep) for one, deep in pairs if deep["rank"] < dim and _known("trained_fresh", one, deep)]
     if not both:
         return None
     better = [deep for one, deep in both if deep["trained_fresh"] < one["trained_fresh"]]
     shown = ", ".join(f"{one['trained_fresh']:.3g} to {deep['trained_fresh']:.3g}" for one, deep in both)
     return Claim(
-        f"{where}, trained on fresh data by the recipe stable: less error than one layer at every rank",
+        f"{where}, trained on fresh data by the recipe stable: below full rank less error than one layer",
         len(better) == len(both),
         f"at {len(better)} of {len(both)} ranks: {shown}",
     )
@@ -151,7 +152,7 @@ def _rank_decides(where: str, deep: Sequence[Point]) -> Claim | None:
         return None
     low, full = min(errors), max(errors)
     return Claim(
-        f"{where}, trained on fresh data by the recipe stable: r = {low} has at least 5 times the error of r = {full}",
+        f"{where}, trained on fresh data by the recipe stable: r = {low} has at least 5 times r = {full}'s error",
         errors[low] >= 5 * errors[full],
         f"{errors[low]:.4g} against {errors[full]:.4g}",
     )

@@ -16,7 +16,7 @@ import difflib
 import itertools
 import math
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +69,45 @@ def shipped_grids() -> list[Path]:
     return []
 
 
+def chosen_cells(cells: Sequence[Cell], conditions: Sequence[str]) -> list[Cell]:
+    """The cells that meet every condition; one is `key=value` or `key=value,value`, spelt as in a grid."""
+    chosen = list(cells)
+    for condition in conditions:
+        key, equals, values = condition.partition("=")
+        require(
+            bool(equals and values),
+            required="a condition such as layers=3 or rank=8,64",
+            got=condition,
+            remedy="name a key, an equals sign and the values to take",
+        )
+        _require_key(key, "the condition")
+        wanted = {_spelt(value) for value in values.split(",")}
+        found = sorted({getattr(cell, key) for cell in cells}, key=lambda value: (value is None, value))
+        for value in wanted - {_spelt(str(one)) for one in found}:
+            raise RequestError(
+                required=f"a value of {key} that the grid has: {', '.join(_spelt(str(one)) for one in found)}",
+                got=value,
+                remedy="choose among these",
+            )
+        chosen = [cell for cell in chosen if _spelt(str(getattr(cell, key))) in wanted]
+    require(
+        bool(chosen),
+        required="cells that meet every condition",
+        got=f"none of {len(cells)} with {' '.join(conditions)}",
+        remedy="the grid has each value, but not together: drop a condition",
+    )
+    return chosen
+
+
+def _spelt(value: str) -> str:
+    """One spelling of equal values: 0.01 and 1e-2, 100_000 and 100000, None and none."""
+    value = value.strip()
+    try:
+        return repr(float(value)).removesuffix(".0")
+    except ValueError:
+        return value.replace("None", "none")
+
+
 def cells_of(document: Mapping[str, Any], file: str) -> list[Cell]:
     """The cells of a parsed grid; `file` is named in every error."""
     shared = {key: value for key, value in document.items() if key != TABLES}
@@ -96,13 +135,7 @@ def cells_of(document: Mapping[str, Any], file: str) -> list[Cell]:
 
 def _crossed(table: Mapping[str, Any], place: str) -> list[Cell]:
     for key in table:
-        close = difflib.get_close_matches(key, FIELDS, n=1)
-        require(
-            key in FIELDS,
-            required=f"settings of a cell in {place}",
-            got=f"the key {key}",
-            remedy=f"did you mean {close[0]}?" if close else f"the keys are {', '.join(FIELDS)}",
-        )
+        _require_key(key, place)
     axes = [[(key, choice) for choice in _choices(key, value, place)] for key, value in table.items()]
     count = math.prod(map(len, axes))
     require(
@@ -112,6 +145,16 @@ def _crossed(table: Mapping[str, Any], place: str) -> list[Cell]:
         remedy="shorten its lists",
     )
     return [_cell(dict(choice), place) for choice in itertools.product(*axes)]
+
+
+def _require_key(key: str, place: str) -> None:
+    close = difflib.get_close_matches(key, FIELDS, n=1)
+    require(
+        key in FIELDS,
+        required=f"settings of a cell in {place}",
+        got=f"the key {key}",
+        remedy=f"did you mean {close[0]}?" if close else f"the keys are {', '.join(FIELDS)}",
+    )
 
 
 def _choices(key: str, value: Any, place: str) -> list[Any]:
