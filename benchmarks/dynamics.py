@@ -144,6 +144,8 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     options, _ = parser.parse_known_args(arguments)
     torch.set_num_threads(min(2, torch.get_num_threads()))
     cells = [("window:16", 4096, 1, 4), ("complete", 64, 64, 50), ("complete", 64, 1, 50), ("causal", 64, 64, 50)]
+    if options.device != "cpu":
+        cells += [("window:16", 4096, 1, 64), ("window:16", 16384, 1, 8)]
     ratios = [compare(*cell, device=options.device) for cell in cells[: 2 if options.quick else None]]
     scaled = scaling(options.device, options.quick)
     share = memory_share(options.device)

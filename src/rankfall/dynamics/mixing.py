@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from rankfall.dynamics.kernels import Gathered, band_attend, band_average, band_usable, words_of
 from rankfall.dynamics.weights import PreparedHeads, take_heads
 from rankfall.errors import require
 from rankfall.masks import Band, Mask, MaskSchedule
@@ -115,6 +116,34 @@ class Mixer:
         weights = self._allowed.double()
         return weights / weights.sum(dim=-1, keepdim=True)
 
+    def by_kernel(self, residual: Float[Tensor, "b n d"]) -> bool:
+        """Whether the layer along this mask's band is one kernel for such tokens."""
+        return band_usable(residual, self._band)
+
+    @cached_property
+    def _words(self) -> Tensor:
+        assert self._allowed is not None
+        return words_of(self._allowed)
+
+    def average_and_map(
+        self, residual: Float[Tensor, "b n d"], value: Float[Tensor, "*b d o"], reference: Float[Tensor, "b n"]
+    ) -> tuple[Float[Tensor, "b n o"], Gathered]:
+        """Uniform attention and the value map by one kernel, with what the normal form needs."""
+        assert self._band is not None
+        return band_average(residual, value, self._words, self._band, reference)
+
+    def attend_and_map(
+        self,
+        residual: Float[Tensor, "b n d"],
+        prepared: PreparedHeads,
+        common_query: Float[Tensor, "b 1 1 r"],
+        small: Float[Tensor, b],
+        reference: Float[Tensor, "b n"],
+    ) -> tuple[Float[Tensor, "b n o"], Gathered]:
+        """One head's softmax attention with its value map by one kernel, with what the normal form needs."""
+        assert self._band is not None
+        return band_attend(residual, prepared, common_query, small, self._words, self._band, reference)
+
     def average(self, values: Float[Tensor, "*b n d"]) -> Float[Tensor, "*b n d"]:
         """Uniform attention: every token becomes the mean of those it sees."""
         if self._band is not None and self._average_in_blocks is not None:
@@ -170,6 +199,7 @@ class MaskPlan:
         self.schedules = [one if isinstance(one, MaskSchedule) else MaskSchedule((one,)) for one in given]
         self.batch, self.n, self.device = batch, n, torch.device(device)
         self.period = math.lcm(*(schedule.period for schedule in self.schedules))
+        self.key = tuple(tuple(_key(mask) for mask in schedule.masks) for schedule in self.schedules)
         self._groups: dict[int, list[SampleGroup]] = {}
         self._mixers: dict[object, Mixer] = {}
 
@@ -181,7 +211,8 @@ class MaskPlan:
             if 0 < len(roots) < self.n:
                 row.zero_()
                 row[roots[0]] = 1.0
-        return weights.expand(self.batch, self.n).to(self.device)
+        spread = weights.expand(self.batch, self.n)
+        return spread if self.device.type == "cpu" else spread.to(self.device).contiguous()
 
     def at(self, layer: int) -> list[SampleGroup]:
         """How the samples are grouped in that layer."""

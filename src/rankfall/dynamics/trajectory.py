@@ -12,8 +12,11 @@ import torch
 from torch import Tensor
 
 from rankfall.catalogue import MEASURES
+from rankfall.dynamics import replay
+from rankfall.dynamics.decisions import noting
 from rankfall.dynamics.mixing import MaskPlan, Masks
 from rankfall.dynamics.ordinary import OrdinaryFloor, OrdinaryRoute
+from rankfall.dynamics.replay import LayerKind, Passed, Replays, borrowed, given_back
 from rankfall.dynamics.split import Split, joined, split
 from rankfall.dynamics.split_attention import (
     NEGLIGIBLE_LOG,
@@ -129,25 +132,62 @@ class MeasureTable:
 
 # A stretch's states are all held at once: at most so many, and of so many numbers that they stay near the processor.
 STRETCH_LAYERS = 64
-STRETCH_NUMBERS = 1_048_576
+STRETCH_NUMBERS = {"cpu": 1 << 20, "cuda": 1 << 24}
 
 
 @final
 class Stepper:
-    """Split tokens through `layers` layers of these weights and masks."""
+    """Split tokens through `layers` layers of these weights and masks; recorded are every `thin`-th and the last."""
 
-    def __init__(self, weights: Weights, plan: MaskPlan, rule: Rule, layers: int) -> None:
-        self.weights, self.plan, self.rule, self.layers = weights, plan, rule, layers
+    def __init__(self, weights: Weights, plan: MaskPlan, rule: Rule, layers: int, thin: int = 1) -> None:
+        self.weights, self.plan, self.rule, self.layers, self.thin = weights, plan, rule, layers, thin
         self.bare = rule.norm.identity and rule.residual == 0
         self._next_try = 0
+        self._replays: Replays | None = None
 
-    def advance(self, layer: int, state: Split, single: bool = False) -> Split:
-        """The states after layer + 1, layer + 2, ...: one, or as many as a stretch holds; (layers * b) samples."""
-        states = None if single else self._stretch(layer, state)
-        if states is not None:
-            return states
+    def advance(self, layer: int, state: Split, single: bool = False) -> Passed:
+        """One layer on, or as many as need no other form than the last."""
+        if not single:
+            replayed = self._replay(layer, state)
+            if replayed is not None:
+                return replayed
+            states = self._stretch(layer, state)
+            if states is not None:
+                return self._passed(layer, states, state.batch)
+        return self._passed(layer, self._step(layer, state), state.batch)
+
+    def close(self) -> None:
+        """Leave what was captured to the next run of the same."""
+        if self._replays is not None:
+            given_back(self._replays)
+
+    def _passed(self, layer: int, states: Split, batch: int) -> Passed:
+        """Layers whose states stand one behind the other: (layers * b) samples."""
+        passed = range(layer + 1, layer + 1 + states.batch // batch)
+        recorded = [reached for reached in passed if reached % self.thin == 0 or reached == self.layers]
+        kept = _of_layers(states, [reached - passed[0] for reached in recorded], batch) if recorded else None
+        return Passed(passed[-1], states.take(slice(-batch, None)), recorded, kept)
+
+    def _replay(self, layer: int, state: Split) -> Passed | None:
+        """Layers repeated without a look, where the device makes that pay and all layers are alike."""
+        if state.residual.device.type not in replay.DEVICES or self.plan.period > 1:
+            return None
+        kind = LayerKind(self.weights.at(layer), self.plan.at(layer), self.rule)
+        if self._replays is None:
+            self._replays = borrowed(kind, state, self.plan.key)
+        elif self._replays.layer.heads is not kind.heads:
+            return None  # weights are new in every layer
+        if self.bare and kind.groups[0].mixer.complete and len(kind.groups) == 1:
+            return None  # a stretch knows the cubic collapse in closed form
+        return self._replays.advance(layer, state, self.layers, self.thin)
+
+    def _step(self, layer: int, state: Split) -> Split:
         try:
-            return split_step(state, self.weights.at(layer), self.plan.at(layer), self.rule)
+            with noting() as noted:
+                made = split_step(state, self.weights.at(layer), self.plan.at(layer), self.rule)
+            if self._replays is not None:
+                self._replays.note(tuple(noted.answers))
+            return made
         except DigitsLostError:
             raise RequestError(
                 required="tokens whose differences float64 can follow",
@@ -157,7 +197,8 @@ class Stepper:
             ) from None
 
     def _stretch(self, layer: int, state: Split) -> Split | None:
-        length = min(STRETCH_LAYERS, self.layers - layer, STRETCH_NUMBERS // state.residual.numel())
+        numbers = STRETCH_NUMBERS.get(state.residual.device.type, STRETCH_NUMBERS["cpu"])
+        length = min(STRETCH_LAYERS, self.layers - layer, numbers // state.residual.numel())
         if not self.bare or length < 2 or layer < self._next_try:
             return None
         first = self._at(layer)
@@ -249,7 +290,7 @@ def run_layers(
     recorder = MeasureTable(tuple(measures), 1 + -(-layers // thin), batch, keep_tokens)
     beside = OrdinaryRoute(tokens) if ordinary else None
     state = split(tokens, plan.reference())
-    stepper = Stepper(weights, plan, rule, layers)
+    stepper = Stepper(weights, plan, rule, layers, thin)
     layer = 0
     with fitting_threads(tokens.numel()):
         recorder.record([0], state)
@@ -257,19 +298,19 @@ def run_layers(
             beside.follow(0, state.log_mu())
         while layer < layers:
             beside_active = beside is not None and beside.active
-            states = stepper.advance(layer, state, single=beside_active)
-            passed = range(layer + 1, layer + 1 + states.batch // batch)
-            state, layer = states.take(slice(-batch, None)), passed[-1]
-            if len(passed) > 1 or layer % LAYERS_BETWEEN_CHECKS == 0 or layer == layers:
+            passed = stepper.advance(layer, state, single=beside_active)
+            several = passed.reached > layer + 1
+            state, layer = passed.state, passed.reached
+            if several or layer % LAYERS_BETWEEN_CHECKS == 0 or layer == layers:
                 _check_state(state, layer)
             if beside is not None and beside_active:
                 beside.advance(weights.at(layer - 1), plan.at(layer - 1), rule)
                 beside.follow(layer, state.log_mu())
             progress("layers", layer / layers)
-            recorded = [reached for reached in passed if reached % thin == 0 or reached == layers]
-            if recorded:
-                recorder.record(recorded, _of_layers(states, [reached - passed[0] for reached in recorded], batch))
+            if passed.states is not None:
+                recorder.record(passed.layers, passed.states)
         columns = recorder.columns()
+    stepper.close()
     return Trajectory(
         layers=tuple(recorder.layers),
         columns=columns,

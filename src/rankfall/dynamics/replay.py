@@ -1,0 +1,231 @@
+"""Many layers without a look at values: the same layer again under the assumption that it chooses as the last one did.
+
+On a GPU such layers are captured once and replayed: a layer of many small kernels then costs what they compute, not what
+it costs to launch them. How many layers kept to the assumption is counted on the device and read once for all of them;
+those behind the first that did not are thrown away.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable
+from dataclasses import dataclass, fields, replace
+from typing import final
+
+import torch
+
+from rankfall.dynamics.decisions import Answers, NotAssumableError, assuming
+from rankfall.dynamics.mixing import SampleGroup
+from rankfall.dynamics.split import Split, joined
+from rankfall.dynamics.split_attention import split_step
+from rankfall.dynamics.step import Rule
+from rankfall.mechanism.heads import Heads
+
+DEVICES = ("cuda",)
+"""Where launches, not arithmetic, are what small layers cost; tests add the processor, which replays uncaptured."""
+# Layers of one captured program. Its last state is copied to where the first began, once for all of them.
+SMALL_NUMBERS, UNROLLED, UNROLLED_LARGE = 1 << 20, 8, 4
+MOST_LAYERS = 32
+"""Layers between two looks."""
+MOST_KEPT = 1 << 24
+"""Numbers of the states that are kept between two looks, unless one program has more."""
+WORTH = 8
+"""Layers that must be left for a capture to pay, which costs about as much as two of them by single launches."""
+MOST_RECENT = 4
+LONGEST_PAUSE = 32
+
+MOVING = tuple(field.name for field in fields(Split) if field.name != "reference")
+"""What a layer changes of a state."""
+
+
+@final
+@dataclass(frozen=True)
+class LayerKind:
+    """Weights, masks and rule that all layers of a run share."""
+
+    heads: Heads
+    groups: list[SampleGroup]
+    rule: Rule
+
+
+@final
+@dataclass(frozen=True)
+class Passed:
+    """Layers that were passed: the state behind the last, and the states of those that are recorded, if any are."""
+
+    reached: int
+    state: Split
+    layers: list[int]
+    states: Split | None
+
+
+@final
+class RepeatedLayers:
+    """`count` layers of the same weights, masks and choices as one program, captured where there is a GPU."""
+
+    def __init__(self, state: Split, layer: LayerKind, answers: Answers, count: int) -> None:
+        self.layer, self.answers, self.count = layer, answers, count
+        self.start = _copied(state)
+        device = state.residual.device
+        self.alive = torch.ones((), dtype=torch.bool, device=device)
+        self.held = torch.zeros((), dtype=torch.int64, device=device)
+        self.states: list[Split] = []
+        self._graph = self._captured(device) if device.type == "cuda" else None
+
+    def load(self, state: Split) -> None:
+        """Begin at this state, with nothing assumed wrongly yet. Its reference must be that of the first."""
+        for name in MOVING:
+            getattr(self.start, name).copy_(getattr(state, name))
+        self.alive.fill_(True)
+        self.held.zero_()
+
+    def replay(self) -> None:
+        """`count` layers on; their states are then `states`, until the next replay."""
+        if self._graph is None:
+            self.states = self._run(self.count)
+        else:
+            self._graph.replay()
+
+    def _run(self, count: int) -> list[Split]:
+        state, made = self.start, []
+        for _ in range(count):
+            with assuming(self.answers) as assumed:
+                state = split_step(state, self.layer.heads, self.layer.groups, self.layer.rule)
+            if assumed.asked != len(self.answers):
+                raise NotAssumableError("fewer questions than were assumed")
+            self.alive.logical_and_(assumed.held())
+            self.held.add_(self.alive)
+            made.append(state)
+        for name in MOVING:
+            getattr(self.start, name).copy_(getattr(state, name))
+        return made
+
+    def _captured(self, device: torch.device) -> torch.cuda.CUDAGraph:
+        here, aside = torch.cuda.current_stream(device), torch.cuda.Stream(device)
+        aside.wait_stream(here)
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.stream(aside):
+                self._run(1)  # whatever is loaded or compiled on first use
+                graph.capture_begin(capture_error_mode="thread_local")
+                try:
+                    self.states = self._run(self.count)
+                finally:
+                    graph.capture_end()
+        except RuntimeError as error:
+            if isinstance(error, torch.OutOfMemoryError):
+                raise
+            raise NotAssumableError(str(error)) from error
+        finally:
+            here.wait_stream(aside)
+        return graph
+
+
+@final
+class Replays:
+    """The repeated layers of a run, by what they assume."""
+
+    def __init__(self, layer: LayerKind, key: Hashable = None) -> None:
+        self.layer, self.key = layer, key
+        self.known: dict[Answers, RepeatedLayers | None] = {}
+        self._first: Answers | None = None
+        self._answers: Answers | None = None
+        self._again = False
+        self._programs, self._pause, self._failed = 1, 0, 0
+
+    def begin_again(self) -> None:
+        """A run like the one before: its first layer will choose as that one's did."""
+        self._answers, self._again = self._first, True
+        self._programs, self._pause, self._failed = 1, 0, 0
+
+    def note(self, answers: Answers) -> None:
+        """What the last layer chose, which the next is assumed to choose as well."""
+        self._first = self._first or answers
+        self._answers = answers
+
+    def advance(self, layer: int, state: Split, layers: int, thin: int) -> Passed | None:
+        """As many layers as keep to the assumption, at most up to `layers`; None when the next must look first."""
+        if self._pause > 0:
+            self._pause -= 1
+            return None
+        program = self._program(state, layers - layer)
+        if program is None:
+            return None
+        count = program.count
+        kept = max(1, MOST_KEPT // state.residual.numel())
+        programs = min(self._programs, MOST_LAYERS // count, -(-(layers - layer) // count), kept * thin // count)
+        programs = max(1, programs)
+        program.load(state)
+        states: dict[int, Split] = {}
+        for number in range(programs):
+            program.replay()
+            for place, made in enumerate(program.states, start=layer + number * count + 1):
+                if place <= layers and (place % thin == 0 or place == layers):
+                    states[place] = _copied(made)
+        reached = min(layers, layer + int(program.held))
+        self._learn(int(reached == min(layers, layer + programs * count)), reached - layer, programs)
+        if reached == layer:
+            return None
+        found = [place for place in states if place <= reached]
+        last = states.get(reached) or _state_at(program, state, reached - layer, programs)
+        return Passed(reached, last, found, joined([states[place] for place in found]) if found else None)
+
+    def _program(self, state: Split, left: int) -> RepeatedLayers | None:
+        answers = self._answers
+        if answers is None:
+            return None
+        if answers not in self.known:
+            if left < (2 if self._again else WORTH):
+                return None
+            unrolled = UNROLLED if state.residual.numel() <= SMALL_NUMBERS else UNROLLED_LARGE
+            try:
+                self.known[answers] = RepeatedLayers(state, self.layer, answers, min(unrolled, left))
+            except NotAssumableError:
+                self.known[answers] = None
+        return self.known[answers]
+
+    def _learn(self, all_held: bool, passed: int, programs: int) -> None:
+        """Go further after success; after a failure look first, and for longer each time that nothing was gained."""
+        if all_held:
+            self._programs, self._failed = 2 * programs, 0
+            return
+        self._programs = 1
+        self._failed = 0 if passed else min(2 * self._failed or 1, LONGEST_PAUSE)
+        self._pause = max(1, self._failed)
+
+
+def _state_at(program: RepeatedLayers, start: Split, passed: int, programs: int) -> Split:
+    """The state so many layers behind the start, computed again where it is gone."""
+    whole, place = divmod(passed - 1, program.count)
+    if whole != programs - 1:
+        program.load(start)
+        for _ in range(whole + 1):
+            program.replay()
+    return _copied(program.states[place])
+
+
+def _copied(state: Split) -> Split:
+    """A state that the next replay does not write over."""
+    return replace(state, **{name: getattr(state, name).clone() for name in MOVING})
+
+
+_recent: OrderedDict[Hashable, Replays] = OrderedDict()
+
+
+def borrowed(layer: LayerKind, state: Split, masks: Hashable) -> Replays:
+    """What an earlier run of the same weights, masks and shapes left behind, or nothing captured yet."""
+    key = (id(layer.heads), masks, layer.rule, *state.residual.shape, str(state.residual.device))
+    found = _recent.pop(key, None)
+    if found is None or found.layer.heads is not layer.heads:
+        return Replays(layer, key)
+    found.begin_again()
+    return found
+
+
+def given_back(replays: Replays) -> None:
+    """Keep them for the next run of the same, where they hold little memory."""
+    programs = [one for one in replays.known.values() if one is not None]
+    if all(one.start.residual.numel() <= SMALL_NUMBERS for one in programs):
+        _recent[replays.key] = replays
+        while len(_recent) > MOST_RECENT:
+            _recent.popitem(last=False)

@@ -1,0 +1,113 @@
+"""The fused kernels of split tokens, in Triton's interpreter, against the PyTorch route."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+from torch import Tensor
+
+from rankfall.dynamics import kernels
+from rankfall.dynamics.mixing import MaskPlan
+from rankfall.dynamics.split import Split, normal_form, split
+from rankfall.dynamics.split_attention import split_step
+from rankfall.dynamics.step import random_tokens
+from rankfall.dynamics.trajectory import run_layers
+from rankfall.dynamics.weights import DrawnWeights, WeightRecipe
+from rankfall.masks import parse_mask
+
+pytest.importorskip("triton")
+
+# The interpreter computes in NumPy, which warns of the logarithm of zero; kernels mean it.
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
+CLOSE = 5e-15
+
+
+@contextmanager
+def interpreted() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernels, "DEVICES", ("cuda", "cpu"))
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _unwritten_memory_is_nan() -> Iterator[None]:
+    """An element that a kernel forgets to write then shows."""
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def same(one: Split, other: Split, bound: float = CLOSE) -> None:
+    """Residuals and common parts have largest entries of order one, logarithms may be large."""
+    for name in ("common", "residual", "log_size", "log_ratio"):
+        a, b = getattr(one, name), getattr(other, name)
+        torch.testing.assert_close(a, b, rtol=bound, atol=bound, equal_nan=True, msg=lambda text: f"{name}: {text}")
+
+
+def drawn(batch: int, n: int, d: int, root: bool) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(n + d)
+    common, residual = (torch.randn(*s, generator=generator, dtype=torch.float64) for s in ((batch, d), (batch, n, d)))
+    log_size, log_ratio = (torch.randn(batch, generator=generator, dtype=torch.float64) for _ in range(2))
+    reference = torch.full((batch, n), 1 / n, dtype=torch.float64)
+    if root:
+        reference = torch.zeros_like(reference)
+        reference[:, n // 2] = 1.0
+    return [common, residual, log_size, log_ratio - 3.0, reference]
+
+
+@pytest.mark.parametrize(("batch", "n", "d", "root"), [(1, 5, 3, False), (3, 200, 17, True), (2, 70, 32, False), (2, 3, 130, True)])  # fmt: skip
+def test_normal_form(batch: int, n: int, d: int, root: bool) -> None:
+    given = drawn(batch, n, d, root)
+    plain = normal_form(*(one.clone() for one in given))
+    with interpreted():
+        fused = normal_form(*(one.clone() for one in given))
+    same(fused, plain)
+    assert fused.residual.abs().amax(dim=(-2, -1)).tolist() == [1.0] * batch
+
+
+def test_normal_form_of_the_edges() -> None:
+    """Equal tokens, zero tokens, a common part that cancels, a size near the end of float64, something not a number."""
+    common, residual, log_size, log_ratio, reference = drawn(6, 4, 3, root=True)
+    residual[0] = 0.7
+    residual[1], common[1] = 0.0, 0.0
+    common[2] = -log_ratio[2].exp() * residual[2, 2]
+    log_ratio[3] = -600.0
+    log_ratio[4] = -torch.inf
+    residual[5, 1, 2] = torch.nan
+    given = (common, residual, log_size, log_ratio, reference)
+    plain = normal_form(*(one.clone() for one in given))
+    with interpreted():
+        fused = normal_form(*(one.clone() for one in given))
+    same(fused.take(slice(0, 5)), plain.take(slice(0, 5)))
+    assert fused.common[2].tolist() == [0.0] * 3
+    assert bool(fused.log_ratio[5].isnan()) and bool(fused.residual[5].isnan().all())
+
+
+@pytest.mark.parametrize("mask", ["window:4", "causal-window:7", "dilated:3:2"])
+@pytest.mark.parametrize("query_key", ["random", "zero"])
+def test_a_layer_along_a_band(mask: str, query_key: str) -> None:
+    batch, n, d = 2, 203, 12
+    plan = MaskPlan(parse_mask(mask), batch, n)
+    weights = DrawnWeights(WeightRecipe(d, query_key, "gaussian"), range(batch), [0.3, 2.0]).at(0)
+    state = split(random_tokens(range(batch), n, d), plan.reference())
+    for _ in range(2):
+        plain = split_step(state, weights, plan.at(0))
+        with interpreted():
+            assert plan.at(0)[0].mixer.by_kernel(state.residual)
+            fused = split_step(state, weights, plan.at(0))
+        same(fused, plain)
+        state = plain
+
+
+def test_a_run_far_below_machine_epsilon() -> None:
+    tokens, weights = random_tokens([0], 150, 8), DrawnWeights(WeightRecipe(8), [0])
+    runs = []
+    for context in (torch.no_grad, interpreted):
+        with context():
+            runs.append(run_layers(tokens, weights, parse_mask("causal-window:6"), 60, measures=(), ordinary=False))
+    plain, fused = runs
+    assert float((plain.log_mu - fused.log_mu).abs().max()) < 1e-11
