@@ -2,8 +2,8 @@
 
     python -m benchmarks.gpu_check_dynamics --out DIR [--profile]
 
-Every case runs twice on the GPU, so that captured layers and those of an earlier run are both compared. log mu and log
-relative mu of all layers, relative to the larger of one and their size.
+Every case runs twice on the GPU, so that captured layers and those of an earlier run are both compared: log mu and
+log relative mu of all layers, relative to the larger of one and their size.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ def compare(mask: str, query_key: str, tokens: int, batch: int, layers: int, rul
     start = random_tokens(range(batch), tokens, 16)
     start = rule.norm(start) if rule.placement == "post" else start
     found = []
-    kept = {device: DrawnWeights(WeightRecipe(16, query_key), range(batch), device=device) for device in ("cpu", "cuda")}
+    kept = {
+        device: DrawnWeights(WeightRecipe(16, query_key), range(batch), device=device) for device in ("cpu", "cuda")
+    }
     for device in ("cpu", "cuda", "cuda"):
         done = run_layers(start.to(device), kept[device], parse_mask(mask), layers, rule, measures=(), ordinary=False)
         found.append(torch.stack([done.columns[name] for name in ("log10_mu", "log10_relative_mu")]))
@@ -68,7 +70,9 @@ def profile(mask: str, query_key: str, tokens: int, batch: int, layers: int) -> 
             lines = [f"{e.self_device_time_total:9.0f} us {e.count:5d} x {e.key[:90]}" for e in rows[:14]]
             total = sum(e.self_device_time_total for e in rows)
             calls = sum(e.count for e in rows)
-            return "\n".join([f"{mask} {query_key} {tokens} x {batch}, {layers} layers: {total:.0f} us in {calls}", *lines])
+            return "\n".join(
+                [f"{mask} {query_key} {tokens} x {batch}, {layers} layers: {total:.0f} us in {calls}", *lines]
+            )
     return ""
 
 
@@ -87,7 +91,11 @@ def main(arguments: list[str] | None = None) -> None:
     (options.out / "gpu-check-dynamics.json").write_text(json.dumps(record, indent=1) + "\n")
     if options.profile:
         runs = [("window:16", "zero", 65536, 8, 20), ("window:16", "random", 65536, 8, 20)]
-        runs += [("window:16", "random", 4096, 1, 32), ("causal", "random", 64, 64, 32), ("complete", "random", 64, 64, 50)]
+        runs += [
+            ("window:16", "random", 4096, 1, 32),
+            ("causal", "random", 64, 64, 32),
+            ("complete", "random", 64, 64, 50),
+        ]
         for run in runs:
             text = profile(*run)
             print(text, flush=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
@@ -17,11 +15,11 @@ from rankfall.norms import parse_norm
 
 
 @pytest.fixture
-def replaying(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+def replaying(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Layers are repeated on the processor as well, without a graph."""
     monkeypatch.setattr(replay, "DEVICES", ("cuda", "cpu"))
     monkeypatch.setattr(replay, "_recent", replay.OrderedDict())
-    yield monkeypatch
+    return monkeypatch
 
 
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:

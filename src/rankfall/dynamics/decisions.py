@@ -1,8 +1,8 @@
 """Choices between forms of a layer that depend on values: made now, noted, or assumed and checked later.
 
-On a GPU every look at a value waits for all that was launched before. A layer chooses its form in a few places, each time
-by `decide`. The choices of one layer, noted, are an assumption about the next: under it a layer looks at nothing and can
-be captured, and whether the assumption held is itself a number on the device, read once for many layers.
+On a GPU every look at a value waits for all that was launched before. A layer chooses its form in a few places, each
+time by `decide`. The choices of one layer, noted, are an assumption about the next: under it a layer looks at nothing
+and can be captured, and whether the assumption held is itself a number on the device, read once for many layers.
 """
 
 from __future__ import annotations

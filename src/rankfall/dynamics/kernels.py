@@ -1,9 +1,9 @@
 """Split tokens on a GPU: a layer along a band and the normal form as a few fused kernels instead of many small ones.
 
-They compute what `mixing`, `split_attention` and `split` compute by PyTorch, in float64. A state of the split is in normal
-form when its residual has reference zero and largest entry one. Both follow from three numbers per coordinate (the sum
-under the reference, the largest, the smallest), which whoever writes the residual gathers block by block: subtraction is
-monotone in floating point, so that the largest |R - moved| needs no further pass over R.
+They compute what `mixing`, `split_attention` and `split` compute by PyTorch, in float64. A state of the split is in
+normal form when its residual has reference zero and largest entry one. Both follow from three numbers per coordinate
+(the sum under the reference, the largest, the smallest), which whoever writes the residual gathers block by block:
+subtraction is monotone in floating point, so that the largest |R - moved| needs no further pass over R.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ TILE = 2048
 """Numbers of a tile that streams through."""
 MOST_WIDTH = 1024
 MOST_REACH, MOST_KEYS, MOST_SCORED_WIDTH = 128, 4096, 32
-"""Of the kernel along a band, which holds queries, keys and maps at once: keys in reach of a block, their numbers, and
-width and ranks where it computes scores. As compiled for an H100, more would not stay in registers."""
+"""Of the kernel along a band, which holds queries, keys and maps at once: keys in reach of a block, their numbers,
+and width and ranks where it computes scores. As compiled for an H200, more would not stay in registers."""
 FEW_KEYS = 2048
 """Up to so many numbers four warps hold what else takes eight."""
 
@@ -140,7 +140,7 @@ def _along(
 
 
 def words_of(allowed: Tensor) -> Tensor:
-    """What each query of a block sees, as two words of 64 bits: (c, blocks, block, reach) to (c, blocks, block, 2)."""
+    """What each query of a block sees as two words of 64 bits: (c, blocks, block, reach) to (c, blocks, block, 2)."""
     padded = torch.nn.functional.pad(allowed, (0, MOST_REACH - allowed.shape[-1]))
     bits = torch.ones(64, dtype=torch.int64, device=allowed.device) << torch.arange(64, device=allowed.device)
     return (padded.unflatten(-1, (2, 64)) * bits).sum(dim=-1)

@@ -1,8 +1,8 @@
-"""Many layers without a look at values: the same layer again under the assumption that it chooses as the last one did.
+"""Many layers without a look at values: the same layer again, assuming that it chooses as the last one did.
 
-On a GPU such layers are captured once and replayed: a layer of many small kernels then costs what they compute, not what
-it costs to launch them. How many layers kept to the assumption is counted on the device and read once for all of them;
-those behind the first that did not are thrown away.
+On a GPU such layers are captured once and replayed: a layer of many small kernels then costs what they compute, not
+what it costs to launch them. How many layers kept to the assumption is counted on the device and read once for all of
+them; those behind the first that did not are thrown away.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ class Replays:
                 if place <= layers and (place % thin == 0 or place == layers):
                     states[place] = _copied(made)
         reached = min(layers, layer + int(program.held))
-        self._learn(int(reached == min(layers, layer + programs * count)), reached - layer, programs)
+        self._learn(reached == min(layers, layer + programs * count), reached - layer, programs)
         if reached == layer:
             return None
         found = [place for place in states if place <= reached]

@@ -124,7 +124,8 @@ class MeasureTable:
             residual = measure(states.centred(), ["effective_rank", "energy_rank"])
             found |= {f"residual_{name}": values for name, values in residual.items()}
         end = self._filled + states.batch // self.batch
-        for name, values in found.items():
+        # One transfer for all columns: each would wait for the device.
+        for name, values in zip(found, torch.stack(list(found.values())).cpu(), strict=True):
             table = self._columns.setdefault(name, torch.empty(self.rows, self.batch, dtype=torch.float64))
             table[self._filled : end] = values.reshape(-1, self.batch)
         self._filled = end
@@ -336,9 +337,11 @@ def _check_start(tokens: Tensor, heads: Heads, rule: Rule) -> None:
         got=f"shape {tuple(tokens.shape)}",
         remedy="add a batch axis in front",
     )
-    check_finite(tokens)
-    for name in ("query", "key", "value"):
-        check_finite(getattr(heads, name), f"{name} weights")
+    checked = {"tokens": tokens} | {f"{name} weights": getattr(heads, name) for name in ("query", "key", "value")}
+    # One look where all is well, which it nearly always is.
+    if not bool(torch.stack([one.sum(dtype=torch.float64) for one in checked.values()]).isfinite().all()):
+        for name, one in checked.items():
+            check_finite(one, name)
     require(
         heads.width == tokens.shape[-1] == heads.out_width,
         required=f"weights that map tokens of width {tokens.shape[-1]} to the same (a square value map)",

@@ -34,9 +34,20 @@ def gather(residual, reference, parts, n, d, blocks, ROWS: tl.constexpr, WIDTH: 
 
 @triton.jit
 def finish(
-    parts, common, log_size, log_ratio, made, moved, scalars, batch, blocks, d, ROWS: tl.constexpr, WIDTH: tl.constexpr
+    parts,
+    common,
+    log_size,
+    log_ratio,
+    made,
+    moved,
+    scalars,
+    batch,
+    blocks,
+    d,
+    ROWS: tl.constexpr,
+    WIDTH: tl.constexpr,
 ):
-    """From the blocks' numbers the new common part, what to take off the residual, and all scales; one sample each."""
+    """From the blocks' numbers the new common part, what to take off the residual, and the scales; of one sample."""
     sample = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, WIDTH)
     column_in = columns < d
@@ -98,8 +109,8 @@ def along(
 ):  # fmt: skip
     """A block of queries against the keys in its reach: softmax attention of one head, or plain averaging.
 
-    Tokens of one residue class stand `step` apart. `maps` are query, key and value maps side by side (d, 2 r + v), or the
-    value map alone.
+    Tokens of one residue class stand `step` apart. `maps` are query, key and value maps side by side (d, 2 r + v), or
+    the value map alone.
     """
     number, residue, sample = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     own, seen, across = tl.arange(0, BLOCK), tl.arange(0, REACH), tl.arange(0, WIDTH)
@@ -111,9 +122,7 @@ def along(
     key_in = (seen < reach) & (key_places >= 0) & (key_rows < n)
     width_in, out_in = across < d, wide < out_width
     tokens, maps = residual + sample * n * d, maps + sample * shared
-    x = tl.load(
-        tokens + key_rows[:, None] * d + across[None, :], mask=key_in[:, None] & width_in[None, :], other=0.0
-    )
+    x = tl.load(tokens + key_rows[:, None] * d + across[None, :], mask=key_in[:, None] & width_in[None, :], other=0.0)
     # Of 64 bits like all else: tile products in float64 take nothing that was loaded as a smaller type.
     pairs = words + ((residue * blocks + number) * block + own) * 2
     low = tl.load(pairs, mask=own < block, other=0)[:, None]
