@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from rankfall.dynamics import kernels
+from rankfall.dynamics.decisions import noting
 from rankfall.dynamics.mixing import MaskPlan
 from rankfall.dynamics.split import Split, normal_form, split
 from rankfall.dynamics.split_attention import split_step
@@ -93,10 +95,12 @@ def test_normal_form_of_the_edges() -> None:
     assert bool(fused.residual[5].isnan().all())
 
 
-@pytest.mark.parametrize("mask", ["window:4", "causal-window:7", "dilated:3:2"])
+@pytest.mark.parametrize(
+    ("mask", "n"), [("window:4", 203), ("causal-window:7", 150), ("dilated:3:2", 203), ("causal", 20), ("star", 40)]
+)
 @pytest.mark.parametrize("query_key", ["random", "zero"])
-def test_a_layer_along_a_band(mask: str, query_key: str) -> None:
-    batch, n, d = 2, 203, 12
+def test_a_layer_by_one_kernel(mask: str, n: int, query_key: str) -> None:
+    batch, d = 2, 12
     plan = MaskPlan(parse_mask(mask), batch, n)
     weights = DrawnWeights(WeightRecipe(d, query_key, "gaussian"), range(batch), [0.3, 2.0]).at(0)
     state = split(random_tokens(range(batch), n, d), plan.reference())
@@ -105,8 +109,26 @@ def test_a_layer_along_a_band(mask: str, query_key: str) -> None:
         with interpreted():
             assert plan.at(0)[0].mixer.by_kernel(state.residual)
             fused = split_step(state, weights, plan.at(0))
+            told = fused.log_spread()
         same(fused, plain)
+        torch.testing.assert_close(told, plain.log_spread(), rtol=CLOSE, atol=CLOSE)
         state = plain
+
+
+def test_sharp_attention_is_seen_by_the_kernel() -> None:
+    """Every token attends to the first: then all rows agree, and another form must be taken, or nothing is left."""
+    plan = MaskPlan(parse_mask("causal"), 1, 6)
+    tokens = torch.randn(1, 6, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    tokens[0, 0] = 30.0
+    heads = DrawnWeights(WeightRecipe(4), [0]).at(0)
+    heads = replace(heads, query=torch.eye(4, dtype=torch.float64)[None, None], key=heads.query * 0 + 1.0)
+    state = split(tokens.abs() + 5.0, plan.reference())
+    with noting() as plainly:
+        plain = split_step(state, heads, plan.at(0))
+    with interpreted(), noting() as by_kernel:
+        fused = split_step(state, heads, plan.at(0))
+    assert plainly.answers[:2] == by_kernel.answers[:2] == [False, True]
+    same(fused, plain)
 
 
 def test_a_run_far_below_machine_epsilon() -> None:

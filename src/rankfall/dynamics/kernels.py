@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import importlib.util
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, final
 
 import torch
 from torch import Tensor
@@ -28,11 +28,14 @@ DEVICES = ("cuda",)
 TILE = 2048
 """Numbers of a tile that streams through."""
 MOST_WIDTH = 1024
-MOST_REACH, MOST_KEYS, MOST_SCORED_WIDTH = 128, 4096, 32
-"""Of the kernel along a band, which holds queries, keys and maps at once: keys in reach of a block, their numbers,
-and width and ranks where it computes scores. As compiled for an H200, more would not stay in registers."""
-FEW_KEYS = 2048
-"""Up to so many numbers four warps hold what else takes eight."""
+MOST_REACH, MOST_KEYS, MOST_SCORED_WIDTH, MOST_WHOLE = 128, 4096, 32, 64
+"""Of the kernel over blocks, which holds queries, keys and maps at once: keys in reach of a block, their numbers, width
+and ranks where it computes scores, and tokens of a block that is the whole. As compiled for an H200, more would not
+stay in registers."""
+FEW_KEYS, FEW_QUERIES = 2048, 32
+"""Up to so many numbers and queries four warps hold what else takes eight."""
+MOST_SPREAD = 1 << 17
+"""Numbers that one program reads twice in less time than a handful of kernels take to start."""
 
 
 @final
@@ -49,16 +52,46 @@ def usable(residual: Tensor) -> bool:
     return residual.device.type in DEVICES and HAS_TRITON and residual.shape[-1] <= MOST_WIDTH
 
 
-def band_usable(residual: Tensor, band: Band | None) -> bool:
-    """Whether the kernels along a band take it."""
-    if band is None or not usable(residual):
-        return False
-    reach = _power(block_size(band) + band.lower + band.upper)
-    return reach <= MOST_REACH and reach * _power(residual.shape[-1]) <= MOST_KEYS
+@final
+@dataclass(frozen=True)
+class Blocks:
+    """How a mask's pairs are cut into blocks of queries, each with the keys in its reach."""
+
+    words: Tensor
+    """What each query sees, as two words of 64 bits: (classes, blocks, block, 2)."""
+    step: int
+    lower: int
+    block: int
+    count: int
+    reach: int
+    whole: bool
+
+    @classmethod
+    def along(cls, band: Band, allowed: Tensor, n: int) -> Blocks:
+        """Along a band; `allowed` is `allowed_in_blocks`."""
+        words, block = _words(allowed), block_size(band)
+        return cls(words, band.step, band.lower, block, block_count(band, n), allowed.shape[-1], whole=False)
+
+    @classmethod
+    def of_all(cls, allowed: Tensor) -> Blocks:
+        """The whole (n, n) matrix as one block."""
+        n = allowed.shape[-1]
+        return cls(_words(allowed[None, None]), 1, 0, n, 1, n, whole=True)
+
+
+def blocks_usable(residual: Tensor, reach: int) -> bool:
+    """Whether the kernel over blocks takes such tokens with so many keys in reach of a block."""
+    padded = _power(reach)
+    return usable(residual) and padded <= MOST_REACH and padded * _power(residual.shape[-1]) <= MOST_KEYS
+
+
+def reach_of(band: Band) -> int:
+    """Keys in reach of a block along a band."""
+    return block_size(band) + band.lower + band.upper
 
 
 def one_map_per_token(heads: Heads) -> bool:
-    """Whether `band_attend` takes these weights: one head, no output map, ranks that fit."""
+    """Whether `block_attend` takes these weights: one head, no output map, ranks that fit."""
     widest = max(heads.width, heads.rank, heads.value_rank)
     return heads.heads == 1 and heads.output is None and widest <= MOST_SCORED_WIDTH
 
@@ -89,58 +122,96 @@ def normal(
     return made, residual, scalars[0], scalars[1]
 
 
-def band_average(
-    residual: Tensor, value: Tensor, words: Tensor, band: Band, reference: Tensor
-) -> tuple[Tensor, Gathered]:
-    """Uniform attention along the band of (b, n, d) tokens, then the value map (d, o) or (b, d, o)."""
-    return _along(residual, None, value, None, None, words, band, reference, (0, value.shape[-1]))
+def block_average(residual: Tensor, value: Tensor, blocks: Blocks, reference: Tensor) -> tuple[Tensor, Gathered]:
+    """Uniform attention of (b, n, d) tokens, then the value map (d, o) or (b, d, o)."""
+    out, gathered, _ = _by_blocks(residual, value, None, None, blocks, reference, (0, value.shape[-1]))
+    return out, gathered
 
 
-def band_attend(
-    residual: Tensor, prepared: PreparedHeads, common_query: Tensor, small: Tensor, words: Tensor, band: Band,
-    reference: Tensor,
-) -> tuple[Tensor, Gathered]:  # fmt: skip
-    """One head's softmax attention along the band: scores <common query + small q_i, small k_j>, values v_j."""
+def block_attend(
+    residual: Tensor, prepared: PreparedHeads, common_query: Tensor, small: Tensor, blocks: Blocks, reference: Tensor
+) -> tuple[Tensor, Gathered, Tensor]:
+    """One head's softmax attention: scores <common query + small q_i, small k_j>, values v_j.
+
+    The last, (3, b), is written where a block is the whole: the most that all rows give to one key, the largest
+    difference of a row from the first, the size of what may be rounded in it.
+    """
     joined = prepared.joined.flatten(0, -3)
     shape = (prepared.heads.rank, prepared.heads.value_rank)
-    return _along(residual, joined, None, common_query, small, words, band, reference, shape)
+    return _by_blocks(residual, joined, common_query, small, blocks, reference, shape)
 
 
-def _along(
-    residual: Tensor, joined: Tensor | None, value: Tensor | None, common_query: Tensor | None, small: Tensor | None,
-    words: Tensor, band: Band, reference: Tensor, shape: tuple[int, int],
-) -> tuple[Tensor, Gathered]:  # fmt: skip
+def _by_blocks(
+    residual: Tensor,
+    maps: Tensor,
+    common_query: Tensor | None,
+    small: Tensor | None,
+    blocks: Blocks,
+    reference: Tensor,
+    shape: tuple[int, int],
+) -> tuple[Tensor, Gathered, Tensor]:
     from rankfall.dynamics import triton_kernels as own
 
     residual = residual.contiguous()
     batch, n, d = residual.shape
     rank, out_width = shape
-    block, blocks = block_size(band), block_count(band, n)
-    reach = block + band.lower + band.upper
     out = residual.new_empty(batch, n, out_width)
-    parts = residual.new_empty(3, batch, band.step * blocks, out_width)
-    maps = joined if joined is not None else value
-    assert maps is not None
+    parts = residual.new_empty(3, batch, blocks.step * blocks.count, out_width)
+    told = residual.new_empty(3, batch)
     maps = maps.contiguous() if maps.ndim == 3 else maps[None].contiguous()
-    shared = 0 if maps.shape[0] == 1 else maps.stride(0)
-    none = residual
-    settings: dict[str, Any] = {
-        "step": band.step, "lower": band.lower, "blocks": blocks, "block": block, "reach": reach,
-        "rank": rank, "out_width": out_width, "columns": maps.shape[-1],
-        "SCORED": joined is not None, "BLOCK": _power(block), "REACH": _power(reach),
-        "WIDTH": _power(d), "RANK": _power(max(rank, 1)), "OUT": _power(out_width),
-        "num_warps": 4 if _power(reach) * _power(d) <= FEW_KEYS else 8,
-    }  # fmt: skip
-    own.along[(blocks, band.step, batch)](
-        residual, maps, none if common_query is None else common_query.contiguous(),
-        none if small is None else small.contiguous(), words, reference.contiguous(), out, parts, n, d, shared,
-        **settings,
+    own.along[(blocks.count, blocks.step, batch)](
+        residual,
+        maps,
+        told if common_query is None else common_query.contiguous(),
+        told if small is None else small,
+        blocks.words,
+        reference.contiguous(),
+        out,
+        parts,
+        told,
+        n,
+        d,
+        0 if maps.shape[0] == 1 else maps.stride(0),
+        blocks.step,
+        blocks.lower,
+        blocks.count,
+        blocks.block,
+        blocks.reach,
+        rank,
+        out_width,
+        maps.shape[-1],
+        SCORED=common_query is not None,
+        WHOLE=blocks.whole,
+        BLOCK=_power(blocks.block),
+        REACH=_power(blocks.reach),
+        WIDTH=_power(d),
+        RANK=_power(max(rank, 1)),
+        OUT=_power(out_width),
+        num_warps=4 if _power(blocks.reach) * _power(d) <= FEW_KEYS and blocks.block <= FEW_QUERIES else 8,
+    )
+    return out, Gathered(parts), told
+
+
+def spread_usable(residual: Tensor) -> bool:
+    """Whether one program per sample is enough for `spread`."""
+    return usable(residual) and residual.shape[-1] * residual.shape[-2] <= MOST_SPREAD
+
+
+def spread(common: Tensor, residual: Tensor, log_size: Tensor, log_ratio: Tensor) -> Tensor:
+    """log mu and log relative mu, (2, b); see `Split.log_spread`."""
+    from rankfall.dynamics import triton_kernels as own
+
+    batch, n, d = residual.shape
+    width = _power(d)
+    out = residual.new_empty(2, batch)
+    own.spread[(batch,)](
+        common.contiguous(), residual.contiguous(), log_size.contiguous(), log_ratio.contiguous(), out, n, d,
+        max(1, min(TILE // width, _power(n))), width,
     )  # fmt: skip
-    return out, Gathered(parts)
+    return out
 
 
-def words_of(allowed: Tensor) -> Tensor:
-    """What each query of a block sees as two words of 64 bits: (c, blocks, block, reach) to (c, blocks, block, 2)."""
+def _words(allowed: Tensor) -> Tensor:
     padded = torch.nn.functional.pad(allowed, (0, MOST_REACH - allowed.shape[-1]))
     bits = torch.ones(64, dtype=torch.int64, device=allowed.device) << torch.arange(64, device=allowed.device)
     return (padded.unflatten(-1, (2, 64)) * bits).sum(dim=-1)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from rankfall.dynamics.kernels import Gathered, band_attend, band_average, band_usable, words_of
+from rankfall.dynamics.kernels import MOST_WHOLE, Blocks, blocks_usable, reach_of
 from rankfall.dynamics.weights import PreparedHeads, take_heads
 from rankfall.errors import require
 from rankfall.masks import Band, Mask, MaskSchedule
@@ -117,32 +117,18 @@ class Mixer:
         return weights / weights.sum(dim=-1, keepdim=True)
 
     def by_kernel(self, residual: Float[Tensor, "b n d"]) -> bool:
-        """Whether the layer along this mask's band is one kernel for such tokens."""
-        return band_usable(residual, self._band)
+        """Whether a layer under this mask is one kernel for such tokens: along a band, or of few of them."""
+        if len(self.masks) > 1 or self.complete:
+            return False
+        if self._band is None:
+            return self.n <= MOST_WHOLE and blocks_usable(residual, self.n)
+        return blocks_usable(residual, reach_of(self._band))
 
     @cached_property
-    def _words(self) -> Tensor:
+    def blocks(self) -> Blocks:
+        """The mask as the kernel takes it."""
         assert self._allowed is not None
-        return words_of(self._allowed)
-
-    def average_and_map(
-        self, residual: Float[Tensor, "b n d"], value: Float[Tensor, "*b d o"], reference: Float[Tensor, "b n"]
-    ) -> tuple[Float[Tensor, "b n o"], Gathered]:
-        """Uniform attention and the value map by one kernel, with what the normal form needs."""
-        assert self._band is not None
-        return band_average(residual, value, self._words, self._band, reference)
-
-    def attend_and_map(
-        self,
-        residual: Float[Tensor, "b n d"],
-        prepared: PreparedHeads,
-        common_query: Float[Tensor, "b 1 1 r"],
-        small: Float[Tensor, b],
-        reference: Float[Tensor, "b n"],
-    ) -> tuple[Float[Tensor, "b n o"], Gathered]:
-        """One head's softmax attention with its value map by one kernel, with what the normal form needs."""
-        assert self._band is not None
-        return band_attend(residual, prepared, common_query, small, self._words, self._band, reference)
+        return Blocks.of_all(self._allowed) if self._band is None else Blocks.along(self._band, self._allowed, self.n)
 
     def average(self, values: Float[Tensor, "*b n d"]) -> Float[Tensor, "*b n d"]:
         """Uniform attention: every token becomes the mean of those it sees."""
@@ -207,10 +193,12 @@ class MaskPlan:
         """Which token the others are told apart from: a root where not all tokens are roots, else the mean."""
         weights = torch.full((len(self.schedules), self.n), 1 / self.n, dtype=torch.float64)
         for row, schedule in zip(weights, self.schedules, strict=True):
-            roots = schedule.facts(self.n).roots
-            if 0 < len(roots) < self.n:
+            root = (
+                _only_root(schedule, self.n) if _is_hashable(schedule) else _only_root.__wrapped__(schedule, self.n)
+            )
+            if root is not None:
                 row.zero_()
-                row[roots[0]] = 1.0
+                row[root] = 1.0
         spread = weights.expand(self.batch, self.n)
         return spread if self.device.type == "cpu" else spread.to(self.device).contiguous()
 
@@ -245,9 +233,20 @@ class MaskPlan:
         return self._mixers[key]
 
 
+@lru_cache(maxsize=64)
+def _only_root(schedule: MaskSchedule, n: int) -> int | None:
+    """A root of the masks' graph where not all tokens are roots; to list them all takes milliseconds for many."""
+    roots = schedule.facts(n).roots
+    return roots[0] if 0 < len(roots) < n else None
+
+
 def _key(mask: Mask) -> object:
+    return mask if _is_hashable(mask) else id(mask)
+
+
+def _is_hashable(thing: object) -> bool:
     try:
-        hash(mask)
+        hash(thing)
     except TypeError:
-        return id(mask)
-    return mask
+        return False
+    return True

@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields, replace
 from typing import final
 
 import torch
+from torch import Tensor
 
 from rankfall.dynamics.decisions import Answers, NotAssumableError, assuming
 from rankfall.dynamics.mixing import SampleGroup
@@ -24,14 +25,15 @@ from rankfall.mechanism.heads import Heads
 DEVICES = ("cuda",)
 """Where launches, not arithmetic, are what small layers cost; tests add the processor, which replays uncaptured."""
 # Layers of one captured program. Its last state is copied to where the first began, once for all of them.
-SMALL_NUMBERS, UNROLLED, UNROLLED_LARGE = 1 << 20, 8, 4
+SMALL_NUMBERS, UNROLLED, UNROLLED_LARGE = 1 << 20, 4, 2
 MOST_LAYERS = 32
 """Layers between two looks."""
 MOST_KEPT = 1 << 24
 """Numbers of the states that are kept between two looks, unless one program has more."""
 WORTH = 8
 """Layers that must be left for a capture to pay, which costs about as much as two of them by single launches."""
-MOST_RECENT = 4
+MOST_RECENT, MOST_RECENT_NUMBERS = 4, 1 << 26
+"""Runs whose captured layers are kept for the next of the same, and what these may hold together: half a gigabyte."""
 LONGEST_PAUSE = 32
 
 MOVING = tuple(field.name for field in fields(Split) if field.name != "reference")
@@ -51,20 +53,25 @@ class LayerKind:
 @final
 @dataclass(frozen=True)
 class Passed:
-    """Layers that were passed: the state behind the last, and the states of those that are recorded, if any are."""
+    """Layers that were passed: the state behind the last, and what is recorded of those that are, if any are."""
 
     reached: int
     state: Split
     layers: list[int]
     states: Split | None
+    """Their states, one behind the other."""
+    spreads: Tensor | None = None
+    """Instead, where that is all one asks: log mu and log relative mu, (layers, 2, b)."""
 
 
 @final
 class RepeatedLayers:
     """`count` layers of the same weights, masks and choices as one program, captured where there is a GPU."""
 
-    def __init__(self, state: Split, layer: LayerKind, answers: Answers, count: int) -> None:
+    def __init__(self, state: Split, layer: LayerKind, answers: Answers, count: int, spreads: bool) -> None:
         self.layer, self.answers, self.count = layer, answers, count
+        self.spreads: Tensor | None = torch.empty(count, 2, state.batch).to(state.residual) if spreads else None
+        """Of each layer, where they are asked for: log mu and log relative mu."""
         self.start = _copied(state)
         device = state.residual.device
         self.alive = torch.ones((), dtype=torch.bool, device=device)
@@ -88,7 +95,7 @@ class RepeatedLayers:
 
     def _run(self, count: int) -> list[Split]:
         state, made = self.start, []
-        for _ in range(count):
+        for place in range(count):
             with assuming(self.answers) as assumed:
                 state = split_step(state, self.layer.heads, self.layer.groups, self.layer.rule)
             if assumed.asked != len(self.answers):
@@ -96,6 +103,8 @@ class RepeatedLayers:
             self.alive.logical_and_(assumed.held())
             self.held.add_(self.alive)
             made.append(state)
+            if self.spreads is not None:
+                torch.stack(state.log_spread(), out=self.spreads[place])
         for name in MOVING:
             getattr(self.start, name).copy_(getattr(state, name))
         return made
@@ -127,38 +136,58 @@ class Replays:
 
     def __init__(self, layer: LayerKind, key: Hashable = None) -> None:
         self.layer, self.key = layer, key
-        self.known: dict[Answers, RepeatedLayers | None] = {}
+        self.known: dict[tuple[Answers, bool], RepeatedLayers | None] = {}
+        self.again = False
+        """Whether a run before this one left it behind."""
         self._first: Answers | None = None
         self._answers: Answers | None = None
-        self._again = False
+        self._left: Answers | None = None
+        self._next: dict[Answers, Answers] = {}
         self._programs, self._pause, self._failed = 1, 0, 0
+
+    @property
+    def numbers(self) -> int:
+        """What the states of its programs hold."""
+        programs = [one for one in self.known.values() if one is not None]
+        return sum((1 + one.count) * one.start.residual.numel() for one in programs)
 
     def begin_again(self) -> None:
         """A run like the one before: its first layer will choose as that one's did."""
-        self._answers, self._again = self._first, True
+        self._answers, self._left, self.again = self._first, None, True
         self._programs, self._pause, self._failed = 1, 0, 0
 
     def note(self, answers: Answers) -> None:
         """What the last layer chose, which the next is assumed to choose as well."""
         self._first = self._first or answers
-        self._answers = answers
+        if self._left is not None and self._left != answers:
+            self._next[self._left] = answers
+        self._answers, self._left = answers, None
 
-    def advance(self, layer: int, state: Split, layers: int, thin: int) -> Passed | None:
-        """As many layers as keep to the assumption, at most up to `layers`; None when the next must look first."""
+    def advance(self, layer: int, state: Split, layers: int, thin: int, spreads: bool) -> Passed | None:
+        """As many layers as keep to the assumption, at most up to `layers`; None when the next must look first.
+
+        With `spreads`, and every layer recorded, nothing of their states is kept but these.
+        """
         if self._pause > 0:
             self._pause -= 1
             return None
-        program = self._program(state, layers - layer)
+        spreads = spreads and thin == 1
+        program = self._program(state, layers - layer, spreads)
         if program is None:
             return None
         count = program.count
-        kept = max(1, MOST_KEPT // state.residual.numel())
-        programs = min(self._programs, MOST_LAYERS // count, -(-(layers - layer) // count), kept * thin // count)
+        programs = min(self._programs, MOST_LAYERS // count, -(-(layers - layer) // count))
+        if not spreads:
+            programs = min(programs, max(1, MOST_KEPT // state.residual.numel()) * thin // count)
         programs = max(1, programs)
         program.load(state)
         states: dict[int, Split] = {}
+        told: list[Tensor] = []
         for number in range(programs):
             program.replay()
+            if program.spreads is not None:
+                told.append(program.spreads.clone())
+                continue
             for place, made in enumerate(program.states, start=layer + number * count + 1):
                 if place <= layers and (place % thin == 0 or place == layers):
                     states[place] = _copied(made)
@@ -166,23 +195,26 @@ class Replays:
         self._learn(reached == min(layers, layer + programs * count), reached - layer, programs)
         if reached == layer:
             return None
-        found = [place for place in states if place <= reached]
         last = states.get(reached) or _state_at(program, state, reached - layer, programs)
+        if told:
+            passed = list(range(layer + 1, reached + 1))
+            return Passed(reached, last, passed, None, torch.cat(told)[: len(passed)])
+        found = [place for place in states if place <= reached]
         return Passed(reached, last, found, joined([states[place] for place in found]) if found else None)
 
-    def _program(self, state: Split, left: int) -> RepeatedLayers | None:
-        answers = self._answers
-        if answers is None:
+    def _program(self, state: Split, left: int, spreads: bool) -> RepeatedLayers | None:
+        if self._answers is None:
             return None
-        if answers not in self.known:
-            if left < (2 if self._again else WORTH):
+        key = (self._answers, spreads)
+        if key not in self.known:
+            if left < (2 if self.again else WORTH):
                 return None
             unrolled = UNROLLED if state.residual.numel() <= SMALL_NUMBERS else UNROLLED_LARGE
             try:
-                self.known[answers] = RepeatedLayers(state, self.layer, answers, min(unrolled, left))
+                self.known[key] = RepeatedLayers(state, self.layer, self._answers, min(unrolled, left), spreads)
             except NotAssumableError:
-                self.known[answers] = None
-        return self.known[answers]
+                self.known[key] = None
+        return self.known[key]
 
     def _learn(self, all_held: bool, passed: int, programs: int) -> None:
         """Go further after success; after a failure look first, and for longer each time that nothing was gained."""
@@ -191,6 +223,10 @@ class Replays:
             return
         self._programs = 1
         self._failed = 0 if passed else min(2 * self._failed or 1, LONGEST_PAUSE)
+        if passed and self._answers in self._next:
+            self._answers = self._next[self._answers]  # as in the run before
+            return
+        self._left = self._answers if passed else None
         self._pause = max(1, self._failed)
 
 
@@ -223,9 +259,7 @@ def borrowed(layer: LayerKind, state: Split, masks: Hashable) -> Replays:
 
 
 def given_back(replays: Replays) -> None:
-    """Keep them for the next run of the same, where they hold little memory."""
-    programs = [one for one in replays.known.values() if one is not None]
-    if all(one.start.residual.numel() <= SMALL_NUMBERS for one in programs):
-        _recent[replays.key] = replays
-        while len(_recent) > MOST_RECENT:
-            _recent.popitem(last=False)
+    """Keep them for the next run of the same, as far as they hold little memory."""
+    _recent[replays.key] = replays
+    while len(_recent) > MOST_RECENT or sum(one.numbers for one in _recent.values()) > MOST_RECENT_NUMBERS:
+        _recent.popitem(last=False)

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rankfall.dynamics.decisions import decide
-from rankfall.dynamics.kernels import Gathered, normal, usable
+from rankfall.dynamics.kernels import Gathered, normal, spread, spread_usable, usable
 from rankfall.errors import RequestError
 from rankfall.mechanism.checks import check_finite, check_tokens
 from rankfall.norms import Norm
@@ -81,22 +81,28 @@ class Split:
 
     def log_spread(self) -> tuple[Float[Tensor, b], Float[Tensor, b]]:
         """Both of the above."""
+        if spread_usable(self.residual):
+            one, other = spread(self.common, self.residual, self.log_size, self.log_ratio)
+            return one, other
         mean = self.residual.mean(dim=-2, keepdim=True)
-        spread = self.log_ratio + torch.linalg.vector_norm(self.residual - mean, dim=(-2, -1)).log()
+        apart = self.log_ratio + torch.linalg.vector_norm(self.residual - mean, dim=(-2, -1)).log()
         centre = self.common + self.log_ratio.exp()[:, None] * mean[:, 0]
-        total = centre.square().sum(dim=-1) * float(self.count) + (2.0 * spread).exp()
+        total = centre.square().sum(dim=-1) * float(self.count) + (2.0 * apart).exp()
         length = 0.5 * total.clamp_min(torch.finfo(total.dtype).tiny).log()
-        return self.log_size + spread, torch.where(total > 0, spread - length, -torch.inf).clamp_max(0.0)
+        return self.log_size + apart, torch.where(total > 0, apart - length, -torch.inf).clamp_max(0.0)
 
     def take(self, index: Tensor | slice) -> Split:
         """The samples at these places."""
         return Split(*(getattr(self, field.name)[index] for field in fields(self)))
 
 
-def split(tokens: Float[Tensor, "b n d"], reference: Float[Tensor, "b n"] | None = None) -> Split:
+def split(
+    tokens: Float[Tensor, "b n d"], reference: Float[Tensor, "b n"] | None = None, checked: bool = False
+) -> Split:
     """Ordinary tokens, split; they are taken as exact float64 numbers. The default reference is the mean token."""
     check_tokens(tokens)
-    check_finite(tokens)
+    if not checked:
+        check_finite(tokens)
     wide = tokens.double()
     largest = wide.abs().amax(dim=(-2, -1))
     largest = largest.where(largest > 0, 1.0)

@@ -23,7 +23,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from rankfall.dynamics.decisions import decide, require_looking
-from rankfall.dynamics.kernels import Gathered, one_map_per_token
+from rankfall.dynamics.kernels import Gathered, block_attend, block_average, one_map_per_token
 from rankfall.dynamics.mixing import Mixer, SampleGroup
 from rankfall.dynamics.split import LEAST, Split, add, merge, normal_form, split_norm
 from rankfall.dynamics.step import PURE_ATTENTION, Rule
@@ -63,13 +63,10 @@ def split_attention(state: Split, prepared: PreparedHeads, mixer: Mixer) -> Spli
         return _flat_complete(state, prepared) if flat else complete_attention(state, prepared, mixer)
     if mixer.by_kernel(state.residual):
         if flat:
-            found = mixer.average_and_map(state.residual, prepared.value_sum, state.reference)
+            found = block_average(state.residual, prepared.value_sum, mixer.blocks, state.reference)
             return _rebuilt(state, prepared, *found)
         if one_map_per_token(prepared.heads):
-            small = (state.log_size + state.log_ratio).exp()
-            query = _common_query(state, prepared)
-            found = mixer.attend_and_map(state.residual, prepared, query, small, state.reference)
-            return _rebuilt(state, prepared, *found)
+            return _rows_apart_by_kernel(state, prepared, mixer)
     if flat:
         return _rebuilt(state, prepared, mixer.average(state.residual @ prepared.value_sum))
     return _rows_apart(state, prepared, prepared.project(state.residual), mixer)
@@ -90,6 +87,19 @@ def _rows_apart(state: Split, prepared: PreparedHeads, projected: Tensor, mixer:
     rounded = (weights @ (state.reference < 1).double()[:, None, :, None]).amax(dim=(-3, -2, -1))
     _require_digits(mixed - mixed[..., :1, :], rounded * value.abs().amax(dim=(-3, -2, -1)))
     return _rebuilt(state, prepared, _combined(mixed, prepared))
+
+
+def _rows_apart_by_kernel(state: Split, prepared: PreparedHeads, mixer: Mixer) -> Split:
+    """`_rows_apart` by one kernel, which tells what the choice between its forms needs."""
+    small, query = (state.log_size + state.log_ratio).exp(), _common_query(state, prepared)
+    residual, known, told = block_attend(state.residual, prepared, query, small, mixer.blocks, state.reference)
+    if mixer.blocks.whole:
+        most_shared, apart, rounded = told
+        if decide((most_shared > SHARED_KEY).any()):
+            return _rows_apart(state, prepared, prepared.project(state.residual), mixer)
+        if decide((apart < LOST_SHARE * rounded).any()):
+            raise DigitsLostError
+    return _rebuilt(state, prepared, residual, known)
 
 
 def _about_the_shared_key(state: Split, prepared: PreparedHeads, log_weights: Tensor, value: Tensor) -> Split:

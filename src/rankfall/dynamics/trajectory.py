@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -95,6 +95,17 @@ class MeasureTable:
         if self._held_numbers >= self._most_held:
             self._measure()
 
+    @property
+    def only_spread(self) -> bool:
+        """Whether log mu and log relative mu are all that it asks of a layer."""
+        return not self.names and not self.keep_tokens
+
+    def record_spreads(self, layers: Sequence[int], spreads: Tensor) -> None:
+        """Take down these layers by their log mu and log relative mu, (layers, 2, b)."""
+        self._measure()
+        self.layers += layers
+        self._write(_spread_columns(*spreads.transpose(0, 1).cpu()), len(layers))
+
     def columns(self) -> dict[str, Tensor]:
         """Every measure as a (layers, b) float64 tensor on the CPU."""
         self._measure()
@@ -105,13 +116,7 @@ class MeasureTable:
             return
         states = joined(self._held)
         self._held, self._held_numbers = [], 0
-        log_mu, log_relative = states.log_spread()
-        found = {
-            "log10_mu": log_mu / math.log(10),
-            "mu": log_mu.exp(),
-            "log10_relative_mu": log_relative / math.log(10),
-            "relative_mu": log_relative.exp(),
-        }
+        found = _spread_columns(*torch.stack(states.log_spread()).cpu())
         if self.names:
             tokens, size = states.scaled_tokens(), states.log_size.exp()
             # Tokens that agree to the last digit need no decomposition: one of them tells everything.
@@ -123,12 +128,23 @@ class MeasureTable:
             found |= {name: measured[name] * size ** MEASURES[name].degree for name in self.names}
             residual = measure(states.centred(), ["effective_rank", "energy_rank"])
             found |= {f"residual_{name}": values for name, values in residual.items()}
-        end = self._filled + states.batch // self.batch
-        # One transfer for all columns: each would wait for the device.
-        for name, values in zip(found, torch.stack(list(found.values())).cpu(), strict=True):
+        self._write(found, states.batch // self.batch)
+
+    def _write(self, found: Mapping[str, Tensor], rows: int) -> None:
+        end = self._filled + rows
+        for name, values in found.items():
             table = self._columns.setdefault(name, torch.empty(self.rows, self.batch, dtype=torch.float64))
             table[self._filled : end] = values.reshape(-1, self.batch)
         self._filled = end
+
+
+def _spread_columns(log_mu: Tensor, log_relative: Tensor) -> dict[str, Tensor]:
+    return {
+        "log10_mu": log_mu / math.log(10),
+        "mu": log_mu.exp(),
+        "log10_relative_mu": log_relative / math.log(10),
+        "relative_mu": log_relative.exp(),
+    }
 
 
 # A stretch's states are all held at once: at most so many, and of so many numbers that they stay near the processor.
@@ -140,8 +156,11 @@ STRETCH_NUMBERS = {"cpu": 1 << 20, "cuda": 1 << 24}
 class Stepper:
     """Split tokens through `layers` layers of these weights and masks; recorded are every `thin`-th and the last."""
 
-    def __init__(self, weights: Weights, plan: MaskPlan, rule: Rule, layers: int, thin: int = 1) -> None:
-        self.weights, self.plan, self.rule, self.layers, self.thin = weights, plan, rule, layers, thin
+    def __init__(
+        self, weights: Weights, plan: MaskPlan, rule: Rule, layers: int, thin: int = 1, only_spread: bool = False
+    ) -> None:
+        self.weights, self.plan, self.rule, self.layers = weights, plan, rule, layers
+        self.thin, self.only_spread = thin, only_spread
         self.bare = rule.norm.identity and rule.residual == 0
         self._next_try = 0
         self._replays: Replays | None = None
@@ -178,9 +197,9 @@ class Stepper:
             self._replays = borrowed(kind, state, self.plan.key)
         elif self._replays.layer.heads is not kind.heads:
             return None  # weights are new in every layer
-        if self.bare and kind.groups[0].mixer.complete and len(kind.groups) == 1:
-            return None  # a stretch knows the cubic collapse in closed form
-        return self._replays.advance(layer, state, self.layers, self.thin)
+        if self.bare and kind.groups[0].mixer.complete and len(kind.groups) == 1 and not self._replays.again:
+            return None  # a stretch knows the cubic collapse in closed form, and needs no capture
+        return self._replays.advance(layer, state, self.layers, self.thin, self.only_spread)
 
     def _step(self, layer: int, state: Split) -> Split:
         try:
@@ -290,9 +309,11 @@ def run_layers(
     batch = tokens.shape[0]
     recorder = MeasureTable(tuple(measures), 1 + -(-layers // thin), batch, keep_tokens)
     beside = OrdinaryRoute(tokens) if ordinary else None
-    state = split(tokens, plan.reference())
-    stepper = Stepper(weights, plan, rule, layers, thin)
+    state = split(tokens, plan.reference(), checked=True)
+    stepper = Stepper(weights, plan, rule, layers, thin, recorder.only_spread)
     layer = 0
+    if layers == 0:
+        _check_state(state, 0, tokens, weights.at(0))
     with fitting_threads(tokens.numel()):
         recorder.record([0], state)
         if beside is not None:
@@ -303,12 +324,14 @@ def run_layers(
             several = passed.reached > layer + 1
             state, layer = passed.state, passed.reached
             if several or layer % LAYERS_BETWEEN_CHECKS == 0 or layer == layers:
-                _check_state(state, layer)
+                _check_state(state, layer, tokens, weights.at(layer - 1))
             if beside is not None and beside_active:
                 beside.advance(weights.at(layer - 1), plan.at(layer - 1), rule)
                 beside.follow(layer, state.log_mu())
             progress("layers", layer / layers)
-            if passed.states is not None:
+            if passed.spreads is not None:
+                recorder.record_spreads(passed.layers, passed.spreads)
+            elif passed.states is not None:
                 recorder.record(passed.layers, passed.states)
         columns = recorder.columns()
     stepper.close()
@@ -337,11 +360,8 @@ def _check_start(tokens: Tensor, heads: Heads, rule: Rule) -> None:
         got=f"shape {tuple(tokens.shape)}",
         remedy="add a batch axis in front",
     )
-    checked = {"tokens": tokens} | {f"{name} weights": getattr(heads, name) for name in ("query", "key", "value")}
-    # One look where all is well, which it nearly always is.
-    if not bool(torch.stack([one.sum(dtype=torch.float64) for one in checked.values()]).isfinite().all()):
-        for name, one in checked.items():
-            check_finite(one, name)
+    if not tokens.is_cuda:
+        _require_finite(tokens, heads)  # on a GPU a look costs more than a layer, and the state will tell
     require(
         heads.width == tokens.shape[-1] == heads.out_width,
         required=f"weights that map tokens of width {tokens.shape[-1]} to the same (a square value map)",
@@ -359,9 +379,16 @@ def _check_start(tokens: Tensor, heads: Heads, rule: Rule) -> None:
             )
 
 
-def _check_state(state: Split, layer: int) -> None:
+def _require_finite(tokens: Tensor, heads: Heads) -> None:
+    check_finite(tokens)
+    for name in ("query", "key", "value"):
+        check_finite(getattr(heads, name), f"{name} weights")
+
+
+def _check_state(state: Split, layer: int, tokens: Tensor, heads: Heads) -> None:
     largest = float(state.log_size.max() + 0.0 * state.log_ratio.exp().sum() + 0.0 * state.residual[:, 0, 0].sum())
     if math.isnan(largest) or largest > LARGEST_LOG_SIZE:
+        _require_finite(tokens, heads)
         size = "beyond float64" if math.isnan(largest) else f"10^{largest / math.log(10):.0f}"
         raise RequestError(
             required="tokens that stay representable",

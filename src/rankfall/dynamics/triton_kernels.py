@@ -102,15 +102,16 @@ def scale(residual, moved, top, n, d, ROWS: tl.constexpr, WIDTH: tl.constexpr):
 
 @triton.jit
 def along(
-    residual, maps, common_query, small, words, reference, out, parts, n, d, shared,
+    residual, maps, common_query, small, words, reference, out, parts, told, n, d, shared,
     step, lower, blocks, block, reach, rank, out_width, columns,
-    SCORED: tl.constexpr, BLOCK: tl.constexpr, REACH: tl.constexpr, WIDTH: tl.constexpr, RANK: tl.constexpr,
-    OUT: tl.constexpr,
+    SCORED: tl.constexpr, WHOLE: tl.constexpr, BLOCK: tl.constexpr, REACH: tl.constexpr, WIDTH: tl.constexpr,
+    RANK: tl.constexpr, OUT: tl.constexpr,
 ):  # fmt: skip
     """A block of queries against the keys in its reach: softmax attention of one head, or plain averaging.
 
     Tokens of one residue class stand `step` apart. `maps` are query, key and value maps side by side (d, 2 r + v), or
-    the value map alone.
+    the value map alone. Where a block is the WHOLE sequence, `told` gets three numbers of every sample: the most that
+    all rows give to one key, the largest difference of a row from the first, and the size of what may be rounded.
     """
     number, residue, sample = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     own, seen, across = tl.arange(0, BLOCK), tl.arange(0, REACH), tl.arange(0, WIDTH)
@@ -153,7 +154,18 @@ def along(
     weights = weights / tl.where(total == 0.0, 1.0, total)[:, None]
     value_map = tl.load(first + wide[None, :], mask=width_in[:, None] & out_in[None, :], other=0.0)
     if SCORED:
-        mixed = tl.dot(weights, tl.dot(x, value_map, out_dtype=tl.float64), out_dtype=tl.float64)
+        value = tl.dot(x, value_map, out_dtype=tl.float64)
+        mixed = tl.dot(weights, value, out_dtype=tl.float64)
+        if WHOLE:
+            at_least = tl.min(tl.where(query_in[:, None], weights, 2.0), axis=0)
+            tl.store(told + sample, tl.max(tl.where(key_in, at_least, 0.0), axis=0))
+            origin = tl.sum(tl.where((own == 0)[:, None], mixed, 0.0), axis=0)
+            apart = tl.where(query_in[:, None] & out_in[None, :], tl.abs(mixed - origin[None, :]), 0.0)
+            tl.store(told + tl.num_programs(2) + sample, tl.max(tl.max(apart, axis=1), axis=0))
+            moving = (tl.load(reference + sample * n + key_rows, mask=key_in, other=1.0) < 1.0).to(tl.float64)
+            rounded = tl.max(tl.where(query_in, tl.sum(weights * moving[None, :], axis=1), 0.0), axis=0)
+            largest = tl.max(tl.max(tl.abs(value), axis=1), axis=0)
+            tl.store(told + 2 * tl.num_programs(2) + sample, rounded * largest)
     else:
         mixed = tl.dot(tl.dot(weights, x, out_dtype=tl.float64), value_map, out_dtype=tl.float64)
     place = out + (sample * n + query_rows[:, None]) * out_width + wide[None, :]
@@ -162,3 +174,40 @@ def along(
     stride = tl.num_programs(2).to(tl.int64) * tl.num_programs(1) * blocks * out_width
     at = (sample * tl.num_programs(1) + residue) * blocks + number
     _gathered(mixed, weight, query_in, out_in, parts, at, stride, out_width, wide)
+
+
+@triton.jit
+def spread(
+    common, residual, log_size, log_ratio, out, n, d, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """log mu and log relative mu of one sample; see `Split.log_spread`."""
+    sample = tl.program_id(0).to(tl.int64)
+    columns = tl.arange(0, WIDTH)
+    column_in = columns < d
+    mean = tl.zeros([WIDTH], tl.float64)
+    first = 0
+    while first < n:
+        rows = first + tl.arange(0, ROWS)
+        inside = (rows < n)[:, None] & column_in[None, :]
+        mean += tl.sum(tl.load(residual + (sample * n + rows[:, None]) * d + columns[None, :], inside, 0.0), axis=0)
+        first += ROWS
+    mean = mean / n
+    squares = tl.zeros([WIDTH], tl.float64)
+    first = 0
+    while first < n:
+        rows = first + tl.arange(0, ROWS)
+        inside = (rows < n)[:, None] & column_in[None, :]
+        tile = tl.load(residual + (sample * n + rows[:, None]) * d + columns[None, :], inside, 0.0)
+        off = tl.where(inside, tile - mean[None, :], 0.0)
+        squares += tl.sum(off * off, axis=0)
+        first += ROWS
+    ratio = tl.load(log_ratio + sample)
+    width = ratio + 0.5 * tl.log(tl.sum(squares, axis=0))
+    centre = tl.load(common + sample * d + columns, mask=column_in, other=0.0) + tl.exp(ratio) * mean
+    total = tl.sum(tl.where(column_in, centre * centre, 0.0), axis=0) * n + tl.exp(2.0 * width)
+    length = 0.5 * tl.log(tl.where(total < 2.2250738585072014e-308, 2.2250738585072014e-308, total))
+    relative = width - length
+    relative = tl.where(relative > 0.0, 0.0, relative)
+    relative = tl.where(total == 0.0, -float("inf"), relative)
+    tl.store(out + sample, tl.load(log_size + sample) + width)
+    tl.store(out + tl.num_programs(0) + sample, relative)
