@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rankfall.dynamics import kernels
+from rankfall.dynamics import kernels, self_check
 from rankfall.dynamics.decisions import noting
 from rankfall.dynamics.mixing import MaskPlan
 from rankfall.dynamics.split import Split, normal_form, split
@@ -32,7 +32,7 @@ CLOSE = 5e-15
 @contextmanager
 def interpreted() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernels, "DEVICES", ("cuda", "cpu"))
+        patch.setattr(kernels, "trusted", {"cpu"})
         yield
 
 
@@ -141,3 +141,37 @@ def test_a_run_far_below_machine_epsilon() -> None:
         patch.setattr("rankfall.dynamics.trajectory.Stepper._stretch", lambda *_: None)
         fused = run()
     torch.testing.assert_close(fused.log_mu, plain.log_mu, rtol=CLOSE, atol=CLOSE)
+
+
+@pytest.fixture
+def doubted(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """The processor as a device whose kernels nobody has tried yet."""
+    monkeypatch.setattr(self_check, "_is_suited", lambda device: True)
+    monkeypatch.setattr(self_check, "TRIED", (("window:1", 70), ("causal", 4)))
+    monkeypatch.setattr(self_check, "LAYERS", 1)
+    monkeypatch.setattr(kernels, "trusted", set())
+    self_check.trust.cache_clear()
+    yield monkeypatch
+    self_check.trust.cache_clear()
+
+
+def test_kernels_are_taken_where_they_are_right(doubted: pytest.MonkeyPatch) -> None:
+    assert self_check.trust("cpu")
+    assert kernels.trusted == {"cpu"}
+
+
+@pytest.mark.parametrize("wrong", ["normal", "spread", "crash"])
+def test_kernels_that_are_wrong_are_not_taken(doubted: pytest.MonkeyPatch, wrong: str) -> None:
+    if wrong == "crash":
+        doubted.setattr("rankfall.dynamics.split.normal", lambda *_: 1 / 0)
+    else:
+        right = getattr(kernels, wrong)
+        off = {"normal": lambda found: (found[0] * (1 + 1e-9), *found[1:]), "spread": lambda found: found + 1e-9}
+        doubted.setattr(f"rankfall.dynamics.split.{wrong}", lambda *given: off[wrong](right(*given)))
+    assert not self_check.trust("cpu")
+    assert kernels.trusted == set()
+
+
+def test_a_processor_takes_no_kernels() -> None:
+    run_layers(random_tokens([0], 70, 4), DrawnWeights(WeightRecipe(4), [0]), parse_mask("window:2"), 2)
+    assert "cpu" not in kernels.trusted

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from rankfall.dynamics.weights import PreparedHeads
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None
-DEVICES = ("cuda",)
-"""Where the kernels are taken; tests add the processor, on which Triton interprets them."""
+trusted: set[str] = set()
+"""Devices on which the kernels are taken, by `self_check`; tests add the processor, where Triton interprets them."""
 TILE = 2048
 """Numbers of a tile that streams through."""
 MOST_WIDTH = 1024
 MOST_REACH, MOST_KEYS, MOST_SCORED_WIDTH, MOST_WHOLE = 128, 4096, 32, 64
-"""Of the kernel over blocks, which holds queries, keys and maps at once: keys in reach of a block, their numbers, width
-and ranks where it computes scores, and tokens of a block that is the whole. As compiled for an H200, more would not
+"""Of the kernel over blocks, which holds queries, keys and maps at once: keys in reach of a block, their numbers,
+width and ranks where it computes scores, tokens of a block that is the whole. As compiled for an H200, more would not
 stay in registers."""
 FEW_KEYS, FEW_QUERIES = 2048, 32
 """Up to so many numbers and queries four warps hold what else takes eight."""
@@ -49,7 +49,7 @@ class Gathered:
 
 def usable(residual: Tensor) -> bool:
     """Whether the kernels take such a residual (b, n, d)."""
-    return residual.device.type in DEVICES and HAS_TRITON and residual.shape[-1] <= MOST_WIDTH
+    return str(residual.device) in trusted and residual.shape[-1] <= MOST_WIDTH
 
 
 @final

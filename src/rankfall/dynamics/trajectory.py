@@ -17,6 +17,7 @@ from rankfall.dynamics.decisions import noting
 from rankfall.dynamics.mixing import MaskPlan, Masks
 from rankfall.dynamics.ordinary import OrdinaryFloor, OrdinaryRoute
 from rankfall.dynamics.replay import LayerKind, Passed, Replays, borrowed, given_back
+from rankfall.dynamics.self_check import trust
 from rankfall.dynamics.split import Split, joined, split
 from rankfall.dynamics.split_attention import (
     NEGLIGIBLE_LOG,
@@ -305,6 +306,7 @@ def run_layers(
     require_count("the number of layers", layers, least=0)
     require_count("thin", thin)
     _check_start(tokens, weights.at(0), rule)
+    trust(str(tokens.device))
     plan = MaskPlan(masks, tokens.shape[0], tokens.shape[1], tokens.device)
     batch = tokens.shape[0]
     recorder = MeasureTable(tuple(measures), 1 + -(-layers // thin), batch, keep_tokens)
