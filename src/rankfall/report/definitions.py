@@ -105,6 +105,7 @@ TRAINED = {
     "rank": "query/key rank r of each head",
     "mean": "mean over seeds of the lowest 100-step mean of the training loss",
     "spread": "largest minus smallest of these over seeds",
+    "tolerance": "by how much ours may differ from the published point: 3 % of it, or the spread if that is larger",
     "same_weights_fresh": "error of the very same weights on data never trained on",
     "trained_fresh": "mean over seeds of the error of models that saw new data in every step",
     "trained_fresh_best": "the lowest of these",
