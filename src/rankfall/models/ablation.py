@@ -101,7 +101,7 @@ QUICK = tuple(name for name in MEASURES if name not in BY_SVD)
 AUDITED = tuple(name for name in QUICK if name != "energy_rank")
 # These need no decomposition at all.
 PLAIN = tuple(name for name in AUDITED if name != "unit_energy_rank")
-# Decompositions grow with the cube of the smaller side: beyond this size they are made at both ends and in the middle.
+# Decompositions grow with the cube of the smaller side: beyond this size they are made at both ends and in between.
 EVERY_LAYER_BELOW = 1024
 LARGE_LAYERS = 3
 

@@ -24,7 +24,7 @@ from rankfall.models.load.guards import clean_config, read_json
 from rankfall.models.load.headers import read_safetensors_header
 from rankfall.models.load.named import named_path
 from rankfall.models.replay import Site, Trace, traced
-from rankfall.models.twin import Held
+from rankfall.models.twin import RandomBlocks
 from rankfall.theory.head_bounds import HeadClass, mse_floor
 
 # Where the self-check looks for rotations, unless an offset is asked for: any position but 0 serves.
@@ -92,16 +92,16 @@ class ProbedHeads:
 
 
 def head_ranks(
-    model: Any, offset: int = 0, inputs: Mapping[str, Any] | None = None, held: Held | None = None
+    model: Any, offset: int = 0, inputs: Mapping[str, Any] | None = None, chance: RandomBlocks | None = None
 ) -> tuple[HeadRecord, ...]:
     """One record per head and attention layer, in the order in which the layers run; raises where there are none.
 
     `offset` is how many tokens the query stands after the key: with rotary positions the query/key form depends on
     it (its rank does not). `inputs` make the model run once, for models that take neither input_ids nor
-    pixel_values. A module that runs several times is probed once. `held` puts other weights
-    than the model's own in place while a block's are read.
+    pixel_values. A module that runs several times is probed once. `chance` stands in place
+    of the model's own weights.
     """
-    found = probe_heads(model, offset, inputs, held)
+    found = probe_heads(model, offset, inputs, chance)
     reasons = list(found.missing.values())
     require(
         bool(found.records) or not reasons,
@@ -113,7 +113,7 @@ def head_ranks(
 
 
 def probe_heads(
-    model: Any, offset: int = 0, inputs: Mapping[str, Any] | None = None, held: Held | None = None
+    model: Any, offset: int = 0, inputs: Mapping[str, Any] | None = None, chance: RandomBlocks | None = None
 ) -> ProbedHeads:
     """The same, and what could not be probed or failed its self-check, by module.
 
@@ -134,13 +134,7 @@ def probe_heads(
         whole = traced(model, sample_inputs(model) if given is None else given)
         traces.append((whole, whole, None))
     if not any(site.call.source in SEEN_WHOLE for trace, _, _ in traces for site in trace.sites):
-        require(
-            held is None,
-            required="heads that can be probed, for their block's weights to be replaced",
-            got="weights that are read by name",
-            remedy="build a second model",
-        )
-        return ProbedHeads(_by_name(model, traces[0][0]), {})
+        return ProbedHeads(_by_name(model, traces[0][0], chance), {})
     records: list[HeadRecord] = []
     missing: dict[str, str] = {}
     seen: set[int] = set()
@@ -149,10 +143,10 @@ def probe_heads(
             if id(site.call.module) in seen or site.call.source not in SEEN_WHOLE:
                 continue
             at_offset = at_query.sites[number] if at_query else None
-            with contextlib.nullcontext() if held is None else held(site.name):
+            with contextlib.nullcontext() if chance is None else chance.around(site.name):
                 try:
                     maps = probe_site(
-                        len(seen), site, elsewhere.sites[number], at_offset, offset, as_traced=held is None
+                        len(seen), site, elsewhere.sites[number], at_offset, offset, as_traced=chance is None
                     )
                     require_checked(maps, site)
                     records += head_records(maps)
@@ -218,11 +212,11 @@ def require_checked(maps: HeadMaps, site: Site) -> None:
         )
 
 
-def _by_name(model: Any, trace: Trace) -> tuple[HeadRecord, ...]:
+def _by_name(model: Any, trace: Trace, chance: RandomBlocks | None) -> tuple[HeadRecord, ...]:
     config: Any = getattr(model, "config", None)
     known = config.to_dict() if hasattr(config, "to_dict") else {}
     try:
-        return _records_of(model.state_dict(), known)
+        return _records_of(model.state_dict() if chance is None else chance, known)
     except RequestError as error:
         raise RequestError(
             required="attention through torch's functions or the library's interface, or weights under known names",
