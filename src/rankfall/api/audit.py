@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from rankfall.models.load.folder import LoadedModel
     from rankfall.report.document import Document
 
+# What of the reasons stands in a result's short form.
+IN_BRIEF = ("attention sinks", "heads that do nothing", "head need", "head cut", "what to change")
+
 DEFAULT_MODEL = NAMED_MODELS.names[0]
 
 
@@ -39,8 +42,9 @@ class AuditResult(Result, AuditFindings):
     verb: ClassVar[str] = "audit"
 
     def tables(self) -> dict[str, pd.DataFrame]:
-        """`depth`: every measure at every layer; `pooled`: all texts together; `heads`, `key_values`, `ablation`,
-        `controls`, `masks`, `sinks`, `per_text`."""
+        """`depth`: every measure at every layer; `pooled`: all texts together; `heads`, `attention`, `key_values`,
+        `ablation`, `controls`, `masks`, `sinks` (massive tokens), `per_text`; where asked for, `head_needs`,
+        `head_cut`, `head_overlaps`, `head_spectra`."""
         return AuditFindings.tables(self)
 
     def failures(self, condition: str) -> list[dict[str, Any]]:
@@ -51,6 +55,18 @@ class AuditResult(Result, AuditFindings):
         if isinstance(asked, AnswerCondition):
             return asked.said_in(self.verdict.record())
         return [{"layer": at, "value": value} for at, value in asked.failures(self.depth)]
+
+    def save_spectra(self, path: str | Path) -> Path:
+        """Write the singular values of every head's query/key form as .npz, .csv or .json; needs `head_needs`."""
+        from rankfall.models.heads.spectra import write_spectra
+
+        require(
+            len(self.head_spectra) > 0,
+            required="an audit whose heads were probed with head_needs",
+            got="no spectra",
+            remedy="audit with head_needs=True",
+        )
+        return write_spectra(self.head_spectra, path)
 
     def _record(self) -> dict[str, Any]:
         return AuditFindings.record(self)
@@ -63,7 +79,7 @@ class AuditResult(Result, AuditFindings):
             f"{self.model.name}, {self.model.layers} layers of {self.stack}, width {self.model.width}",
             verdict.headline,
             *(f"{QUESTIONS[finding.question]} {finding.status}" for finding in verdict.findings),
-            *(f"{reason.topic}: {reason.text}" for reason in verdict.reasons if reason.topic == "what to change"),
+            *(f"{reason.topic}: {reason.text}" for reason in verdict.reasons if reason.topic in IN_BRIEF),
             *(one.told() for one in self.pooled),
             loss_line(self.text.loss, self.text.loss_reason),
             *(f"note: {note}" for note in self.model.notes),
@@ -93,6 +109,10 @@ def audit(
     stack: str | None = None,
     inside: bool = False,
     heads: bool = True,
+    attention: bool = True,
+    head_needs: bool = False,
+    head_cut: bool = False,
+    head_divergence: float = 0.01,
     controls: bool = True,
     draws: int = 3,
     ablate: bool = True,
@@ -110,12 +130,14 @@ def audit(
     """Measure token rank and head rank of a real model, and say what it means.
 
     `model` is a short name, a folder, a GGUF file, a hub id, or any module in memory, which needs a `tokenizer`, or
-    `inputs`: token ids (n,) or (b, n), vectors (b, n, d), a list of texts of unequal length, or the keyword arguments
-    of its forward pass. `text`: one text or several; a Path is
-    read as a file; without it a text that ships with the package is read. `layers` limits what is measured to some
-    layers and both ends, such as `[6, 12]` or `"1-5"`. `draws` is how often each control is drawn. `device` is `cpu`,
-    `cuda`, or `auto`: all GPUs, then the host's memory, then the disk. `revision` is that of a hub id, `adapter` a
-    folder of low-rank updates to merge first. What cannot be done for this model is named in `missing`.
+    `inputs`: token ids (n,) or (b, n), vectors (b, n, d), a list of texts of unequal length, or the keyword
+    arguments of its forward pass. `text`: one text or several; a Path is read as a file; without it a text that
+    ships with the package is read. `layers` limits what is measured to some layers and both ends, such as `[6, 12]`
+    or `"1-5"`. `head_needs` asks how many directions each head needs to reproduce its attention within
+    `head_divergence` nats a row, and how far heads' spaces overlap; `head_cut` also what the model loses with heads
+    cut to 1, 2, 4, ... directions, which takes many passes. `draws` is how often each control is drawn. `device` is
+    `cpu`, `cuda`, or `auto`: all GPUs, then the host's memory, then the disk. `revision` is that of a hub id,
+    `adapter` a folder of low-rank updates to merge first. What cannot be done for this model is named in `missing`.
     """
     from rankfall.models.audit import audit as run
 
@@ -130,6 +152,10 @@ def audit(
         stack=stack,
         inside=inside,
         heads=heads,
+        attention=attention,
+        head_needs=head_needs,
+        head_cut=head_cut,
+        head_divergence=head_divergence,
         controls=controls,
         draws=draws,
         ablation=ablate,

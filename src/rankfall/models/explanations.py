@@ -14,9 +14,13 @@ from rankfall.models.depth.rows import DepthRow, layer_title
 from rankfall.models.heads.ranks import HeadRecord
 from rankfall.models.judgement import Decision, decide, log, middle
 from rankfall.models.masks import ObservedMask
+from rankfall.models.positions import PositionMass
 from rankfall.models.questions import Stretch, spans
 from rankfall.models.thresholds import SEPARATED, THRESHOLDS, Thresholds
 from rankfall.theory.head_bounds import HeadClass, mse_floor
+
+# More rates than this are told as a range.
+FEW_RATES = 3
 
 
 @final
@@ -83,10 +87,32 @@ def mask_reason(rows: Sequence[DepthRow], masks: Sequence[ObservedMask]) -> Reas
     ours = layer_rate(rows)
     text = f"attention saw {listed}"
     if rates:
-        text += f"; in the long run pure attention would {' or '.join(_effect(rate) for rate in rates)}"
+        text += f"; in the long run pure attention would {_effects(rates)}"
+        if any(one.sinks is not None for one in masks):
+            text += ", relative to their size, with the learned sinks"
+    weights = [one.by_positions for one in masks if one.by_positions is not None]
+    if weights:
+        text += f"; by positions alone {_first_token(weights)}"
     if ours is not None:
         text += f"; the whole model multiplies them by {ours:.3f} a layer"
     return Reason("mask", text, {"masks": kinds, "predicted_rates": rates, "measured_rate": ours})
+
+
+def _first_token(weights: Sequence[PositionMass]) -> str:
+    """The weight on the first token that mask and positions give: the median layer, uniform and rotary."""
+    uniform, rotary = (
+        [value for one in weights if (value := getattr(one, name)) is not None]
+        for name in ("first_token_uniform", "first_token_rotary")
+    )
+    decayed = f" ({statistics.median(rotary):.1%} with rotary decay)" if rotary else ""
+    return f"the first token would get {statistics.median(uniform):.1%} of the weight{decayed}"
+
+
+def _effects(rates: Sequence[float]) -> str:
+    """Each rate, or the range of more than three: learned sinks give every layer one of its own."""
+    if len(rates) <= FEW_RATES:
+        return " or ".join(_effect(rate) for rate in rates)
+    return f"multiply differences between tokens by {rates[0]:.3f} to {rates[-1]:.3f} a layer"
 
 
 def _effect(rate: float) -> str:
@@ -102,7 +128,7 @@ NAMED = 3
 def heads_reason(heads: Sequence[HeadRecord], random: Sequence[HeadRecord] = ()) -> Reason | None:
     """How far heads spread their query/key form over the rank that they have, beside random weights; lowest named.
 
-    `needed_rank` is left open: what a head needs is not what its weights spread over.
+    What a head needs of it is another question: `head_explanations`.
     """
     if not heads:
         return None
@@ -149,7 +175,6 @@ def heads_reason(heads: Sequence[HeadRecord], random: Sequence[HeadRecord] = ())
         "lowest_heads": [
             {"layer": head.layer, "head": head.head, "qk_energy_rank": head.qk_energy_rank} for head in lowest_heads
         ],
-        "needed_rank": None,
     }
     return Reason("head rank", text, numbers)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +11,7 @@ from typing import Any
 from rankfall.errors import require
 from rankfall.models import configuration as aliases
 from rankfall.models.configuration import head_size, is_stages, number, value
+from rankfall.models.load.confinement import offline
 from rankfall.progress import Progress, silent
 from rankfall.theory.head_bounds import structural_rank
 
@@ -222,7 +222,8 @@ def survey_configurations(names: Sequence[str] | None = None, progress: Progress
 
     `names` limits the survey to these model types. `progress` is told after each.
     """
-    with _quiet_and_offline():
+    # Defaults of some classes name a backbone on the hub, whose configuration they would fetch.
+    with offline(), _quiet():
         import transformers
         from transformers.models.auto.configuration_auto import CONFIG_MAPPING, CONFIG_MAPPING_NAMES
 
@@ -258,23 +259,14 @@ def _read(name: str, classes: Any) -> HeadShape | str:
 
 
 @contextlib.contextmanager
-def _quiet_and_offline() -> Iterator[None]:
-    # The hub library reads this once, when it is first imported.
-    before = os.environ.get("HF_HUB_OFFLINE")
-    os.environ["HF_HUB_OFFLINE"] = "1"
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            from transformers.utils import logging
+def _quiet() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from transformers.utils import logging
 
-            level = logging.get_verbosity()
-            logging.set_verbosity(logging.CRITICAL)
-            try:
-                yield
-            finally:
-                logging.set_verbosity(level)
-    finally:
-        if before is None:
-            del os.environ["HF_HUB_OFFLINE"]
-        else:
-            os.environ["HF_HUB_OFFLINE"] = before
+        level = logging.get_verbosity()
+        logging.set_verbosity(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            logging.set_verbosity(level)

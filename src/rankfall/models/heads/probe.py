@@ -97,7 +97,8 @@ def sample_inputs(model: Any, position: int = 0) -> dict[str, Any]:
     return inputs
 
 
-CHUNK = 512
+# Probes that run together.
+CHUNK = 2048
 RANDOM_PROBES = 16
 MOST_NUMBERS = 2**30
 
@@ -116,24 +117,33 @@ class _Answers:
 
 
 def probe_site(
-    layer: int, site: Site, elsewhere: Site, at_offset: Site | None, offset: int, seen: Tensor | None = None
+    layer: int,
+    site: Site,
+    elsewhere: Site,
+    at_offset: Site | None,
+    offset: int,
+    seen: Tensor | None = None,
+    *,
+    as_traced: bool = True,
 ) -> HeadMaps:
     """The maps of one site. `site` was traced at position 0, `elsewhere` at another one, where rotary maps differ (or
     is the same, where the module counts positions by itself);
     `at_offset` at the position of the query, when the offset is not 0. `seen` (N, d) are tokens that the module was
-    given on real inputs, for what depends on the token: norms on latents and gates (default: those of the trace)."""
+    given on real inputs, for what depends on the token: norms on latents and gates (default: those of the trace).
+    `as_traced` says that the module has the weights with which it was traced, so that its replay can be held against
+    the pass."""
     replay = Replay(site)
     width = site.tokens.shape[-1]
-    checks = {"replay": _replay_error(replay)}
+    checks = {"replay": _replay_error(replay)} if as_traced else {}
     real = site.tokens.reshape(-1, width).double() if seen is None else seen.to(site.tokens.device).double()
     latents = find_latents(replay, site, lambda rows: _queries_and_keys(replay, rows), real)
     with linear_norms(replay.module, latents.factors) as norms:
         here, packed = _maps(replay, width)
         queries = here
         if at_offset is not None:
-            replay.arguments = Replay(at_offset).arguments
+            replay.arguments = replay.brought(at_offset)
             queries, _ = _maps(replay, width)
-            replay.arguments = Replay(site).arguments
+            replay.arguments = replay.brought(site)
         random = torch.randn(
             RANDOM_PROBES, width, generator=torch.Generator().manual_seed(0), dtype=torch.float64
         ).to(site.tokens.device)
@@ -143,7 +153,7 @@ def probe_site(
             # Positions are the module's own business: its last token stands elsewhere.
             moved = _answers(replay, random, packed, at=-1)
         else:
-            replay.arguments = Replay(elsewhere).arguments
+            replay.arguments = replay.brought(elsewhere)
             moved = _answers(replay, random, packed)
         checks["same_position_scores"] = _relative(_own_scores(moved), _own_scores(answers))
         rotary = _relative(moved.query, answers.query) > ROTATED
@@ -183,7 +193,7 @@ def _repeated(key: Tensor, value: Tensor) -> int:
 def _maps(replay: Replay, width: int) -> tuple[_Answers, bool]:
     """Row 0 holds the biases, rows 1 to d the maps. Several probes share a sequence when positions do not matter."""
     device = replay.site.tokens.device
-    rows = torch.cat([torch.zeros(1, width), torch.eye(width)]).double().to(device)
+    rows = _zero_and_each(width, device)
     length = replay.site.tokens.shape[1]
     packed = length > 1 and replay.site.context_name is None and _position_free(replay)
     require(
@@ -196,6 +206,11 @@ def _maps(replay: Replay, width: int) -> tuple[_Answers, bool]:
     answers = [_answers(replay, chunk, packed) for chunk in rows.split(size)]
     query, key, value = (torch.cat([getattr(one, part) for one in answers]) for part in ("query", "key", "value"))
     return _Answers(*(torch.cat([part[:1], part[1:] - part[:1]]) for part in (query, key, value))), packed
+
+
+def _zero_and_each(width: int, device: torch.device) -> Tensor:
+    """Zero, then every coordinate vector, made where they are used: they are as large as a weight."""
+    return torch.eye(width + 1, width, dtype=torch.float64, device=device).roll(1, dims=0)
 
 
 def _norms_before_attention(replay: Replay, norms: list[str]) -> bool:
@@ -317,7 +332,7 @@ def _output_map(
             f"a gate multiplies attention's output before W_O: it stands at its median over {few}, coordinate by"
             f" coordinate ({float(gate.min()):.2g} to {float(gate.max()):.2g}, median {float(gate.median()):.2g})"
         )
-    rows = torch.cat([torch.zeros(1, width), torch.eye(width)]).double().to(site.tokens.device)
+    rows = _zero_and_each(width, site.tokens.device)
     with torch.no_grad():
         answer = replay.projection(rows)
     output = (answer[1:] - answer[:1]).reshape(heads, value_rank, -1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
@@ -25,6 +26,7 @@ from rankfall.models.load.guards import clean_config, read_json
 from rankfall.models.load.headers import read_safetensors_header
 from rankfall.models.load.named import named_path
 from rankfall.models.replay import Site, Trace, traced
+from rankfall.models.twin import Held
 from rankfall.theory.head_bounds import HeadClass, mse_floor, structural_rank
 
 # Where the self-check looks for rotations, unless an offset is asked for: any position but 0 serves.
@@ -99,14 +101,17 @@ class ProbedHeads:
     missing: Mapping[str, str]
 
 
-def head_ranks(model: Any, offset: int = 0, inputs: Mapping[str, Any] | None = None) -> tuple[HeadRecord, ...]:
+def head_ranks(
+    model: Any, offset: int = 0, inputs: Mapping[str, Any] | None = None, held: Held | None = None
+) -> tuple[HeadRecord, ...]:
     """One record per head and attention layer, in the order in which the layers run; raises where there are none.
 
     `offset` is how many tokens the query stands after the key: with rotary positions the query/key form depends on
     it (its rank does not). `inputs` make the model run once, for models that take neither input_ids nor
-    pixel_values. A module that runs several times is probed once.
+    pixel_values. A module that runs several times is probed once. `held` puts other weights
+    than the model's own in place while a block's are read.
     """
-    found = probe_heads(model, offset, inputs)
+    found = probe_heads(model, offset, inputs, held)
     reasons = list(found.missing.values())
     require(
         bool(found.records) or not reasons,
@@ -125,6 +130,7 @@ def probe_heads(
     model: Any,
     offset: int = 0,
     inputs: Mapping[str, Any] | None = None,
+    held: Held | None = None,
     *,
     seen: Mapping[int, Seen] | None = None,
     on_maps: OnMaps | None = None,
@@ -149,6 +155,12 @@ def probe_heads(
         whole = traced(model, sample_inputs(model) if given is None else given)
         traces.append((whole, whole, None))
     if not any(site.call.source in SEEN_WHOLE for trace, _, _ in traces for site in trace.sites):
+        require(
+            held is None,
+            required="heads that can be probed, for their block's weights to be replaced",
+            got="weights that are read by name",
+            remedy="build a second model",
+        )
         return ProbedHeads(_by_name(model, traces[0][0], seen or {}, on_maps), {})
     if seen is None:
         matter = any(
@@ -165,15 +177,18 @@ def probe_heads(
                 continue
             at_offset = at_query.sites[number] if at_query else None
             given_here = seen.get(module)
-            try:
-                real = None if given_here is None else given_here.tokens
-                maps = probe_site(len(probed), site, elsewhere.sites[number], at_offset, offset, real)
-                require_checked(maps, site)
-                records += head_records(maps)
-                if on_maps is not None:
-                    on_maps(maps, given_here)
-            except Exception as error:  # whatever an architecture does when its module runs alone
-                missing[site.name] = reason_of(error)
+            with contextlib.nullcontext() if held is None else held(site.name):
+                try:
+                    real = None if given_here is None else given_here.tokens
+                    maps = probe_site(
+                        len(probed), site, elsewhere.sites[number], at_offset, offset, real, as_traced=held is None
+                    )
+                    require_checked(maps, site)
+                    records += head_records(maps)
+                    if on_maps is not None:
+                        on_maps(maps, given_here)
+                except Exception as error:  # whatever an architecture does when its module runs alone
+                    missing[site.name] = reason_of(error)
             probed.add(module)
     return ProbedHeads(tuple(records), missing)
 
@@ -215,15 +230,16 @@ def _more_than_ids(given: Mapping[str, Any]) -> bool:
     return any(isinstance(value, Tensor) and value.is_floating_point() and value.ndim > 1 for value in given.values())
 
 
-# Relative errors of maps in float64. The replay is held against a pass in the model's own arithmetic.
-CHECKED = {"linearity": 1e-4, "same_position_scores": 1e-4}
-REPLAYED = 64
+# Relative errors of maps in float64, and how many roundings of the model's own arithmetic may add to them: the replay
+# is held against a pass in it, and rotations come as it rounded them, so that cos^2 + sin^2 is not quite one.
+CHECKED = 1e-4
+ROUNDINGS = {"linearity": 0, "same_position_scores": 1, "replay": 64}
 
 
 def require_checked(maps: HeadMaps, site: Site) -> None:
     """Refuse maps whose self-check failed: their ranks would not be those of the heads."""
     rounding = torch.finfo(site.tokens.dtype).eps if site.tokens.is_floating_point() else EPSILON
-    bounds = {**CHECKED, "replay": max(1e-4, REPLAYED * rounding)}
+    bounds = {name: max(CHECKED, times * rounding) for name, times in ROUNDINGS.items()}
     for name, most in bounds.items():
         require(
             maps.checks.get(name, 0.0) <= most,
