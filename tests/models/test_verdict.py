@@ -441,7 +441,7 @@ def test_domination_states_the_numbers_of_the_record(record: dict[str, Any]) -> 
         rows = [*record["depth"], *record["inside"]]
         (row,) = (one for one in rows if (one["layer"], one["part"]) == (place["layer"], place["part"]))
         assert place["numbers"]["sink_energy"]["passages"] == column(row, "sink_energy")
-    assert "no token stands out" in finding["text"]
+    assert "no massive token" in finding["text"]
 
 
 def test_what_stands_beside_states_the_numbers_of_the_record(record: dict[str, Any]) -> None:

@@ -23,9 +23,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import Tensor, nn
 
+    from rankfall.models.heads.key_values import KeyValueRecord
     from rankfall.models.heads.ranks import HeadRecord
     from rankfall.models.load.folder import LoadedModel
     from rankfall.report.document import Document
+
+# What of the reasons stands in a result's short form.
+IN_BRIEF = ("attention sinks", "heads that do nothing", "head need", "head cut", "what to change")
 
 DEFAULT_MODEL = NAMED_MODELS.names[0]
 
@@ -38,8 +42,9 @@ class AuditResult(Result, AuditFindings):
     verb: ClassVar[str] = "audit"
 
     def tables(self) -> dict[str, pd.DataFrame]:
-        """`depth`: every measure at every layer; `pooled`: all texts together; `heads`, `ablation`, `controls`,
-        `masks`, `sinks`, `per_text`; where asked for, `head_needs`, `head_cut`, `head_overlaps`, `head_spectra`."""
+        """`depth`: every measure at every layer; `pooled`: all texts together; `heads`, `attention`, `key_values`,
+        `ablation`, `controls`, `masks`, `sinks` (massive tokens), `per_text`; where asked for, `head_needs`,
+        `head_cut`, `head_overlaps`, `head_spectra`."""
         return AuditFindings.tables(self)
 
     def failures(self, condition: str) -> list[dict[str, Any]]:
@@ -74,11 +79,7 @@ class AuditResult(Result, AuditFindings):
             f"{self.model.name}, {self.model.layers} layers of {self.stack}, width {self.model.width}",
             verdict.headline,
             *(f"{QUESTIONS[finding.question]} {finding.status}" for finding in verdict.findings),
-            *(
-                f"{reason.topic}: {reason.text}"
-                for reason in verdict.reasons
-                if reason.topic in ("head need", "head cut", "what to change")
-            ),
+            *(f"{reason.topic}: {reason.text}" for reason in verdict.reasons if reason.topic in IN_BRIEF),
             *(one.told() for one in self.pooled),
             loss_line(self.text.loss, self.text.loss_reason),
             *(f"note: {note}" for note in self.model.notes),
@@ -108,6 +109,7 @@ def audit(
     stack: str | None = None,
     inside: bool = False,
     heads: bool = True,
+    attention: bool = True,
     head_needs: bool = False,
     head_cut: bool = False,
     head_divergence: float = 0.01,
@@ -150,6 +152,7 @@ def audit(
         stack=stack,
         inside=inside,
         heads=heads,
+        attention=attention,
         head_needs=head_needs,
         head_cut=head_cut,
         head_divergence=head_divergence,
@@ -210,15 +213,22 @@ class HeadsResult(Result):
     model: str
     heads: tuple[HeadRecord, ...]
     headline: str
+    key_values: tuple[KeyValueRecord, ...] = ()
 
     def tables(self) -> dict[str, pd.DataFrame]:
-        """`heads`: one row each."""
-        return {"heads": frame([head.line() for head in self.heads])}
+        """`heads`: one row each; `key_values`: one row a layer, and `key_value_energy` for every size of latent."""
+        made = {
+            "heads": [head.line() for head in self.heads],
+            "key_values": [one.line() for one in self.key_values],
+            "key_value_energy": [line for one in self.key_values for line in one.energy_lines()],
+        }
+        return {name: frame(rows) for name, rows in made.items() if rows}
 
     def _record(self) -> dict[str, Any]:
         return {
             "model": {"name": self.model},
             "heads": [head.record() for head in self.heads],
+            "key_values": [one.record() for one in self.key_values],
             "verdict": {"headline": self.headline},
         }
 
@@ -234,9 +244,14 @@ class HeadsResult(Result):
 def heads_from_weights(model: str) -> HeadsResult:
     """The ranks of all heads, read from a safetensors file."""
     from rankfall.models.explanations import bound_reason, heads_reason
+    from rankfall.models.heads.key_values import KeyValues
     from rankfall.models.heads.ranks import head_ranks_from_file
+    from rankfall.models.key_value_reason import key_value_reason
     from rankfall.models.layers import as_in_tokens
 
-    heads = as_in_tokens(head_ranks_from_file(model))
-    said = [one.text for one in (heads_reason(heads), bound_reason(heads)) if one is not None]
-    return HeadsResult(model, heads, "; ".join(said) or "no head was found")
+    joint = KeyValues()
+    heads = as_in_tokens(head_ranks_from_file(model, joint.take))
+    key_values = as_in_tokens(joint.records())
+    reasons = (heads_reason(heads), bound_reason(heads), key_value_reason(key_values))
+    said = [one.text for one in reasons if one is not None]
+    return HeadsResult(model, heads, "; ".join(said) or "no head was found", key_values)

@@ -23,8 +23,8 @@ COLOURS = {
 NAMES = "; ".join(f"{one.name} ({one.meaning})" for one in NAMED_MODELS)
 
 UNIT_COLUMNS = ("effective_rank", "energy_rank", "relative_mu", "mean_abs_cosine")
-COLUMNS = ("layer", "most", *UNIT_COLUMNS, "raw_energy_rank", "centred_unit_effective_rank", "sinks")
-INSIDE_COLUMNS = ("layer", "part", *UNIT_COLUMNS, "sinks")
+COLUMNS = ("layer", "most", *UNIT_COLUMNS, "raw_energy_rank", "centred_unit_effective_rank", "massive")
+INSIDE_COLUMNS = ("layer", "part", *UNIT_COLUMNS, "massive")
 HEAD_COLUMNS = ("layer", "head", "kv_head", "head_dim", "qk_rank", "qk_effective_rank", "qk_energy_rank", "ov_rank")
 
 
@@ -55,6 +55,9 @@ def audit(
     ] = True,
     draws: Annotated[int, typer.Option("--draws", help="Draws of each control.")] = 3,
     heads: Annotated[bool, typer.Option(help="Probe the rank of every head.")] = True,
+    attention: Annotated[
+        bool, typer.Option(help="Measure attention: entropy, sinks, logits, heads that do nothing.")
+    ] = True,
     head_needs: Annotated[
         bool,
         typer.Option(
@@ -187,6 +190,7 @@ def audit(
                 "inside": inside,
                 "stack": stack,
                 "heads": heads,
+                "attention": attention,
                 "head_needs": head_needs,
                 "head_cut": head_cut,
                 "head_divergence": head_divergence,
@@ -221,6 +225,7 @@ def audit(
             inside=inside,
             stack=stack,
             heads=heads,
+            attention=attention,
             head_needs=head_needs,
             head_cut=head_cut,
             head_divergence=head_divergence,
@@ -352,7 +357,7 @@ def _brief(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
             "most": f"{row['unit']['most']:.4g}",
             "centred_unit_effective_rank": f"{row['centred_unit']['effective_rank']:.4g}",
             "raw_energy_rank": f"{row['raw']['energy_rank']:.4g}",
-            "sinks": len(row["sinks"]),
+            "massive": len(row["sinks"]),
         }
         for row in rows
     ]

@@ -6,11 +6,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from rankfall.models.attention.heads import HeadAttention
 from rankfall.models.depth.rows import DepthRow
+from rankfall.models.heads.key_values import KeyValueRecord
 from rankfall.models.heads.ranks import HeadRecord
 from rankfall.models.masks import ObservedMask
 
-Record = TypeVar("Record", HeadRecord, ObservedMask)
+Record = TypeVar("Record", HeadAttention, HeadRecord, ObservedMask, KeyValueRecord)
 
 
 def as_in_tokens(records: Iterable[Record], rows: Sequence[DepthRow] = ()) -> tuple[Record, ...]:

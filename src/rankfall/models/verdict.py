@@ -132,7 +132,8 @@ def advice(findings: Sequence[Finding], reasons: Sequence[Reason], *, layers: in
     if status.get("domination") == "dominated":
         lines.append("raw numbers are about a few tokens: read those of tokens of length one, as is done here")
     found: Mapping[str, Any] = next((one.numbers for one in reasons if one.topic == "head rank"), {})
-    spare = [one for one in found.get("lowest_layers", ()) if one["qk_energy_rank"] < SPARE_SHARE * found["head_dim"]]
+    most = found.get("structural_rank", found.get("head_dim"))
+    spare = [one for one in found.get("lowest_layers", ()) if one["qk_energy_rank"] < SPARE_SHARE * most]
     needs: Mapping[str, Any] = next((one.numbers for one in reasons if one.topic == "head need"), {})
     if needs and found:
         plan = f"`rankfall plan --width {found['width']} --layers {layers} --context {context}`"

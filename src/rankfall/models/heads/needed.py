@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from rankfall.errors import RequestError, reason_of, require, require_number
 from rankfall.models.heads.calls import Attended, CallPlace, HeldCall, held_calls
 from rankfall.models.heads.truncation import ScoreMoments, Truncation, best_truncation, row_divergences
-from rankfall.models.reset import fresh_copy
+from rankfall.models.reset import fresh_weights
 from rankfall.models.twin import random_weights, separate_twin
 
 DIVERGENCE = 0.01
@@ -115,7 +115,8 @@ def head_needs(
 def on_random_twin(network: nn.Module, seed: int, work: Callable[[nn.Module], Made]) -> Made:
     """What `work` makes of the same architecture with random weights, in place where the library can draw them."""
     if not hasattr(network, "_from_config"):
-        return work(fresh_copy(network, seed)[0])
+        with fresh_weights(network, seed):
+            return work(network)
     try:
         with random_weights(network, seed):
             return work(network)
