@@ -29,7 +29,7 @@ CPU_STACK = 32
 """Cells of a stack on a processor: beyond that, steps per second hardly grow, and results come later."""
 CPU_STEP_FLOPS = 1.2e9
 """Operations of a step of a stack on a processor. Stacking saves the fixed cost of each call, a factor of three for
-cells of 4e6; a larger stack outgrows the caches and is slower than its cells one by one (`benchmarks.stack_sizes`)."""
+cells of 4e6; a larger stack outgrows the caches and is slower than its cells apart (`benchmarks.stack_sizes`)."""
 
 Group = tuple[Cell, ...]
 """Cells trained together as one program."""
