@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+import rankfall
 from rankfall.errors import RequestError
+from rankfall.store.store import Store
 from rankfall.training.cell import Cell
-from rankfall.training.grid import find_grid, read_grid, shipped_grids
+from rankfall.training.grid import find_grid, read_grid, read_points, shipped_grids
+from rankfall.training.kinds import Surroundings, TrainingCell
 
 
 def grid(tmp_path: Path, text: str) -> Path:
@@ -81,9 +84,14 @@ def test_shipped_grids_are_found_from_anywhere(tmp_path: Path, monkeypatch: pyte
     assert find_grid("smoke") == find_grid("grids/smoke.toml") == find_grid("smoke.toml")
 
 
+def shipped(path: Path, folder: Path) -> list[TrainingCell]:
+    text = Path(rankfall.__file__).parent / "models" / "harbour.txt"
+    return read_grid(path, Surroundings(text=str(text), store=lambda: Store(folder).path))
+
+
 @pytest.mark.parametrize("path", shipped_grids(), ids=lambda path: path.stem)
-def test_every_shipped_grid_is_sound(path: Path) -> None:
-    cells = read_grid(path)
+def test_every_shipped_grid_is_sound(path: Path, tmp_path: Path) -> None:
+    cells = shipped(path, tmp_path / "store")
     assert len(cells) == len(set(cells)) > 1
 
 
@@ -95,9 +103,9 @@ def test_published_grids_hold_every_published_point() -> None:
         page = files("rankfall.figures") / "published" / f"{name}.csv"
         return list(csv.DictReader(page.read_text().splitlines()))
 
-    first = {(cell.layers, cell.multiplier, cell.rank) for cell in read_grid("amsel-fig1")}
-    third = {(cell.layers, cell.positions, cell.rank) for cell in read_grid("amsel-fig3")}
-    fourth = {(cell.points, cell.rank) for cell in read_grid("amsel-fig4")}
+    first = {(cell.layers, cell.multiplier, cell.rank) for cell in read_points("amsel-fig1")}
+    third = {(cell.layers, cell.positions, cell.rank) for cell in read_points("amsel-fig3")}
+    fourth = {(cell.points, cell.rank) for cell in read_points("amsel-fig4")}
     for row in published("amsel_fig1"):
         assert (int(row["layers"]), int(row["width_multiplier"]), int(row["rank"])) in first
     for row in published("amsel_fig3"):
@@ -106,7 +114,7 @@ def test_published_grids_hold_every_published_point() -> None:
         assert (int(row["num_points"]), int(row["rank"])) in fourth
 
 
-def test_the_guide_lists_every_shipped_grid_with_its_number_of_cells() -> None:
+def test_the_guide_lists_every_shipped_grid_with_its_number_of_cells(tmp_path: Path) -> None:
     guide = Path(__file__).parents[2] / "docs" / "guide" / "sweep.md"
     listed: dict[str, int] = {}
     for line in guide.read_text().splitlines():
@@ -114,4 +122,4 @@ def test_the_guide_lists_every_shipped_grid_with_its_number_of_cells() -> None:
         if row is not None:
             names = row[1].replace("`", "").split(", ")
             listed |= dict(zip(names, map(int, row[2].split(", ")), strict=True))
-    assert listed == {path.stem: len(read_grid(path)) for path in shipped_grids()}
+    assert listed == {path.stem: len(shipped(path, tmp_path / "store")) for path in shipped_grids()}

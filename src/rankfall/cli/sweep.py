@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -42,6 +43,9 @@ def sweep(
         bool, typer.Option("--take-over", help="Take cells that a process of another machine claimed, if it is gone.")
     ] = False,
     tensorboard: Annotated[Path | None, typer.Option(help="Folder for TensorBoard logs.")] = None,
+    text: Annotated[
+        Path | None, typer.Option(help="File or folder of text that cells of the task text are trained on.")
+    ] = None,
     json: JsonFlag = False,
 ) -> None:
     """Train every cell of a grid that the store lacks, many at once; kill it and run it again to go on.
@@ -74,6 +78,7 @@ def sweep(
             weights=weights,
             take_over=take_over,
             tensorboard=tensorboard,
+            text=text,
             progress=progress,
             note=lambda text: notes.print(text, markup=False, soft_wrap=True),
         )
@@ -81,7 +86,8 @@ def sweep(
         done = sum(row["status"] != "missing" for row in result.runs)
         notes.print(
             f"stopped with {done} of {len(result.runs)} cells finished and the rest saved; the same command goes on: "
-            f"rankfall sweep {shlex.quote(grid)} --store {shlex.quote(str(store))}",
+            f"rankfall sweep {shlex.quote(grid)} --store {shlex.quote(str(store))}"
+            + ("" if text is None else f" --text {shlex.quote(str(text))}"),
             soft_wrap=True,
         )
         raise typer.Exit(130)
@@ -90,11 +96,23 @@ def sweep(
 
 def _show(result: SweepResult) -> None:
     run_table(f"{result.grid}: {len(result.runs)} cells", result.runs)
+    if result.by_shape:
+        table("nats per byte of held-out text, by shape", [_short(record) for record in result.by_shape])
+    for sentence in result.verdicts:
+        paper.print(sentence, markup=False, soft_wrap=True)
     paper.print(
         f"{result.trained} trained now in {result.seconds:.0f} s; all are in {result.store}",
         markup=False,
         soft_wrap=True,
     )
+
+
+def _short(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What a person compares: shape, loss with its interval, sizes."""
+    names = ("budget", "rank", "heads", "value_rank", "feed_forward", "seeds")
+    losses = ("nats_per_byte", "nats_per_byte_low", "nats_per_byte_high")
+    rounded = {name: None if record[name] is None else round(record[name], 4) for name in losses}
+    return {name: record[name] for name in names} | rounded | {"parameters": record["parameters"]}
 
 
 def _show_plan(result: SweepResult) -> None:

@@ -16,7 +16,7 @@ from rankfall.figures.base import Claim, FigureOutcome, Reproduction, Scale
 from rankfall.figures.trained import error_of, gather, points
 from rankfall.progress import Progress, silent
 from rankfall.training.cell import Cell
-from rankfall.training.grid import read_grid
+from rankfall.training.grid import read_points
 
 GRID = "depth"
 BY = ("layers", "multiplier", "rank", "recipe")
@@ -55,7 +55,7 @@ def run(scale: Scale, progress: Progress = silent) -> FigureOutcome:
 def figure_cells(scale: Scale) -> list[Cell]:
     """The same cells by every recipe, the published one with the start and the warm-up that were published."""
     if scale == "paper":
-        return read_grid(GRID)
+        return read_points(GRID)
     base = Cell(**SMALL[scale], rank=1, data="fresh")
     return [
         dataclasses.replace(base, rank=rank, recipe=recipe, **(EXACT if recipe == "published" else {}))
