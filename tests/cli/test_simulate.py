@@ -137,6 +137,7 @@ def test_people_see_tables(capsys) -> None:
         (("--value", "unitary"), "value weights among identity"),
         (("--value", "counterexample", "--dim", "3"), "for the counterexample"),
         (("--temperature", "0"), "required the temperature to be a finite number above 0"),
+        (("--temperature", "5e-324", "--query-key", "zero"), "temperature to be a finite number of at least 1e-100"),
         (("--layers", "-1"), "required layers to be a whole number of at least 0"),
         (("--placement", "middle"), "a placement among post, pre"),
         (("--tokens", "0"), "the number of tokens"),

@@ -11,7 +11,7 @@ import rankfall
 from rankfall.errors import RequestError
 from rankfall.store.store import Store
 from rankfall.training.cell import Cell
-from rankfall.training.grid import find_grid, read_grid, read_points, shipped_grids
+from rankfall.training.grid import chosen_cells, find_grid, read_grid, read_points, shipped_grids
 from rankfall.training.kinds import Surroundings, TrainingCell
 
 
@@ -72,6 +72,37 @@ def test_a_wrong_grid_is_refused_in_one_line(tmp_path: Path, text: str, message:
     with pytest.raises(RequestError, match=message) as refused:
         read_grid(grid(tmp_path, text))
     assert "\n" not in str(refused.value)
+
+
+def test_conditions_choose_cells() -> None:
+    cells = [
+        Cell(rank=rank, seed=seed, learning_rate=rate, value_rank=value)
+        for rank in (1, 8)
+        for seed in (0, 1)
+        for rate, value in ((0.01, None), (0.003, 4))
+    ]
+    assert chosen_cells(cells, ["rank=8", "seed=0,1", "learning_rate=1e-2"]) == [cells[4], cells[6]]
+    assert chosen_cells(cells, ["rank=1, 8", "seed=1", "value_rank=none"]) == [cells[2], cells[6]]
+    assert chosen_cells(cells, ["steps=100_000"]) == cells
+    for conditions, message in (
+        (["rank"], r"a condition such as layers=3 or rank=8,64; got rank;"),
+        (["rank="], r"got rank=;"),
+        (["rnk=1"], r"settings of a cell in the condition; got the key rnk; did you mean rank\?"),
+        (["rank=1,4"], r"a value of rank that the grid has: 1, 8; got 4;"),
+        (
+            ["learning_rate=0.01", "value_rank=4"],
+            r"cells that meet every condition; got none of 8 with learning_rate",
+        ),
+    ):
+        with pytest.raises(RequestError, match=message):
+            chosen_cells(cells, conditions)
+
+
+def test_the_grid_of_what_to_train_first_holds_one_seed_of_the_whole_figure() -> None:
+    first, whole = read_grid("amsel-fig1-first"), read_grid("amsel-fig1")
+    assert {*first} < {*whole}
+    assert {cell for cell in first if cell.seed == 0} == {cell for cell in whole if cell.seed == 0}
+    assert [cell.layers for cell in first[:28]].count(1) == 0
 
 
 def test_a_missing_grid_names_the_shipped_ones(tmp_path: Path) -> None:

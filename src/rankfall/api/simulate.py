@@ -159,7 +159,7 @@ def simulate(
 
     from rankfall.dynamics.experiment import Experiment, run
     from rankfall.dynamics.step import Rule
-    from rankfall.dynamics.weights import WeightRecipe
+    from rankfall.dynamics.weights import LEAST_TEMPERATURE, WeightRecipe
 
     small = value == "counterexample"
     count = tokens if tokens is not None else (2 if small else 64)
@@ -169,6 +169,7 @@ def simulate(
     require_count("layers", layers, least=0, most=MOST_LAYERS)
     require_count("thin", thin)
     require_number("the temperature", temperature, above=0)
+    require_number("the temperature", temperature, least=LEAST_TEMPERATURE)
     require_number("the residual", residual)
     if sink is not None:
         require_number("the sink's logit", sink)

@@ -43,6 +43,8 @@ class SweepResult(Result):
     """False when the sweep was stopped; the same call goes on from there."""
     to_level: list[dict[str, Any]] = field(default_factory=list)
     """Of language models: tokens and seconds to the loss that all models of a setting reach."""
+    out_of_time: bool = False
+    """Stopped because its minutes were over."""
     estimate: dict[str, Any] | None = None
     """After a dry run: `cells`, `finished`, `seconds_estimated`, `estimate_from` and `stacks` (trained as one)."""
 
@@ -68,6 +70,7 @@ class SweepResult(Result):
             "store": self.store,
             "trained": self.trained,
             "seconds": self.seconds,
+            "complete": self.complete,
             "runs": self.runs,
             **({"by_shape": self.by_shape, "to_level": self.to_level} if self.by_shape else {}),
         }
@@ -78,7 +81,9 @@ class SweepResult(Result):
             of = self.estimate
             lines.append(f"{of['finished']} finished; the rest takes about {of['seconds_estimated']:.0f} seconds")
         else:
-            lines.append(f"{self.trained} trained now in {self.seconds:.0f} s; all are in {self.store}")
+            missing = sum(row["status"] == "missing" for row in self.runs)
+            rest = f"{missing} are not finished; the same call goes on" if missing else f"all are in {self.store}"
+            lines.append(f"{self.trained} trained now in {self.seconds:.0f} s; {rest}")
         done = [row for row in self.runs if row.get("mse_best") is not None]
         if done:
             best = min(done, key=lambda row: row["mse_best"])
@@ -119,6 +124,8 @@ def sweep(
     take_over: bool = False,
     tensorboard: str | Path | None = None,
     text: str | Path | None = None,
+    where: Sequence[str] = (),
+    minutes: float | None = None,
     progress: Progress = silent,
     note: Callable[[str], None] | None = None,
 ) -> SweepResult:
@@ -128,12 +135,13 @@ def sweep(
     running cluster). `dry_run` plans and estimates only. `memory` is in GiB. `results` are committed results to go
     on from; `weights` trains also cells imported without weights; `take_over` takes cells that a process of another
     machine has claimed without waiting for its silence. `text` is the file or folder that cells of the task text are
-    trained on. `note` is told what a person should know.
+    trained on. `where` takes only some cells: `["layers=3,5", "seed=0"]`. After `minutes` everything is saved and the
+    result has `complete` False. `note` is told what a person should know.
     """
     from rankfall.store.identity import identity
     from rankfall.store.results import import_results
     from rankfall.store.store import Store
-    from rankfall.training.grid import read_grid
+    from rankfall.training.grid import chosen_cells, read_grid
     from rankfall.training.kinds import Surroundings
     from rankfall.training.options import Options
     from rankfall.training.sweep import row_of
@@ -142,6 +150,8 @@ def sweep(
     if memory is not None:
         require_number("memory", memory, above=0, most=2**20)
     require_number("checkpoint_seconds", checkpoint_seconds, least=0)
+    if minutes is not None:
+        require_number("minutes", minutes, above=0)
     options = Options(
         device=device,
         max_stack=max_stack,
@@ -168,6 +178,7 @@ def sweep(
             note=tell,
         )
         cells = read_grid(grid, around) if isinstance(grid, (str, Path)) else list(grid)
+        cells = chosen_cells(cells, where) if where else cells
         kept = Store(folder)
         if results is not None:
             tell(f"{len(import_results(kept, Path(results)))} cells taken in from {results}")
@@ -178,7 +189,8 @@ def sweep(
             estimate = _estimate(cells, kept, chosen, progress)
             return SweepResult(name, str(store), [row_of(cell, kept) for cell in cells], estimate=estimate)
         start = time.perf_counter()
-        outcome = train(cells, kept, engine=chosen, progress=progress, note=tell)
+        seconds = None if minutes is None else 60.0 * minutes
+        outcome = train(cells, kept, engine=chosen, seconds=seconds, progress=progress, note=tell)
         return SweepResult(
             grid=name,
             store=str(store),
@@ -187,6 +199,7 @@ def sweep(
             seconds=time.perf_counter() - start,
             complete=outcome.complete,
             to_level=_to_level([dict(row) for row in outcome.rows], kept),
+            out_of_time=outcome.out_of_time,
         )
 
 

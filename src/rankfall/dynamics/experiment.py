@@ -17,7 +17,7 @@ from rankfall.dynamics.split_attention import log_score_gap
 from rankfall.dynamics.step import PURE_ATTENTION, Rule, counterexample_tokens, random_tokens
 from rankfall.dynamics.trajectory import DEFAULT_MEASURES, Trajectory, run_layers
 from rankfall.dynamics.weights import DrawnWeights, PreparedHeads, WeightRecipe
-from rankfall.errors import require_count
+from rankfall.errors import RequestError, require_count
 from rankfall.masks import MaskSchedule
 from rankfall.progress import Progress, silent
 from rankfall.theory.collapse import CollapseTheorem, Hypothesis, collapse_theorem
@@ -34,6 +34,10 @@ LOG10_ROUNDING = -13.0
 FLAT = 1e-3
 # Products for the first token's mass, in multiplications: a fraction of a second.
 FIRST_TOKEN_OPERATIONS = 20_000_000
+# Of tokens that agree so far even sharp scores are flat.
+LOG10_FLAT = -10.0
+# A part of the differences below this share of the others has lost its digits beside them.
+LEAST_KEPT = 1e-13
 
 
 @final
@@ -171,6 +175,8 @@ def _result(experiment: Experiment, done: Trajectory, own: Tensor, mask: MaskSch
     tail, reason = _tail(experiment, mask, one)
     if tail is not None and not theorem.applies and (gap := _last_gap(experiment, done, samples)) > FLAT:
         tail, reason = None, f"scores have not flattened: at the last layer they may still differ by {gap:.2g}"
+    if tail is not None and done.exact:
+        _require_kept(done, samples, tail)
     return MaskResult(
         mask=mask,
         seeds=experiment.seeds,
@@ -207,6 +213,39 @@ def first_token_rows(experiment: Experiment, mask: MaskSchedule) -> tuple[dict[s
         for plain, turned in zip(*both, strict=True)
         if plain.layer & (plain.layer - 1) == 0 or plain.layer == layers
     )
+
+
+def _require_kept(done: Trajectory, samples: range, tail: float) -> None:
+    """Refuse layers in which differences could decide that were rounded away when they were small beside the others.
+
+    Once scores are flat no part of the differences shrinks faster than the tail rate for ever. Where what we follow
+    did so by more than float64 has digits, and some tokens agree to the last of them without being the reference,
+    sharp attention had made them so, and how far these still differ nobody knows; it is larger in the end.
+    """
+    if tail <= 0:
+        return
+    layers = torch.tensor(done.layers, dtype=torch.float64)
+    for sample in samples:
+        flat = done.columns["log10_relative_mu"][:, sample] < LOG10_FLAT
+        excess = (done.log_mu[:, sample] - layers * math.log(tail)).where(flat, -math.inf)
+        lost = excess.isfinite() & (excess < excess.cummax(dim=0).values + math.log(LEAST_KEPT))
+        if bool(lost.any()) and _some_agree(done.final.residual[sample]):
+            last = done.layers[int(lost.long().argmax()) - 1]
+            raise RequestError(
+                required="tokens whose differences float64 can follow",
+                got="attention so sharp that some tokens came to agree to their last digit; what still tells them "
+                f"apart shrinks more slowly than all else and could decide after layer {last}",
+                remedy=f"raise the temperature, or stop after {last} layers",
+            )
+
+
+def _some_agree(residual: Tensor) -> bool:
+    """Whether two tokens are away from the reference by the same, to the last digits: sorted, they are neighbours."""
+    size = residual.abs().amax(dim=-1)
+    rows = residual[size > 0]
+    rows = rows[rows[:, 0].argsort()]
+    apart = (rows[1:] - rows[:-1]).abs().amax(dim=-1)
+    return bool((apart < LEAST_KEPT * rows[1:].abs().amax(dim=-1)).any())
 
 
 def _rate(done: Trajectory, sample: int) -> MeasuredRate | None:

@@ -116,9 +116,8 @@ def _draw(found: Sequence[Mapping[str, Any]], dim: int, least: float) -> Figure:
         line=lambda record: f"{record['layers']} layers",
         width=lambda record: dim,
     )
-    for level, meaning in ((1.0, "outputting zero"), (least, "the least there is")):
-        figure.axes[0].axhline(level, color="#999999", linewidth=1, linestyle=":")
-        figure.axes[0].annotate(meaning, (1.0, level), ha="right", va="bottom", fontsize=8, color="#555555")
+    figure.axes[0].axhline(least, color="#999999", linewidth=1, linestyle=":")
+    figure.axes[0].annotate("the least there is", (1.0, least), ha="right", va="bottom", fontsize=8, color="#555555")
     return figure
 
 

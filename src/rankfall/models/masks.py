@@ -5,14 +5,14 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, Protocol, final
 
 import torch
 from torch import Tensor, nn
 
 from rankfall.masks import Causal, Complete, Explicit, Mask, recognise
 from rankfall.models.positions import PositionMass, PositionProduct, rotary_of
-from rankfall.models.recorder import Call, Coverage, recorded
+from rankfall.models.recorder import Call, Coverage, Ran, recorded
 from rankfall.theory.sub_stochastic import causal_sink_rate, sink_rate
 from rankfall.theory.uniform_attention import tail_rate
 
@@ -107,12 +107,22 @@ def _sink_words(sinks: tuple[float, ...] | None) -> dict[str, float | None]:
     return dict(zip(names, found, strict=True))
 
 
+class SeesAttention(Protocol):
+    """Somebody else who is told of attention calls and of linear maps, and never raises."""
+
+    def see(self, call: Call) -> None:
+        """Read one call."""
+
+    def see_linear(self, ran: Ran) -> None:
+        """Read one linear map."""
+
+
 def observe_masks(
-    model: nn.Module, inputs: Mapping[str, Any], real: Sequence[Tensor | None]
+    model: nn.Module, inputs: Mapping[str, Any], real: Sequence[Tensor | None], also: SeesAttention | None = None
 ) -> tuple[list[ObservedMask], Coverage]:
     """One run with every attention call recorded: its masks in order of calls, and how much of attention was seen."""
-    observer = MaskObserver(real)
-    with recorded(model, observer.see) as recorder, torch.inference_mode():
+    observer = MaskObserver(real, also)
+    with recorded(model, observer.see, on_leaf=observer.see_linear) as recorder, torch.inference_mode():
         model(**inputs)
     return observer.masks(), recorder.coverage()
 
@@ -121,10 +131,12 @@ class MaskObserver:
     """Subscribes to attention calls of a run on texts of which `real` marks the tokens that are not padding.
 
     Of several passes the first is read. A failure ends neither the run nor other observations; `masks` raises it.
+    `also` is told of the same calls.
     """
 
-    def __init__(self, real: Sequence[Tensor | None]) -> None:
+    def __init__(self, real: Sequence[Tensor | None], also: SeesAttention | None = None) -> None:
         self._real = real
+        self._also = also
         self._padded = any(one is not None for one in real)
         self._last: tuple[Tensor, Mask] | None = None
         self._found: list[ObservedMask] = []
@@ -144,6 +156,13 @@ class MaskObserver:
                 self._found.append(self._observed(call))
             except Exception as failure:
                 self._failure = failure
+        if self._also is not None:
+            self._also.see(call)
+
+    def see_linear(self, ran: Ran) -> None:
+        """Hand a linear map on."""
+        if self._also is not None:
+            self._also.see_linear(ran)
 
     def _observed(self, call: Call) -> ObservedMask:
         pattern, reason = allowed_pattern(call)

@@ -16,14 +16,14 @@ import difflib
 import itertools
 import math
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import rankfall
 from rankfall.errors import RequestError, require
 from rankfall.training.cell import Cell
-from rankfall.training.kinds import ALONE, CellKind, Surroundings, TrainingCell, kind_named
+from rankfall.training.kinds import ALONE, CellKind, Surroundings, TrainingCell, kind_named, kind_of
 
 TABLES = "grid"
 MOST_CELLS = 100_000
@@ -74,6 +74,45 @@ def shipped_grids() -> list[Path]:
     return []
 
 
+def chosen_cells(cells: Sequence[TrainingCell], conditions: Sequence[str]) -> list[TrainingCell]:
+    """The cells that meet every condition; one is `key=value` or `key=value,value`, spelt as in a grid."""
+    chosen = list(cells)
+    for condition in conditions:
+        key, equals, values = condition.partition("=")
+        require(
+            bool(equals and values),
+            required="a condition such as layers=3 or rank=8,64",
+            got=condition,
+            remedy="name a key, an equals sign and the values to take",
+        )
+        _require_key(key, [name for name in kind_of(cells[0]).grid_keys if hasattr(cells[0], name)], "the condition")
+        wanted = {_spelt(value) for value in values.split(",")}
+        found = sorted({getattr(cell, key) for cell in cells}, key=lambda value: (value is None, value))
+        for value in wanted - {_spelt(str(one)) for one in found}:
+            raise RequestError(
+                required=f"a value of {key} that the grid has: {', '.join(_spelt(str(one)) for one in found)}",
+                got=value,
+                remedy="choose among these",
+            )
+        chosen = [cell for cell in chosen if _spelt(str(getattr(cell, key))) in wanted]
+    require(
+        bool(chosen),
+        required="cells that meet every condition",
+        got=f"none of {len(cells)} with {' '.join(conditions)}",
+        remedy="the grid has each value, but not together: drop a condition",
+    )
+    return chosen
+
+
+def _spelt(value: str) -> str:
+    """One spelling of equal values: 0.01 and 1e-2, 100_000 and 100000, None and none."""
+    value = value.strip()
+    try:
+        return repr(float(value)).removesuffix(".0")
+    except ValueError:
+        return value.replace("None", "none")
+
+
 def cells_of(document: Mapping[str, Any], file: str, around: Surroundings = ALONE) -> list[TrainingCell]:
     """The cells of a parsed grid; `file` is named in every error."""
     shared = {key: value for key, value in document.items() if key != TABLES}
@@ -103,13 +142,7 @@ def _crossed(table: Mapping[str, Any], place: str, around: Surroundings) -> list
     kind = _kind(table, place)
     keys = kind.grid_keys
     for key in table:
-        close = difflib.get_close_matches(key, keys, n=1)
-        require(
-            key in keys,
-            required=f"settings of a cell in {place}",
-            got=f"the key {key}",
-            remedy=f"did you mean {close[0]}?" if close else f"the keys are {', '.join(keys)}",
-        )
+        _require_key(key, keys, place)
     axes = [[(key, choice) for choice in _choices(kind, key, value, place)] for key, value in table.items()]
     count = math.prod(map(len, axes))
     require(
@@ -119,6 +152,16 @@ def _crossed(table: Mapping[str, Any], place: str, around: Surroundings) -> list
         remedy="shorten its lists",
     )
     return [_cell(kind, dict(choice), place, around) for choice in itertools.product(*axes)]
+
+
+def _require_key(key: str, keys: Collection[str], place: str) -> None:
+    close = difflib.get_close_matches(key, keys, n=1)
+    require(
+        key in keys,
+        required=f"settings of a cell in {place}",
+        got=f"the key {key}",
+        remedy=f"did you mean {close[0]}?" if close else f"the keys are {', '.join(keys)}",
+    )
 
 
 def _kind(table: Mapping[str, Any], place: str) -> CellKind:

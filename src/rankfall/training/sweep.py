@@ -9,6 +9,7 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from rankfall.catalogue import CELL_KINDS, ENGINES
@@ -40,6 +41,8 @@ class SweepRows:
     rows: tuple[dict[str, Any], ...]
     trained: int
     complete: bool
+    out_of_time: bool = False
+    """Ended by its time limit, not by a signal."""
 
 
 def sweep(
@@ -48,6 +51,7 @@ def sweep(
     *,
     engine: str | Engine = "local",
     options: Options | None = None,
+    seconds: float | None = None,
     progress: Progress = silent,
     note: Callable[[str], None] = lambda text: None,
 ) -> SweepRows:
@@ -55,21 +59,23 @@ def sweep(
 
     Safe to kill at any moment and to run again, also by several processes on one store: finished cells are never
     trained again, and unfinished stacks go on from their checkpoints. Ctrl-C saves first and returns with
-    `complete` False.
+    `complete` False, and so does a sweep that has taken `seconds`, at its next chunk.
     """
+    end = math.inf if seconds is None else monotonic() + seconds
     store = store if isinstance(store, Store) else Store(store)
     chosen = ENGINES[engine](options or Options()) if isinstance(engine, str) else engine
     plan = plan_for(cells, store, chosen)
     if plan.stacks:
         set_aside_damaged(store, note)
     tally = Tally(plan, progress)
-    complete = True
+    complete, told_to_stop = True, False
     try:
         if plan.stacks:
             for text in slower(plan, chosen.device()):
                 note(text)
             with stop_on_signals(lambda: note("stopping after this chunk; Ctrl-C again to stop at once")) as stop:
-                complete = chosen.run(plan, store, Watch(stop, tally.chunk, note))
+                complete = chosen.run(plan, store, Watch(lambda: stop() or monotonic() >= end, tally.chunk, note))
+                told_to_stop = stop()
         elif has_leftovers(store):
             # a sweep that was killed when all was done but the tidying; a store that may only be read stays as it is
             with contextlib.suppress(StorageError), Claims(store.claims_folder, note=note) as claims:
@@ -79,7 +85,7 @@ def sweep(
             chosen.close()
     rows = tuple(row_of(cell, store) for cell in cells)
     trained = len(plan.cells) - len(plan.finished) - len(store.missing(plan.cells, chosen.options.parts))
-    return SweepRows(rows, trained, complete)
+    return SweepRows(rows, trained, complete, out_of_time=not complete and not told_to_stop)
 
 
 def slower(plan: Plan, device: str) -> list[str]:
