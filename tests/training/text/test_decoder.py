@@ -102,7 +102,7 @@ def test_going_on_is_bit_equal_to_not_stopping(optimizer: str, folder: Path, cor
     assert all(torch.equal(value, whole.weights(0)[name]) for name, value in second.weights(0).items())
 
 
-@pytest.mark.parametrize("changes", VARIANTS)
+@pytest.mark.parametrize("changes", [*VARIANTS, {"norm": "layer-scaled"}])
 def test_the_module_computes_what_was_trained(changes: dict[str, Any], folder: Path, corpus: str) -> None:
     cell = TextCell(**SMALL | changes | {"corpus": corpus})
     stack = TextStack([cell], folder)
@@ -113,6 +113,15 @@ def test_the_module_computes_what_was_trained(changes: dict[str, Any], folder: P
         expected = stack.decoder.logits(stack._weights, tokens[..., :-1], stack._mask)[0]
         assert torch.allclose(model(tokens[0, :, :-1]), expected, atol=1e-12)
     assert sum(parameter.numel() for parameter in model.parameters()) == stack.layout.parameters
+
+
+def test_norms_that_change_with_depth_do_so(folder: Path, corpus: str) -> None:
+    """Both branches of layer l have the norm of layer l; the final one is that of the first."""
+    cell = TextCell(**SMALL, corpus=corpus, norm="layer-scaled")
+    model = text_model(cell, TextStack([cell], folder).weights(0))
+    depths = [(block.attention_norm.norm.depth, block.feed_forward_norm.norm.depth) for block in model.blocks]
+    assert depths == [(1, 1), (2, 2)]
+    assert model.final_norm.norm.depth == 1
 
 
 def test_held_out_loss_by_hand(folder: Path, corpus: str) -> None:

@@ -58,9 +58,10 @@ class Decoder:
         x = x.to(self.compute).flatten(1, 2)
         turns = self._turns(length, x.device) if cell.positions == "rotary" else None
         for layer in range(cell.layers):
-            seen = self._normed(weights, f"{layer}.attention_norm", x)
+            seen = self._normed(weights, f"{layer}.attention_norm", x, layer + 1)
             x = x + self._attention(weights, layer, seen, batch, turns, mask)
-            x = x + self._feed_forward(weights, layer, self._normed(weights, f"{layer}.feed_forward_norm", x))
+            seen = self._normed(weights, f"{layer}.feed_forward_norm", x, layer + 1)
+            x = x + self._feed_forward(weights, layer, seen)
         x = self._normed(weights, "final_norm", x)
         output = weights["embedding" if cell.tied else "unembedding"][:, : cell.vocabulary].to(self.compute)
         return (x @ output.transpose(1, 2)).unflatten(1, (batch, length))
@@ -105,10 +106,12 @@ class Decoder:
     def _product(self, weights: Mapping[str, Tensor], name: str, x: Tensor) -> Tensor:
         return x @ weights[name].to(self.compute)
 
-    def _normed(self, weights: Mapping[str, Tensor], name: str, x: Tensor) -> Tensor:
+    def _normed(self, weights: Mapping[str, Tensor], name: str, x: Tensor, depth: int = 1) -> Tensor:
         gain, bias = (weights.get(f"{name}_{part}") for part in ("gain", "bias"))
         wide = x.float() if self.compute is torch.bfloat16 else x
-        out = self.norm(wide, None if gain is None else gain[:, None], None if bias is None else bias[:, None])
+        out = self.norm.at(depth)(
+            wide, None if gain is None else gain[:, None], None if bias is None else bias[:, None]
+        )
         return out.to(self.compute)
 
     def _turns(self, length: int, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -22,7 +22,7 @@ class TextModel(nn.Module):
         self.cell = cell
         self.embedding = nn.Embedding(cell.embedding_rows, cell.width)
         self.positions = nn.Embedding(cell.context, cell.width) if cell.positions == "learned" else None
-        self.blocks = nn.ModuleList(TextBlock(cell) for _ in range(cell.layers))
+        self.blocks = nn.ModuleList(TextBlock(cell, layer + 1) for layer in range(cell.layers))
         self.final_norm = TextNorm(parse_norm(cell.norm), cell.width)
         self.unembedding = nn.Linear(cell.width, cell.embedding_rows, bias=False)
         if cell.tied:
@@ -41,9 +41,9 @@ class TextModel(nn.Module):
 class TextBlock(nn.Module):
     """Attention and a feed-forward, each after a norm and beside the stream."""
 
-    def __init__(self, cell: TextCell) -> None:
+    def __init__(self, cell: TextCell, depth: int) -> None:
         super().__init__()
-        norm = parse_norm(cell.norm)
+        norm = parse_norm(cell.norm).at(depth)
         self.attention_norm = TextNorm(norm, cell.width)
         self.attention = TextAttention(cell)
         self.feed_forward_norm = TextNorm(norm, cell.width)
