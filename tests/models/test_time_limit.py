@@ -109,10 +109,13 @@ def test_a_library_stopped_between_two_defaults_leaves_none_changed() -> None:
     """It may be stopped just before it takes back a default device or number format."""
     import torch
 
-    with pytest.raises(RequestError, match="it to load within"), time_limit(SHORT, "it"):
+    def stopped() -> None:
         torch.device("meta").__enter__()
         torch.set_default_dtype(torch.float16)
         NEVER.wait()
+
+    with pytest.raises(RequestError, match="it to load within"), time_limit(SHORT, "it"):
+        stopped()
     made = torch.empty(1)
     assert (made.device.type, made.dtype) == ("cpu", torch.float32)
     assert torch.get_default_device().type == "cpu"
