@@ -47,8 +47,9 @@ test: setup models $(HAVE_BROWSER)
 # COUNT random inputs of every kind from SEED, and the corpus of past failures; a slice of it is in `test`.
 COUNT ?= 10000
 SEED  ?= 0
+WORKERS ?= 1
 fuzz: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m fuzz --count $(COUNT) --seed $(SEED) --failures fuzz-failures.jsonl
+	OMP_NUM_THREADS=1 $(BIN)/python -m fuzz --count $(COUNT) --seed $(SEED) --workers $(WORKERS) --failures fuzz-failures.jsonl
 
 # Built anew only when something that it shows has changed; a warning is an error.
 $(SITE): $(SITE_SOURCES) | $(READY)

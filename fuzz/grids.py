@@ -69,4 +69,4 @@ def _scalar(draw: random.Random, name: str, kind: str, bold: float) -> str:
         return values.real(draw, bold)
     if chance > 0.36 * bold:
         return str(draw.choice((1, 2, 4, 8, 100, 200)))
-    return str(draw.choice((*values.WHOLE_EDGES, 10**18, 10**9, 720720 * 10**9, 2**61 - 1)))
+    return str(draw.choice((*values.WHOLE_EDGES, 2**15, 10**18, 10**9, 720720 * 10**9, 2**61 - 1)))

@@ -174,3 +174,28 @@ def test_a_fault_of_ours_has_a_status_of_its_own(capsys, monkeypatch: pytest.Mon
     assert "KeyError: 'inner'" in err
     assert "please report" in err
     assert refused_by_machine(KeyError("inner")) is None
+
+
+@pytest.mark.parametrize("text", ["a\0b.csv", "\ud800", "\0"])
+@pytest.mark.parametrize("option", ["--csv", "--mask", "--tokens"])
+def test_what_no_command_line_can_hold_is_refused(text, option, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = call(capsys, "simulate", "--layers", "2", option, text)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert "arguments that a command line can hold" in err
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("bounds --width 7 --heads -9 --error 0.1 --target biased --rank 2", "the number of heads H"),
+        ("bounds --width 2147483647 --rank 2 --heads 2 --plot x.png", "heads are to be drawn"),
+        ("equilibrium --width 1 --norm layer --all-ranks", "leaves a direction"),
+    ],
+)
+def test_corners_that_random_inputs_found(command, said, capsys, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    status, out, err = call(capsys, *command.split())
+    assert (status, err.count("\n")) == (2, 1)
+    assert said in err
+    assert "--plot" in command or out == "", "numbers are printed before a picture is drawn"
+    assert list(tmp_path.iterdir()) == []

@@ -103,3 +103,24 @@ def test_another_thread_loads_without_a_limit(model: Path) -> None:
 def test_no_time_at_all_is_refused(model: Path) -> None:
     with pytest.raises(RequestError, match="a positive number of seconds to load in; got 0"):
         open_model(model, load_seconds=0)
+
+
+def test_a_library_stopped_between_two_defaults_leaves_none_changed() -> None:
+    """It may be stopped just before it takes back a default device or number format."""
+    import torch
+
+    def stopped() -> None:
+        torch.device("meta").__enter__()
+        torch.set_default_dtype(torch.float16)
+        NEVER.wait()
+
+    with pytest.raises(RequestError, match="it to load within"), time_limit(SHORT, "it"):
+        stopped()
+    made = torch.empty(1)
+    assert (made.device.type, made.dtype) == ("cpu", torch.float32)
+    assert torch.get_default_device().type == "cpu"
+
+
+def test_no_time_at_all_is_refused_like_too_little() -> None:
+    with pytest.raises(RequestError, match="it to load within"), time_limit(5e-324, "it"):
+        NEVER.wait()

@@ -101,3 +101,8 @@ def test_a_damaged_run_is_told_apart_from_the_sound_ones(filled: Store) -> None:
     assert str(path) in str(damaged[0])
     with pytest.raises(RequestError, match="another checksum"):
         select(filled, "select 1")
+
+
+def test_a_question_starts_no_threads(filled: Store) -> None:
+    """A thread for every core is more than a process with little address space survives."""
+    assert select(filled, "select current_setting('threads') as n") == [{"n": 1}]

@@ -6,6 +6,7 @@ import os
 import re
 import sys
 import traceback
+from collections.abc import Sequence
 from typing import Annotated, NoReturn
 
 import typer
@@ -13,7 +14,7 @@ import typer
 import rankfall
 from rankfall.catalogue import VERBS
 from rankfall.cli.output import notes
-from rankfall.errors import RequestError, brief
+from rankfall.errors import RequestError, brief, require
 
 # Typer carries its own copy of Click in newer versions; the base of its public exception is right in all.
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -68,6 +69,7 @@ def run(arguments: list[str] | None = None) -> None:
     70 a fault of rankfall itself.
     """
     try:
+        _require_arguments(arguments or ())
         status = app(args=arguments, standalone_mode=False, prog_name="rankfall")
         sys.stdout.flush()
     except RequestError as error:
@@ -88,6 +90,16 @@ def run(arguments: list[str] | None = None) -> None:
             _refuse(reason)
         _crashed()
     sys.exit(status if isinstance(status, int) else 0)
+
+
+def _require_arguments(given: Sequence[str]) -> None:
+    """Those from Python may hold what no system would pass on."""
+    for one in given:
+        try:
+            fits = b"\0" not in os.fsencode(one)
+        except UnicodeEncodeError:
+            fits = False
+        require(fits, required="arguments that a command line can hold", got=ascii(one), remedy="give another")
 
 
 def refused_by_machine(error: Exception) -> str | None:

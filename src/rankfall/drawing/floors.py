@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rankfall.drawing.canvas import canvas
+from rankfall.errors import MOST_HEADS, require
 from rankfall.theory.head_bounds import HeadClass, Values, floor_value, heads_needed, plateau
 from rankfall.theory.head_report import ranks_to_show
 
@@ -37,6 +38,12 @@ def draw_floors(
     classes = [HeadClass(dim, rank, points, skip, generalised, values) for rank in ranks]
     baseline = floor_value(classes[0], 0)
     most = heads_needed(classes[0], 0.04 * baseline)
+    require(
+        most <= MOST_HEADS,
+        required=f"a width at which at most {MOST_HEADS:.0e} heads are to be drawn",
+        got=f"width {dim}, where rank {ranks[0]} needs more",
+        remedy="a smaller width, or a higher rank",
+    )
     grid = sorted({round(most ** (step / 300)) for step in range(301)})
     figure, axes = canvas(size=(8.4, 5.0))
     axis = axes[0, 0]

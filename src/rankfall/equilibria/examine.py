@@ -187,6 +187,7 @@ def ladder(
     """
     inner = inner_width(norm, width)
     most = min(count, inner)
+    require(most >= 1, required=f"tokens that the norm {norm} leaves a direction", got=width, remedy="a larger width")
     chosen = FAMILIES[family]() if family is not None else _choose(count, inner, most, stable)
     require(
         chosen.shares(count, inner) and (not stable or _strict(chosen, count, inner, most)),

@@ -89,7 +89,8 @@ def select(store: Store, query: str) -> Rows:
     rows, damaged = rows_of(store)
     if damaged:
         raise damaged[0]
-    connection = duckdb.connect(":memory:")
+    # By default it starts a thread for every core, which a process with little address space does not survive.
+    connection = duckdb.connect(":memory:", config={"threads": 1})
     try:
         connection.register("runs", table_of(rows) if rows else _nothing())
         connection.register("history", _history(store, wanted="history" in query.lower()))

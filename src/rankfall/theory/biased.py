@@ -82,6 +82,7 @@ def biased_floor(dim: int, rank: int, heads: int) -> float:
     """
     spectrum = biased_spectrum(dim)
     require_count("the rank r", rank, most=dim)
+    require_count("the number of heads H", heads, least=0, most=MOST_HEADS)
     if rank == dim:
         return 0.0
     l = np.arange(spectrum.top + 1)  # noqa: E741

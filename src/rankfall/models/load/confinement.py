@@ -7,7 +7,7 @@ import importlib
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -38,19 +38,38 @@ def time_limit(seconds: float, what: str) -> Iterator[None]:
         expired = True
         raise _OutOfTime
 
+    restore = _torch_state()
+    left, interval = signal.getitimer(signal.ITIMER_REAL)
     before = signal.signal(signal.SIGALRM, interrupt)
-    left, interval = signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         try:
+            signal.setitimer(signal.ITIMER_REAL, seconds)
             yield
         finally:
             signal.setitimer(signal.ITIMER_REAL, left, interval)
     except _OutOfTime:
+        restore()
         raise _out_of_time(seconds, what) from None
     finally:
         signal.signal(signal.SIGALRM, before)
     if expired:  # someone caught the interruption and went on
         raise _out_of_time(seconds, what)
+
+
+def _torch_state() -> Callable[[], None]:
+    """What puts back the defaults that a library may have been about to put back when it was interrupted."""
+    import torch
+    from torch.utils import _device
+
+    depth, device, dtype = torch._C._len_torch_function_stack(), _device.CURRENT_DEVICE, torch.get_default_dtype()
+
+    def restore() -> None:
+        while torch._C._len_torch_function_stack() > depth:
+            torch._C._pop_torch_function_stack()
+        _device.CURRENT_DEVICE = device
+        torch.set_default_dtype(dtype)
+
+    return restore
 
 
 def _out_of_time(seconds: float, what: str) -> RequestError:
