@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from rankfall.tasks.base import Task
     from rankfall.theory.random_features.kernel import KeyDesign
     from rankfall.training.engines.base import Engine
+    from rankfall.training.kinds import CellKind
     from rankfall.training.recipe import TrainingRecipe
 
 MASKS: Registry[type[Mask]] = Registry(
@@ -135,6 +136,15 @@ RECIPES: Registry[TrainingRecipe] = Registry(
         "stable": "rankfall.training.recipe:STABLE",
     },
     example="stable",
+)
+
+CELL_KINDS: Registry[CellKind] = Registry(
+    "kind of cell",
+    {
+        "points": "rankfall.training.points:POINTS",
+        "text": "rankfall.training.text.kind:TEXT",
+    },
+    example="points, the encoders of paper A",
 )
 
 ENGINES: Registry[type[Engine]] = Registry(

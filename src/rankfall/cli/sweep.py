@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -48,6 +49,9 @@ def sweep(
     minutes: Annotated[
         float | None, typer.Option(help="Stop after so many, with everything saved; the same command goes on.")
     ] = None,
+    text: Annotated[
+        Path | None, typer.Option(help="File or folder of text that cells of the task text are trained on.")
+    ] = None,
     json: JsonFlag = False,
 ) -> None:
     """Train every cell of a grid that the store lacks, many at once; kill it and run it again to go on.
@@ -82,6 +86,7 @@ def sweep(
             tensorboard=tensorboard,
             where=where or (),
             minutes=minutes,
+            text=text,
             progress=progress,
             note=lambda text: notes.print(text, markup=False, soft_wrap=True),
         )
@@ -89,6 +94,7 @@ def sweep(
         done = sum(row["status"] != "missing" for row in result.runs)
         again = ["rankfall", "sweep", grid, "--store", str(store)]
         again += [word for condition in where or () for word in ("--where", condition)]
+        again += [] if text is None else ["--text", str(text)]
         notes.print(
             f"stopped with {done} of {len(result.runs)} cells finished and the rest saved; the same command goes on: "
             f"{shlex.join(again)}",
@@ -102,12 +108,24 @@ def sweep(
 
 def _show(result: SweepResult) -> None:
     run_table(f"{result.grid}: {len(result.runs)} cells", result.runs)
+    if result.by_shape:
+        table("nats per byte of held-out text, by shape", [_short(record) for record in result.by_shape])
+    for sentence in result.verdicts:
+        paper.print(sentence, markup=False, soft_wrap=True)
     rest = f"all are in {result.store}" if result.complete else f"those that are finished are in {result.store}"
     paper.print(
         f"{result.trained} trained now in {result.seconds:.0f} s; {rest}",
         markup=False,
         soft_wrap=True,
     )
+
+
+def _short(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What a person compares: shape, loss with its interval, sizes."""
+    names = ("budget", "rank", "heads", "value_rank", "feed_forward", "seeds")
+    losses = ("nats_per_byte", "nats_per_byte_low", "nats_per_byte_high")
+    rounded = {name: None if record[name] is None else round(record[name], 4) for name in losses}
+    return {name: record[name] for name in names} | rounded | {"parameters": record["parameters"]}
 
 
 def _show_plan(result: SweepResult) -> None:

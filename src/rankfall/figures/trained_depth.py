@@ -16,7 +16,7 @@ from rankfall.figures.base import Claim, FigureOutcome, Reproduction, Scale
 from rankfall.figures.trained import gather, points
 from rankfall.progress import Progress, silent
 from rankfall.training.cell import Cell
-from rankfall.training.grid import read_grid
+from rankfall.training.grid import read_points
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -66,7 +66,7 @@ def run(scale: Scale, progress: Progress = silent) -> FigureOutcome:
 def figure_cells(scale: Scale) -> list[Cell]:
     """By the recipe `stable` on fresh data and, beside them, by the published protocol, the same shapes."""
     if scale == "paper":
-        stable, published = map(read_grid, GRIDS)
+        stable, published = map(read_points, GRIDS)
         budgets = {cell.multiplier for cell in stable}
         return [*stable, *(cell for cell in published if cell.multiplier in budgets)]
     base = Cell(**SMALL[scale], rank=1)

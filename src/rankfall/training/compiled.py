@@ -7,22 +7,34 @@ processor only replays it and reads losses once a chunk.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
 
 import torch
-
-if TYPE_CHECKING:
-    from rankfall.training.stack import Stack
+from torch import Tensor
 
 WARM_UP = 3
 """Steps before capture, in which libraries choose kernels and allocate what they keep."""
 
 
+class Stepping(Protocol):
+    """What a program runs: a step in place, its loss and its optimizer, and a way to undo steps."""
+
+    @property
+    def device(self) -> torch.device: ...
+    @property
+    def loss(self) -> Any: ...
+    @property
+    def adam(self) -> Any: ...
+    def step_(self, position: Tensor, loss_function: Any, adam: Any) -> None: ...
+    def snapshot(self) -> dict[str, Tensor]: ...
+    def rewind(self, snapshot: Mapping[str, Tensor]) -> None: ...
+
+
 class Program:
     """Runs steps of a stack."""
 
-    def __init__(self, stack: Stack, *, compile: bool, tf32: bool) -> None:
+    def __init__(self, stack: Stepping, *, compile: bool, tf32: bool) -> None:
         self._stack = stack
         self._tf32 = tf32 and stack.device.type == "cuda"
         if compile:

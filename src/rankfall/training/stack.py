@@ -171,6 +171,11 @@ class Stack:
         tensors["last"].copy_(mean)
         return tensors["alive"].tolist(), mean.tolist()
 
+    @property
+    def most_steps(self) -> int:
+        """Bare steps that one window of batches holds."""
+        return self.batches.window
+
     def prepare(self) -> None:
         """Compile and capture what there is to compile and capture, leaving the models as they are."""
         before = self.snapshot()

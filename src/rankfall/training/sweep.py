@@ -12,9 +12,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-import torch
-
-from rankfall.catalogue import ENGINES
+from rankfall.catalogue import CELL_KINDS, ENGINES
 from rankfall.progress import Progress, silent
 from rankfall.store.checkpoints import Checkpoints
 from rankfall.store.claims import Claims
@@ -24,7 +22,7 @@ from rankfall.store.store import Store
 from rankfall.training.cell import Cell
 from rankfall.training.engines.base import Engine
 from rankfall.training.estimate import Tally
-from rankfall.training.kernels.launch import misfit
+from rankfall.training.kinds import TrainingCell, kind_of
 from rankfall.training.options import Options
 from rankfall.training.plan import Plan, has_leftovers, make_plan, tidy
 from rankfall.training.work import Watch, stop_on_signals
@@ -34,9 +32,6 @@ Trained = tuple[Cell, Mapping[str, Any]]
 
 GROUPED = ("layers", "multiplier", "rank", "points", "positions", "task", "recipe", "data")
 MEASURED = ("mse_best", "mse_final", "mse_fresh")
-
-RESULTS = ("mse_best", "mse_final", "seconds")
-"""Columns that every row of a sweep has, None where a cell is not finished."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +46,7 @@ class SweepRows:
 
 
 def sweep(
-    cells: Sequence[Cell],
+    cells: Sequence[TrainingCell],
     store: Store | Path | str,
     *,
     engine: str | Engine = "local",
@@ -76,8 +71,8 @@ def sweep(
     complete, told_to_stop = True, False
     try:
         if plan.stacks:
-            if slower := without_kernel(plan, chosen.device()):
-                note(slower)
+            for text in slower(plan, chosen.device()):
+                note(text)
             with stop_on_signals(lambda: note("stopping after this chunk; Ctrl-C again to stop at once")) as stop:
                 complete = chosen.run(plan, store, Watch(lambda: stop() or monotonic() >= end, tally.chunk, note))
                 told_to_stop = stop()
@@ -93,21 +88,15 @@ def sweep(
     return SweepRows(rows, trained, complete, out_of_time=not complete and not told_to_stop)
 
 
-def without_kernel(plan: Plan, device: str) -> str | None:
-    """On a GPU, how many cells cannot use the fused attention kernel and why the first of them cannot."""
-    if not device.startswith("cuda"):
-        return None
+def slower(plan: Plan, device: str) -> list[str]:
+    """What a person should know about cells that do not train as fast as others, a line for each kind of cell."""
     cells = [cell for stack in plan.stacks for cell in stack]
-    reasons = [
-        misfit("cuda", getattr(torch, cell.dtype), cell.tokens, max(cell.rank, cell.value_width)) for cell in cells
-    ]
-    found = [reason for reason in reasons if reason is not None]
-    if not found:
-        return None
-    return f"{len(found)} of {len(cells)} cells train without the fused attention kernel: {found[0]}"
+    kinds = dict.fromkeys(cell.kind for cell in cells)
+    found = (CELL_KINDS[kind].slower([cell for cell in cells if cell.kind == kind], device) for kind in kinds)
+    return [text for text in found if text is not None]
 
 
-def plan_for(cells: Sequence[Cell], store: Store, engine: Engine) -> Plan:
+def plan_for(cells: Sequence[TrainingCell], store: Store, engine: Engine) -> Plan:
     """The plan of a sweep on an engine."""
     return make_plan(
         tuple(dict.fromkeys(cells)),
@@ -120,10 +109,10 @@ def plan_for(cells: Sequence[Cell], store: Store, engine: Engine) -> Plan:
     )
 
 
-def row_of(cell: Cell, store: Store) -> dict[str, Any]:
+def row_of(cell: TrainingCell, store: Store) -> dict[str, Any]:
     """A cell's row: id, status, configuration and, when it is finished, its results."""
     id = identity(cell)
-    bare = {"id": id, "status": "missing", **settings(cell), **dict.fromkeys(RESULTS)}
+    bare = {"id": id, "status": "missing", **settings(cell), **dict.fromkeys([*kind_of(cell).errors, "seconds"])}
     return bare | store.run(cell).summary() if store.has(id) else bare
 
 
