@@ -131,7 +131,7 @@ def test_survey_draws_every_model_once() -> None:
         HeadShape("plain", 64, 4, 4, 16, 2),
         HeadShape("wide", 128, 8, 8, 32, 2),
         HeadShape("grouped", 256, 8, 2, 32, 2),
-        HeadShape("latent", 512, 8, 8, 32, 2, latent=True),
+        HeadShape("latent", 512, 8, 8, 32, 2, kv_latent=64),
     ]
     ratio, share = panels_of(draw_survey(models, "title"))
     drawn = curves(ratio)

@@ -11,6 +11,9 @@ from rankfall.errors import RequestError
 from rankfall.store.checkpoints import Checkpoints
 from rankfall.store.identity import settings as plain
 from rankfall.store.store import Store
+from rankfall.training.cell import Cell
+from rankfall.training.kernels import layer
+from rankfall.training.parameters import layout
 from rankfall.training.plan import (
     group_cells,
     group_flops,
@@ -100,6 +103,26 @@ def test_bytes_of_a_stack_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     assert stack_bytes([cell], "cuda") == 4 * (6 * 280 + 3 * 6 * (8 + 8 + 10 + 32)) + batches
     both = [cell, tiny(feed_forward=5, batch=2, layers=2, seed=1)]
     assert stack_bytes(both, "cpu") == 2 * 4 * (6 * 280 + 3 * 6 * 70) + 100 * (2 * 192 + 8 * 192)
+
+
+def test_hidden_numbers_that_a_kernel_computes_again_take_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layer, "HAS_TRITON", True)
+    narrow, wide = (Cell(rank=8, feed_forward=hidden) for hidden in (64, 2048))
+    weights = 4 * 6 * (layout(wide).size - layout(narrow).size)
+    assert stack_bytes([wide], "cuda") - stack_bytes([narrow], "cuda") == weights
+    hidden = 4 * 3 * 4096 * (2048 - 64)
+    assert stack_bytes([wide], "cpu") - stack_bytes([narrow], "cpu") == weights + hidden
+    monkeypatch.setattr(layer, "HAS_TRITON", False)
+    assert stack_bytes([wide], "cuda") - stack_bytes([narrow], "cuda") == weights + hidden
+
+
+def test_a_processor_trains_large_cells_one_at_a_time_and_small_ones_together() -> None:
+    large = [Cell(rank=8, seed=seed) for seed in range(6)]
+    small = [Cell(rank=8, seed=seed, feed_forward=64, batch=8) for seed in range(6)]
+    assert [len(group) for group in group_cells(large, memory=2**40)] == [1] * 6
+    assert [len(group) for group in group_cells(small, memory=2**40)] == [6]
+    assert [len(group) for group in group_cells(large, memory=2**40, device="cuda")] == [6]
+    assert [len(group) for group in group_cells(large, memory=2**40, max_stack=3)] == [3, 3]
 
 
 def test_a_stack_may_take_a_share_of_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:

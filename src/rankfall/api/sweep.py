@@ -41,10 +41,10 @@ class SweepResult(Result):
     seconds: float = 0.0
     complete: bool = True
     """False when the sweep was stopped; the same call goes on from there."""
-    out_of_time: bool = False
-    """Stopped because its minutes were over."""
     to_level: list[dict[str, Any]] = field(default_factory=list)
     """Of language models: tokens and seconds to the loss that all models of a setting reach."""
+    out_of_time: bool = False
+    """Stopped because its minutes were over."""
     estimate: dict[str, Any] | None = None
     """After a dry run: `cells`, `finished`, `seconds_estimated`, `estimate_from` and `stacks` (trained as one)."""
 
@@ -123,9 +123,9 @@ def sweep(
     weights: bool = False,
     take_over: bool = False,
     tensorboard: str | Path | None = None,
+    text: str | Path | None = None,
     where: Sequence[str] = (),
     minutes: float | None = None,
-    text: str | Path | None = None,
     progress: Progress = silent,
     note: Callable[[str], None] | None = None,
 ) -> SweepResult:
@@ -134,9 +134,9 @@ def sweep(
     `grid` is a TOML file, a shipped grid by name such as `smoke`, or cells. `engine`: local or ray (`address` of a
     running cluster). `dry_run` plans and estimates only. `memory` is in GiB. `results` are committed results to go
     on from; `weights` trains also cells imported without weights; `take_over` takes cells that a process of another
-    machine has claimed without waiting for its silence. `where` takes only some cells: `["layers=3,5", "seed=0"]`.
-    After `minutes` everything is saved and the result has `complete` False. `text` is the file or folder that cells
-    of the task text are trained on. `note` is told what a person should know.
+    machine has claimed without waiting for its silence. `text` is the file or folder that cells of the task text are
+    trained on. `where` takes only some cells: `["layers=3,5", "seed=0"]`. After `minutes` everything is saved and the
+    result has `complete` False. `note` is told what a person should know.
     """
     from rankfall.store.identity import identity
     from rankfall.store.results import import_results
@@ -198,8 +198,8 @@ def sweep(
             trained=outcome.trained,
             seconds=time.perf_counter() - start,
             complete=outcome.complete,
-            out_of_time=outcome.out_of_time,
             to_level=_to_level([dict(row) for row in outcome.rows], kept),
+            out_of_time=outcome.out_of_time,
         )
 
 

@@ -43,14 +43,14 @@ def sweep(
         bool, typer.Option("--take-over", help="Take cells that a process of another machine claimed, if it is gone.")
     ] = False,
     tensorboard: Annotated[Path | None, typer.Option(help="Folder for TensorBoard logs.")] = None,
+    text: Annotated[
+        Path | None, typer.Option(help="File or folder of text that cells of the task text are trained on.")
+    ] = None,
     where: Annotated[
         list[str] | None, typer.Option(help="Only some cells, such as layers=3,5; several must all hold.")
     ] = None,
     minutes: Annotated[
         float | None, typer.Option(help="Stop after so many, with everything saved; the same command goes on.")
-    ] = None,
-    text: Annotated[
-        Path | None, typer.Option(help="File or folder of text that cells of the task text are trained on.")
     ] = None,
     json: JsonFlag = False,
 ) -> None:
@@ -84,9 +84,9 @@ def sweep(
             weights=weights,
             take_over=take_over,
             tensorboard=tensorboard,
+            text=text,
             where=where or (),
             minutes=minutes,
-            text=text,
             progress=progress,
             note=lambda text: notes.print(text, markup=False, soft_wrap=True),
         )

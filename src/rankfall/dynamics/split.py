@@ -184,12 +184,12 @@ NEAR = 0.1
 
 
 def split_norm(state: Split, norm: Norm) -> Split:
-    """The norm of every token, split again: exactly for scalings, in plain float64 for any other norm."""
+    """The norm of every token, split again: exactly for scalings and norms with secants, else in plain float64."""
     if norm.identity:
         return state
     scaling = norm.scaling(state.common.shape[-1])
     if scaling is None:
-        return split(norm(state.tokens()), state.reference)
+        return _by_secants(state, norm)
     if norm.centres:
         state = _centre_coordinates(state)
     epsilon = scaling.epsilon
@@ -205,6 +205,19 @@ def split_norm(state: Split, norm: Norm) -> Split:
     else:
         done = _choose(near, _near(state, shrunk), _far(state, shrunk))
     return replace(done, log_size=done.log_size + math.log(scaling.length))
+
+
+def _by_secants(state: Split, norm: Norm) -> Split:
+    """norm(m + step) = m * secant from 0 to m + step * secant from m: both factors without cancellation."""
+    common = state.log_size.exp()[:, None] * state.common
+    steps = (state.log_size + state.log_ratio).exp()[:, None, None] * state.residual
+    first = norm.secants(torch.zeros_like(common), common)
+    further = norm.secants(common[:, None, :].expand_as(steps), steps)
+    if first is None or further is None:
+        return split(norm(state.tokens()), state.reference)
+    return normal_form(
+        first * state.common, further * state.residual, state.log_size, state.log_ratio, state.reference
+    )
 
 
 def _near(state: Split, epsilon: Tensor) -> Split:

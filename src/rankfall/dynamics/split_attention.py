@@ -323,9 +323,12 @@ def cubic_mixing(residual: Tensor, prepared: PreparedHeads) -> Tensor:
 
 
 def split_step(state: Split, heads: Heads, groups: list[SampleGroup], rule: Rule = PURE_ATTENTION) -> Split:
-    """X' = norm(residual X + A X W_V), or residual X + A norm(X) W_V where the norm stands in front."""
-    normed = split_norm(state, rule.norm) if rule.placement == "pre" else state
+    """X' = norm(residual X + A X W_V); residual X + A norm(X) W_V where the norm stands in front; residual X +
+    norm(A norm(X) W_V) where it stands on both sides."""
+    normed = state if rule.placement == "post" else split_norm(state, rule.norm)
     mixed = _attend(normed, heads, groups)
+    if rule.placement == "peri":
+        mixed = split_norm(mixed, rule.norm)
     if rule.residual != 0:
         mixed = add(state, mixed, rule.residual)
     return split_norm(mixed, rule.norm) if rule.placement == "post" else mixed

@@ -191,7 +191,7 @@ class Stepper:
 
     def _replay(self, layer: int, state: Split) -> Passed | None:
         """Layers repeated without a look, where the device makes that pay and all layers are alike."""
-        if state.residual.device.type not in replay.DEVICES or self.plan.period > 1:
+        if state.residual.device.type not in replay.DEVICES or self.plan.period > 1 or self.rule.norm.by_depth:
             return None
         kind = LayerKind(self.weights.at(layer), self.plan.at(layer), self.rule)
         if self._replays is None:
@@ -205,7 +205,7 @@ class Stepper:
     def _step(self, layer: int, state: Split) -> Split:
         try:
             with noting() as noted:
-                made = split_step(state, self.weights.at(layer), self.plan.at(layer), self.rule)
+                made = split_step(state, self.weights.at(layer), self.plan.at(layer), self.rule.at(layer))
             if self._replays is not None:
                 self._replays.note(tuple(noted.answers))
             return made
@@ -260,7 +260,8 @@ LAYERS_BETWEEN_CHECKS = 16
 class Trajectory:
     """What happened. `columns` hold (recorded layers, b) tensors; `kept` the tokens (recorded layers, b, n, d).
 
-    Not `exact` under a norm that is no scaling: tokens then agree to rounding once they agree to sixteen digits.
+    Not `exact` under a norm that has no exact arithmetic: tokens then agree to rounding once they agree to sixteen
+    digits.
     """
 
     layers: tuple[int, ...]
@@ -328,7 +329,7 @@ def run_layers(
             if several or layer % LAYERS_BETWEEN_CHECKS == 0 or layer == layers:
                 _check_state(state, layer, tokens, weights.at(layer - 1))
             if beside is not None and beside_active:
-                beside.advance(weights.at(layer - 1), plan.at(layer - 1), rule)
+                beside.advance(weights.at(layer - 1), plan.at(layer - 1), rule.at(layer - 1))
                 beside.follow(layer, state.log_mu())
             progress("layers", layer / layers)
             if passed.spreads is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from rankfall.errors import RequestError
 from rankfall.models.blocks import find_stacks, is_norm
+from rankfall.models.load.confinement import offline
 from rankfall.models.placement import fetched, hollow, input_device, offloading, run_device, substituted
 
 # Apart from each other, and from the seeds that people choose.
@@ -42,19 +43,56 @@ def random_weights(network: nn.Module, seed: int = 0) -> Iterator[None]:
     with contextlib.ExitStack() as whole:
         for number, part in enumerate(parts):
             if part.module is network:
-                whole.enter_context(substituted(network, source.of(part, number)))
+                whole.enter_context(part.replaced(source.of(part, number)))
             else:
                 _while_it_runs(part, lambda part=part, number=number: source.of(part, number), whole)
         yield
 
 
+@final
+class RandomBlocks(Mapping[str, Tensor]):
+    """The weights of `random_weights` without a run, for whoever reads weights: by name, or in place of a block's.
+
+    The newest block's are kept, no others.
+    """
+
+    def __init__(self, network: nn.Module, seed: int = 0) -> None:
+        self._parts = _parts(network)
+        self._source = _FreshWeights(network, seed)
+        self._newest: tuple[int, dict[str, Tensor]] = (-1, {})
+        named = {id(value): name for name, value in network.named_parameters()}
+        # Tied weights have several names, and are drawn under the first.
+        self._names = {name: named[id(value)] for name, value in network.named_parameters(remove_duplicate=False)}
+
+    def around(self, name: str) -> contextlib.AbstractContextManager[None]:
+        """Inside, the block around the module of this name has these weights; afterwards its own again."""
+        holding = [number for number, part in enumerate(self._parts) if f"{name}.".startswith(part.prefix)]
+        number = max(holding, key=lambda number: len(self._parts[number].prefix))
+        return self._parts[number].replaced(self._of(number))
+
+    def _of(self, number: int) -> dict[str, Tensor]:
+        if self._newest[0] != number:
+            self._newest = (-1, {})
+            self._newest = (number, self._source.of(self._parts[number], number))
+        return self._newest[1]
+
+    def __getitem__(self, name: str) -> Tensor:
+        own = self._names[name]
+        return self._of(next(number for number, part in enumerate(self._parts) if own in part.names))[own]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
 def _while_it_runs(part: _Part, fresh: Callable[[], dict[str, Tensor]], whole: contextlib.ExitStack) -> None:
     running = contextlib.ExitStack()
-    cut = len(part.prefix)
 
     def enter(*_: Any) -> None:
         running.close()
-        running.enter_context(substituted(part.module, {name[cut:]: value for name, value in fresh().items()}))
+        running.enter_context(part.replaced(fresh()))
 
     def leave(*_: Any) -> None:
         running.close()
@@ -72,6 +110,10 @@ class _Part:
     module: nn.Module
     prefix: str
     names: tuple[str, ...]
+
+    def replaced(self, weights: dict[str, Tensor]) -> contextlib.AbstractContextManager[None]:
+        """Inside, the part has these weights, by their names in the network."""
+        return substituted(self.module, {name[len(self.prefix) :]: value for name, value in weights.items()})
 
 
 def _parts(network: nn.Module) -> list[_Part]:
@@ -143,16 +185,14 @@ class _FreshWeights:
         for module, rule in _rules(self._empty, within, path):
             if rule is not None:
                 rule(module)
-            left = any(
-                bool(one.isnan().any()) for one in module.parameters(recurse=False) if one.device.type != "meta"
-            )
+            left = any(_unwritten(one) for one in module.parameters(recurse=False) if one.device.type != "meta")
             if left and (reset := _own_reset(module)) is not None:
                 reset()
                 if rule is not None:
                     rule(module)
 
     def _reached(self, name: str, value: Tensor) -> Tensor:
-        if not bool(value.isnan().any()):
+        if not _unwritten(value):
             return value
         if getattr(self._empty, "config", None) is not None:
             raise RequestError(
@@ -166,6 +206,11 @@ class _FreshWeights:
         stand_in = self._network.get_parameter(name)
         real = fetched(self._network).get(id(stand_in), stand_in)
         return value.normal_(0.0, float(real.float().std()))
+
+
+def _unwritten(value: Tensor) -> bool:
+    """Whether a number is left that nothing wrote: one of them makes the sum none."""
+    return bool(value.sum().isnan())
 
 
 Rule = Callable[[nn.Module], Any]
@@ -213,7 +258,8 @@ def separate_twin(network: nn.Module, seed: int = 0) -> nn.Module:
     config: Any = network.config
     kind: Any = type(network)
     parameter = next(network.parameters())
-    with torch.random.fork_rng(devices=[]):
+    # A configuration may ask for the pretrained weights of a part, which random ones do not need.
+    with torch.random.fork_rng(devices=[]), offline():
         torch.manual_seed(seed)
         twin = kind._from_config(copy.deepcopy(config), dtype=parameter.dtype)
     # Of a model that is spread over devices some parameters are nowhere: what is drawn anew fits where inputs go.

@@ -63,7 +63,7 @@ class Cell(TrainingCell):
     """Rank of a head's value and output maps; None for the same as `rank`."""
     norm: str = "unit"
     placement: str = "post"
-    """Norm after each branch or before it; the recipe `stable` puts it before, whatever is said here."""
+    """Norm after each branch, before it or on both sides; the recipe `stable` puts it before in any case."""
     mask: str = "complete"
     positions: str = "none"
     position_width: int = 64

@@ -7,6 +7,7 @@ processor only replays it and reads losses once a chunk.
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
@@ -29,6 +30,8 @@ class Stepping(Protocol):
     def step_(self, position: Tensor, loss_function: Any, adam: Any) -> None: ...
     def snapshot(self) -> dict[str, Tensor]: ...
     def rewind(self, snapshot: Mapping[str, Tensor]) -> None: ...
+    def rounding(self) -> str: ...
+    def give_up_kernels(self) -> bool: ...
 
 
 class Program:
@@ -37,24 +40,29 @@ class Program:
     def __init__(self, stack: Stepping, *, compile: bool, tf32: bool) -> None:
         self._stack = stack
         self._tf32 = tf32 and stack.device.type == "cuda"
-        if compile:
-            # All stacks share one code object, and the compiler gives up on a code object after eight versions of it.
-            torch.compiler.reset()
-        self._loss: Any = torch.compile(stack.loss, dynamic=False) if compile else stack.loss
-        self._adam: Any = torch.compile(stack.adam, dynamic=False) if compile else stack.adam
+        self._compile = compile
+        self._prepare()
         self._position = torch.zeros(1, dtype=torch.int64, device=stack.device)
         self._graph: torch.cuda.CUDAGraph | None = None
 
+    def _prepare(self) -> None:
+        stack = self._stack
+        if self._compile:
+            # All stacks share one code object, and the compiler gives up on a code object after eight versions of it.
+            torch.compiler.reset()
+        self._loss: Any = torch.compile(stack.loss, dynamic=False) if self._compile else stack.loss
+        self._adam: Any = torch.compile(stack.adam, dynamic=False) if self._compile else stack.adam
+
     @property
     def products(self) -> str:
-        """How float32 matrix products are rounded."""
-        return "tf32" if self._tf32 else "full"
+        """How the factors of float32 matrix products are rounded: not at all, or as the stack says."""
+        return self._stack.rounding() if self._tf32 else "full"
 
     def run(self, steps: int) -> None:
         """Take steps on the batches 0 .. steps-1 of the current window."""
         with matmul_precision(self._tf32):
             if self._stack.device.type == "cuda" and self._graph is None:
-                self._graph = self._capture()
+                self._graph = self._captured()
             self._position.zero_()
             for _ in range(steps):
                 if self._graph is None:
@@ -66,21 +74,37 @@ class Program:
         """One step as it is or compiled, never captured."""
         self._stack.step_(self._position, self._loss, self._adam)
 
+    def _captured(self) -> torch.cuda.CUDAGraph:
+        """The step as a graph; where the fused kernels do not work on this machine, the step without them."""
+        try:
+            return self._capture()
+        except torch.cuda.OutOfMemoryError:
+            raise
+        except Exception as problem:
+            if not self._stack.give_up_kernels():
+                raise
+            cause = str(problem).strip().splitlines()[0][:200] if str(problem).strip() else type(problem).__name__
+            warnings.warn(f"training without the fused kernels, which failed here: {cause}", stacklevel=2)
+            self._prepare()
+            return self._capture()
+
     def _capture(self) -> torch.cuda.CUDAGraph:
         """Warm up on a side stream and capture; then undo what the warm-up trained."""
         before = self._stack.snapshot()
-        side = torch.cuda.Stream(self._stack.device)
-        side.wait_stream(torch.cuda.current_stream(self._stack.device))
-        with torch.cuda.stream(side):
-            for _ in range(WARM_UP):
-                self._position.zero_()
+        try:
+            side = torch.cuda.Stream(self._stack.device)
+            side.wait_stream(torch.cuda.current_stream(self._stack.device))
+            with torch.cuda.stream(side):
+                for _ in range(WARM_UP):
+                    self._position.zero_()
+                    self.step()
+            torch.cuda.current_stream(self._stack.device).wait_stream(side)
+            self._position.zero_()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
                 self.step()
-        torch.cuda.current_stream(self._stack.device).wait_stream(side)
-        self._position.zero_()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            self.step()
-        self._stack.rewind(before)
+        finally:
+            self._stack.rewind(before)
         return graph
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ WINDOW_BYTES = {"cpu": 1 << 25, "cuda": 1 << 33}
 class Batches:
     """The batches of the current window of steps, inputs and targets (stream, window, B, n, d)."""
 
-    def __init__(self, cells: Sequence[Cell], device: torch.device) -> None:
+    def __init__(self, cells: Sequence[Cell], device: torch.device, *, compile: bool = False) -> None:
         self.cell = cells[0]
         self.task = self.cell.task_object
         self.dtype = getattr(torch, self.cell.dtype)
@@ -35,6 +36,12 @@ class Batches:
         self.inputs = torch.zeros(empty, dtype=self.dtype, device=device)
         self.targets = torch.zeros_like(self.inputs)
         self.filled: int | None = None
+        # Drawing is some three hundred small operations on int64 and float64. New numbers for every window are worth
+        # compiling; those that come back are drawn once.
+        self._compiled: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
+        self._verified = False
+        if compile and not self.all_repeat:
+            self._compiled = torch.compile(self._plain, dynamic=False)
 
     def fill(self, step: int) -> None:
         """Draw the window that begins at this step, unless it is there already."""
@@ -44,9 +51,9 @@ class Batches:
         for stream in range(len(self.seeds)):
             first = torch.where(self.repeats[stream], step % CHUNK, step)
             steps = first + torch.arange(self.window, device=self.device)
-            sample = self._draw(self.seeds[stream : stream + 1], steps, TRAINING)
-            self.inputs[stream].copy_(sample.inputs[0])
-            self.targets[stream].copy_(sample.targets[0])
+            inputs, targets = self._training(self.seeds[stream : stream + 1], steps)
+            self.inputs[stream].copy_(inputs[0])
+            self.targets[stream].copy_(targets[0])
         self.filled = start
 
     def at(self, position: Tensor) -> tuple[Tensor, Tensor]:
@@ -61,9 +68,39 @@ class Batches:
         sample = self._draw(self.seeds, torch.tensor([index], device=self.device), EVALUATION)
         return sample.inputs[:, 0].index_select(0, self.chosen), sample.targets[:, 0].index_select(0, self.chosen)
 
+    def _training(self, seeds: Tensor, steps: Tensor) -> tuple[Tensor, Tensor]:
+        """Batches to train on; compiled, once the compiled program has drawn the same as the plain one."""
+        if self._compiled is None:
+            return self._plain(seeds, steps)
+        if self._verified:
+            return self._compiled(seeds, steps)
+        try:
+            found = self._compiled(seeds, steps)
+            same = all(map(_same, found, self._plain(seeds, steps)))
+            problem = "" if same else "it draws other numbers"
+        except torch.cuda.OutOfMemoryError:
+            raise
+        except Exception as error:
+            problem = str(error).strip().partition("\n")[0][:200] or type(error).__name__
+        if problem:
+            warnings.warn(f"drawing without the compiled program, which failed here: {problem}", stacklevel=2)
+            self._compiled = None
+            return self._plain(seeds, steps)
+        self._verified = True
+        return found
+
+    def _plain(self, seeds: Tensor, steps: Tensor) -> tuple[Tensor, Tensor]:
+        sample = self._draw(seeds, steps, TRAINING)
+        return sample.inputs, sample.targets
+
     def _draw(self, seeds: Tensor, steps: Tensor, purpose: int) -> Sample:
         draws = Draws(seeds, steps, purpose, self.dtype)
         return self.task.sample(draws, self.cell.batch, self.cell.points, self.cell.dim)
+
+
+def _same(found: Tensor, expected: Tensor) -> bool:
+    """Up to the rounding of float32."""
+    return torch.allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
 def window_length(cell: Cell, streams: int, device: str) -> int:

@@ -13,8 +13,16 @@ import torch
 from torch import Tensor
 
 from rankfall.norms import Norm, parse_norm
+from rankfall.training import layer_seam
 from rankfall.training.attention_seam import attend
 from rankfall.training.cell import Cell
+from rankfall.training.kernels.groups import grouped_heads
+from rankfall.training.kernels.launch import shape_misfit
+from rankfall.training.kernels.layer import gather, project
+from rankfall.training.parameters import after
+
+PROJECTIONS = ("query", "query_bias", "key", "key_bias", "value", "value_bias")
+FEED_FORWARD = ("rise", "rise_bias", "fall", "fall_bias")
 
 
 @dataclass(frozen=True)
@@ -39,6 +47,8 @@ class Encoder:
     positions: str
     context: int
     groups: tuple[RankGroup, ...]
+    fused: bool = True
+    """Whether to use fused kernels where there are some for the shape and the machine."""
 
     def __call__(self, weights: Mapping[str, Tensor], inputs: Tensor, mask: Tensor | None) -> Tensor:
         """(M, B, n, d) -> (M, B, n, d). `mask` (n, context), True where attention is allowed."""
@@ -47,12 +57,16 @@ class Encoder:
         x = x.flatten(1, 2)
         for layer in range(self.layers):
             for branch, name in ((self._attention, "attention_norm"), (self._feed_forward, "feed_forward_norm")):
+                norm = self.norm.at(layer + 1)
                 if self.placement == "post":
-                    x = self._norm(weights, f"{layer}.{name}", x + branch(weights, layer, x, shape, mask))
-                else:
-                    x = x + branch(weights, layer, self._norm(weights, f"{layer}.{name}", x), shape, mask)
-        if self.placement == "pre":
-            x = self._norm(weights, "final_norm", x)
+                    x = _normed(norm, weights, f"{layer}.{name}", x + branch(weights, layer, x, shape, mask))
+                    continue
+                added = branch(weights, layer, _normed(norm, weights, f"{layer}.{name}", x), shape, mask)
+                if self.placement == "peri":
+                    added = _normed(norm, weights, f"{layer}.{after(name)}", added)
+                x = x + added
+        if self.placement != "post":
+            x = _normed(self.norm, weights, "final_norm", x)
         return x.view(shape)[..., : self.dim]
 
     def _place(self, weights: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
@@ -63,15 +77,17 @@ class Encoder:
             return inputs + codes
         return torch.cat([inputs, codes.expand(-1, inputs.shape[1], -1, -1)], dim=-1)
 
-    def _norm(self, weights: Mapping[str, Tensor], name: str, x: Tensor) -> Tensor:
-        gain, bias = (weights.get(f"{name}_{part}") for part in ("gain", "bias"))
-        return self.norm(x, None if gain is None else gain[:, None], None if bias is None else bias[:, None])
-
     def _attention(
         self, weights: Mapping[str, Tensor], layer: int, x: Tensor, shape: torch.Size, mask: Tensor | None
     ) -> Tensor:
         """The mean over the m copies of a standard attention, all their heads side by side."""
         models, batch, tokens, width = shape
+        bias = weights[f"{layer}.output_bias"].mean(dim=1, keepdim=True)
+        if self._is_fused(x, weights[f"{layer}.query"].shape[-1], tokens):
+            projected = project(x, *(weights[f"{layer}.{name}"] for name in PROJECTIONS))
+            groups = [number for group in self.groups for number in (group.models, group.heads, group.rank)]
+            mixed = grouped_heads(projected.unflatten(2, (batch, tokens)), mask, groups).flatten(1, 2)
+            return gather(mixed, weights[f"{layer}.output"]) / self.multiplier + bias
         seen = x
         if self.context < tokens:
             seen = x.view(shape)[:, :, : self.context].reshape(models, -1, width)
@@ -80,8 +96,17 @@ class Encoder:
         v = (seen @ weights[f"{layer}.value"]).view(models, batch, self.context, -1)
         biases = [weights[f"{layer}.{name}_bias"] for name in ("query", "key", "value")]
         mixed = self._heads([q, k, v, *biases], mask).flatten(1, 2)
-        bias = weights[f"{layer}.output_bias"].mean(dim=1, keepdim=True)
         return mixed @ weights[f"{layer}.output"] / self.multiplier + bias
+
+    def _is_fused(self, x: Tensor, columns: int, tokens: int) -> bool:
+        """Whether queries, keys and values of all ranks are of one width, and kernels exist for all of them."""
+        if self.context < tokens or any(group.rank != group.value_rank for group in self.groups):
+            return False
+        rank = max(group.rank for group in self.groups)
+        return self._way(x, columns) == "kernel" and shape_misfit(x.dtype, tokens, rank) is None
+
+    def _way(self, x: Tensor, columns: int) -> str:
+        return layer_seam.choose(x, columns) if self.fused else "products"
 
     def _heads(self, projected: Sequence[Tensor], mask: Tensor | None) -> Tensor:
         """Queries, keys, values and their biases, each with the model axis first, to what the heads mix."""
@@ -95,7 +120,9 @@ class Encoder:
     def _feed_forward(
         self, weights: Mapping[str, Tensor], layer: int, x: Tensor, shape: torch.Size, mask: Tensor | None
     ) -> Tensor:
-        return _linear(weights, f"{layer}.fall", _linear(weights, f"{layer}.rise", x).relu_())
+        rise, rise_bias, fall, fall_bias = (weights[f"{layer}.{name}"] for name in FEED_FORWARD)
+        way = self._way(x, rise.shape[-1])
+        return layer_seam.feed_forward(x, rise, rise_bias, fall, fall_bias, way)
 
 
 def encoder_for(cells: Sequence[Cell]) -> Encoder:
@@ -120,9 +147,9 @@ def encoder_for(cells: Sequence[Cell]) -> Encoder:
     )
 
 
-def _linear(weights: Mapping[str, Tensor], name: str, x: Tensor) -> Tensor:
-    # Not baddbmm: it would first write the bias to memory. In place, since a processor pays for each new tensor.
-    return (x @ weights[name]).add_(weights[f"{name}_bias"][:, None])
+def _normed(norm: Norm, weights: Mapping[str, Tensor], name: str, x: Tensor) -> Tensor:
+    gain, bias = (weights.get(f"{name}_{part}") for part in ("gain", "bias"))
+    return norm(x, None if gain is None else gain[:, None], None if bias is None else bias[:, None])
 
 
 def _group_heads(group: RankGroup, projected: Sequence[Tensor], mask: Tensor | None) -> Tensor:

@@ -16,14 +16,14 @@ import difflib
 import itertools
 import math
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import rankfall
 from rankfall.errors import RequestError, require
 from rankfall.training.cell import Cell
-from rankfall.training.kinds import ALONE, CellKind, Surroundings, TrainingCell, kind_named
+from rankfall.training.kinds import ALONE, CellKind, Surroundings, TrainingCell, kind_named, kind_of
 
 TABLES = "grid"
 MOST_CELLS = 100_000
@@ -76,8 +76,6 @@ def shipped_grids() -> list[Path]:
 
 def chosen_cells(cells: Sequence[TrainingCell], conditions: Sequence[str]) -> list[TrainingCell]:
     """The cells that meet every condition; one is `key=value` or `key=value,value`, spelt as in a grid."""
-    whole: Sequence[Any] = cells  # all are dataclasses, which their common base does not say
-    keys = list(dict.fromkeys(field.name for cell in whole for field in dataclasses.fields(cell)))
     chosen = list(cells)
     for condition in conditions:
         key, equals, values = condition.partition("=")
@@ -87,16 +85,16 @@ def chosen_cells(cells: Sequence[TrainingCell], conditions: Sequence[str]) -> li
             got=condition,
             remedy="name a key, an equals sign and the values to take",
         )
-        _require_key(key, keys, "the condition")
+        _require_key(key, [name for name in kind_of(cells[0]).grid_keys if hasattr(cells[0], name)], "the condition")
         wanted = {_spelt(value) for value in values.split(",")}
-        found = {_spelt(str(getattr(cell, key, None))) for cell in cells}
-        for value in wanted - found:
+        found = sorted({getattr(cell, key) for cell in cells}, key=lambda value: (value is None, value))
+        for value in wanted - {_spelt(str(one)) for one in found}:
             raise RequestError(
-                required=f"a value of {key} that the grid has: {', '.join(sorted(found, key=_by_size))}",
+                required=f"a value of {key} that the grid has: {', '.join(_spelt(str(one)) for one in found)}",
                 got=value,
                 remedy="choose among these",
             )
-        chosen = [cell for cell in chosen if _spelt(str(getattr(cell, key, None))) in wanted]
+        chosen = [cell for cell in chosen if _spelt(str(getattr(cell, key))) in wanted]
     require(
         bool(chosen),
         required="cells that meet every condition",
@@ -113,13 +111,6 @@ def _spelt(value: str) -> str:
         return repr(float(value)).removesuffix(".0")
     except ValueError:
         return value.replace("None", "none")
-
-
-def _by_size(value: str) -> tuple[float, str]:
-    try:
-        return float(value), ""
-    except ValueError:
-        return math.inf, value
 
 
 def cells_of(document: Mapping[str, Any], file: str, around: Surroundings = ALONE) -> list[TrainingCell]:
@@ -163,7 +154,7 @@ def _crossed(table: Mapping[str, Any], place: str, around: Surroundings) -> list
     return [_cell(kind, dict(choice), place, around) for choice in itertools.product(*axes)]
 
 
-def _require_key(key: str, keys: Iterable[str], place: str) -> None:
+def _require_key(key: str, keys: Collection[str], place: str) -> None:
     close = difflib.get_close_matches(key, keys, n=1)
     require(
         key in keys,

@@ -67,10 +67,10 @@ class Layout:
 
     def join(self, parts: Sequence[Tensor]) -> Tensor:
         """(models, size) rows of one (models, ...) tensor for each slot, the numbers in between zero."""
-        pieces = []
+        pieces: list[Tensor] = []
         ends = [slot.offset for slot in self.slots[1:]] + [self.size]
         for slot, end, part in zip(self.slots, ends, parts, strict=True):
-            pieces.append(part.flatten(1))
+            _append(pieces, part.flatten(1))
             if gap := end - slot.offset - slot.size:
                 pieces.append(part.new_zeros(part.shape[0], gap))
         return torch.cat(pieces, dim=1)
@@ -136,7 +136,10 @@ def layout(cell: Cell) -> Layout:
             *_norm_slots(cell, f"{layer}.attention_norm"),
             *_norm_slots(cell, f"{layer}.feed_forward_norm"),
         ]
-    if cell.norm_placement == "pre":
+        if cell.norm_placement == "peri":
+            for name in ("attention_norm", "feed_forward_norm"):
+                wanted += _norm_slots(cell, f"{layer}.{after(name)}")
+    if cell.norm_placement != "post":
         wanted += _norm_slots(cell, "final_norm")
     return laid_out(wanted)
 
@@ -151,8 +154,28 @@ def laid_out(wanted: Sequence[tuple[str, tuple[int, ...], Start]]) -> Layout:
     return Layout(tuple(slots))
 
 
+def _append(pieces: list[Tensor], part: Tensor) -> None:
+    """Add (models, n) to the pieces; as one with the last of them where it follows that in memory.
+
+    Fused kernels give gradients of several weights as views of one tensor, and few large pieces are joined faster.
+    """
+    if pieces and part.untyped_storage().data_ptr() == pieces[-1].untyped_storage().data_ptr():
+        last = pieces[-1]
+        follows = part.storage_offset() == last.storage_offset() + last.shape[1]
+        if follows and last.stride() == part.stride() == (part.stride(0), 1):
+            size = (last.shape[0], last.shape[1] + part.shape[1])
+            pieces[-1] = last.as_strided(size, last.stride(), last.storage_offset())
+            return
+    pieces.append(part)
+
+
 def _aligned(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def after(name: str) -> str:
+    """The norm behind a branch, where another of that name stands in front of it."""
+    return f"after_{name}"
 
 
 def _norm_slots(cell: Cell, name: str) -> list[tuple[str, tuple[int, ...], Start]]:

@@ -12,12 +12,16 @@ from rankfall.training.attention_seam import LONG
 from rankfall.training.cell import Cell
 from rankfall.training.data import window_bytes
 from rankfall.training.kernels.launch import HAS_TRITON, misfit, shape_misfit
+from rankfall.training.kernels.layer import layer_misfit
 from rankfall.training.kinds import CellKind
 from rankfall.training.parameters import layout
 from rankfall.training.stack import Stack, stack_key
 
 CPU_STACK = 32
 """Cells of a stack on a processor: beyond that, steps per second hardly grow, and results come later."""
+CPU_STEP_FLOPS = 1.2e9
+"""Operations of a step of a stack on a processor. Stacking saves the fixed cost of each call, a factor of three for
+cells of 4e6; a larger stack outgrows the caches and is slower than its cells alone (`benchmarks.stack_sizes`)."""
 
 
 @final
@@ -35,14 +39,17 @@ class PointsKind(CellKind):
         return cell.rank, cell.value_width
 
     def widest(self, cells: Sequence[Cell], device: str) -> int:
-        return CPU_STACK if device == "cpu" else len(cells)
+        """On a processor no more than train faster together than one at a time."""
+        if device != "cpu":
+            return len(cells)
+        return min(CPU_STACK, max(1, int(CPU_STEP_FLOPS // max(map(self.step_flops, cells)))))
 
     def stack_bytes(self, cells: Sequence[Cell], device: str) -> int:
         """Bytes for weights, gradients and moments, activations kept for the gradient, and batches drawn ahead.
 
-        Activations per layer and token: q, k, v and the mixed values, the feed-forward's two hidden tensors, about
-        eight of the width (residuals, norms); scores and weights where attention keeps them; half as much again in
-        passing.
+        Activations per layer and token: q, k, v and the mixed values, about eight of the width (residuals, norms);
+        the feed-forward's two hidden tensors, and scores and weights, where no kernel computes them again; half as
+        much again in passing.
         """
         item = 8 if cells[0].dtype == "float64" else 4
         streams = len({(cell.seed, cell.data) for cell in cells})
@@ -82,7 +89,9 @@ class PointsKind(CellKind):
 def _numbers(cell: Cell, device: str) -> int:
     sequence = cell.batch * cell.tokens
     scored, valued = cell.heads * cell.rank, cell.heads * cell.value_width
-    kept = 2 * scored + 2 * valued + 2 * cell.feed_forward + 8 * cell.width
+    kept = 2 * scored + 2 * valued + 8 * cell.width
+    if device != "cuda" or layer_misfit("cuda", getattr(torch, cell.dtype), cell.width, cell.feed_forward):
+        kept += 2 * cell.feed_forward
     if cell.tokens <= LONG and not _by_kernel(cell, device):
         kept += 2 * cell.heads * cell.task_object.context(cell.points)
     return 6 * layout(cell).size + (3 * sequence * kept * cell.layers) // 2

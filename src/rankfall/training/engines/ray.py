@@ -141,6 +141,7 @@ class RayEngine(Engine):
                 for reference in ended:
                     job, answer = pending.pop(reference), self._answer(reference)
                     if answer["ending"] == BUSY:
+                        watch.busy(job, answer)
                         later.append((time.monotonic() + POLL, job))
                     else:
                         watch.done(job, answer)

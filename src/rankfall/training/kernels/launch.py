@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,11 +92,18 @@ class Launch:
 
 
 def forward(
-    q: Tensor, k: Tensor, v: Tensor, biases: Biases | None, mask: Tensor | None, scale: float, launch: Launch
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    biases: Biases | None,
+    mask: Tensor | None,
+    scale: float,
+    launch: Launch,
+    out: Tensor | None = None,
 ) -> Tensor:
-    """(M, B, n, H, u), contiguous."""
+    """(M, B, n, H, u), contiguous, in `out` where that is given."""
     q, k, v = (_in_order(x) for x in (q, k, v))
-    out = q.new_empty(*q.shape[:4], v.shape[-1])
+    out = q.new_empty(*q.shape[:4], v.shape[-1]) if out is None else out
     kernel = _kernels(launch.family)[0]
     kernel[_grid(q, launch)](
         q, k, v, out, *_bias_pointers(q, biases), _mask_pointer(q, mask),
@@ -113,10 +121,11 @@ def backward(
     mask: Tensor | None,
     scale: float,
     launch: Launch,
+    grads: Sequence[Tensor] | None = None,
 ) -> tuple[Tensor, ...]:
-    """Gradients of q, k, v, and of the three biases where there are any."""
+    """Gradients of q, k, v, contiguous, in `grads` where these are given; and of the biases where there are any."""
     grad, q, k, v = (_in_order(x) for x in (grad, q, k, v))
-    grads = [torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v)]
+    grads = grads or [torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v)]
     sums = [x if biases is None else _bias_sums(x, launch) for x in (q, k, v)]
     bias, allowed = _bias_pointers(q, biases), _mask_pointer(q, mask)
     common = (*_strides(grad, q, k, v), q.shape[1], q.shape[3], scale * LOG2_E, scale)
@@ -173,13 +182,13 @@ def _constants(
     }
     constants |= {"HAS_MASK": mask is not None, "HAS_BIAS": biases is not None}
     if launch.family != "lanes":
-        constants |= {"RANK_PADDED": padded(rank), "VALUE_PADDED": padded(value), "PRECISION": _precision()}
+        constants |= {"RANK_PADDED": padded(rank), "VALUE_PADDED": padded(value), "PRECISION": precision()}
     if launch.family == "long":
         return constants | {"SIZE": launch.block}
     return constants | {"HEADS": launch.heads, "SEQUENCES": launch.sequences}
 
 
-def _precision() -> str:
+def precision() -> str:
     """Of float32 products: one pass through matrix units where TF32 is allowed, else three, as good as float32."""
     if os.environ.get("TRITON_INTERPRET") == "1":
         return "widened"

@@ -138,6 +138,14 @@ class TextStack(Resumable):
         """Bare steps outside the record: for warming up and measuring."""
         self.program.run(steps)
 
+    def rounding(self) -> str:
+        """How the factors of matrix products are rounded where TF32 is allowed."""
+        return "bfloat16" if self.cells[0].dtype == "bfloat16" else "tf32"
+
+    def give_up_kernels(self) -> bool:
+        """There are none of its own to go without."""
+        return False
+
     # ---- one step, as tensor operations only
 
     def loss(self, weights: Mapping[str, Tensor], tokens: Tensor) -> Tensor:
