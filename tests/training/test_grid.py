@@ -99,7 +99,7 @@ def test_conditions_choose_cells() -> None:
 
 
 def test_the_grid_of_what_to_train_first_holds_one_seed_of_the_whole_figure() -> None:
-    first, whole = read_grid("amsel-fig1-first"), read_grid("amsel-fig1")
+    first, whole = read_points("amsel-fig1-first"), read_points("amsel-fig1")
     assert {*first} < {*whole}
     assert {cell for cell in first if cell.seed == 0} == {cell for cell in whole if cell.seed == 0}
     assert [cell.layers for cell in first[:28]].count(1) == 0
