@@ -101,28 +101,38 @@ def scaling(device: str, quick: bool) -> list[dict[str, Any]]:
     return rows
 
 
-def memory_share(device: str) -> dict[str, Any] | None:
-    """Share of the memory bandwidth that a layer of uniform attention reaches, counting each tensor once.
+def memory_share(device: str) -> list[dict[str, Any]]:
+    """Share of the memory bandwidth that a layer reaches, counting each tensor once; uniform attention and scores.
 
-    A layer must at least read the residual and write it once; the band's keys come from cache.
+    A layer must at least read the residual and write it once; the band's keys come from cache. A run of few layers
+    also pays for its start.
     """
     if device == "cpu":
-        return None
+        return []
     peak = next((rate for name, rate in BANDWIDTH.items() if name in torch.cuda.get_device_name()), None)
-    tokens, batch, layers = 65536, 8, 20
+    tokens, batch = 65536, 8
     start = random_tokens(range(batch), tokens, DIM).to(device)
-    mask = parse_mask("window:16")
-    rows: dict[str, Any] = {"tokens": tokens, "batch": batch, "layers": layers, "peak_bytes_per_second": peak}
-    for query_key in ("zero", "random"):
+    rows = []
+    for query_key, layers in (("zero", 20), ("random", 20), ("zero", 200), ("random", 200)):
         weights = DrawnWeights(WeightRecipe(DIM, query_key), range(batch), device=device)
-        run = partial(run_layers, start, weights, mask, layers, measures=(), thin=layers, ordinary=False)
-        taken = seconds(run, device=device, repeats=3)
-        least = 2 * 8 * batch * tokens * DIM * layers
-        rows[f"{query_key}_ms_per_layer"] = 1e3 * taken / layers
-        rows[f"{query_key}_least_bytes_per_second"] = least / taken
-        if peak is not None:
-            rows[f"{query_key}_share_of_bandwidth"] = least / taken / peak
-    rows["peak_memory_bytes"] = torch.cuda.max_memory_allocated()
+        run = partial(
+            run_layers, start, weights, parse_mask("window:16"), layers, measures=(), thin=layers, ordinary=False
+        )
+        torch.cuda.reset_peak_memory_stats()
+        taken = seconds(run, device=device, repeats=3, warm_up=2)
+        rate = 2 * 8 * batch * tokens * DIM * layers / taken
+        rows.append(
+            {
+                "tokens": tokens,
+                "batch": batch,
+                "query_key": query_key,
+                "layers": layers,
+                "ms_per_layer": 1e3 * taken / layers,
+                "least_bytes_per_second": rate,
+                "share_of_bandwidth": None if peak is None else rate / peak,
+                "peak_memory_bytes": torch.cuda.max_memory_allocated(),
+            }
+        )
     return rows
 
 
@@ -144,12 +154,14 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     options, _ = parser.parse_known_args(arguments)
     torch.set_num_threads(min(2, torch.get_num_threads()))
     cells = [("window:16", 4096, 1, 4), ("complete", 64, 64, 50), ("complete", 64, 1, 50), ("causal", 64, 64, 50)]
+    if options.device != "cpu":
+        cells += [("window:16", 4096, 1, 64), ("window:16", 16384, 1, 8)]
     ratios = [compare(*cell, device=options.device) for cell in cells[: 2 if options.quick else None]]
     scaled = scaling(options.device, options.quick)
     share = memory_share(options.device)
     text = f"## Same work, dense loop beside\n\n{table(ratios)}\n\n## Scaling under window:16\n\n{table(scaled)}\n"
-    if share is not None:
-        text += f"\n## Memory bandwidth\n\n{table([share])}\n"
+    if share:
+        text += f"\n## Memory bandwidth\n\n{table(share)}\n"
     result = {
         "benchmark": "dynamics",
         "device": options.device,

@@ -1,4 +1,4 @@
-"""What watching token rank costs a training run at the default rate; target: under 2 %.
+"""What watching token rank, and attention, costs a training run at the default rate; target: under 2 %.
 
 Processor time inside the monitor's own hooks, in steps with and without a sample, against that of a whole step: noise
 from elsewhere cannot touch it. Beside it steps with a sample and steps without a monitor, in turn, by the clock, and
@@ -14,7 +14,7 @@ import contextlib
 import inspect
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -24,6 +24,12 @@ from benchmarks._harness import report
 from rankfall.models.monitor.alarms import Alarms
 from rankfall.models.monitor.monitor import RankMonitor
 
+# What is watched: tokens alone, attention too, and the weights of queries and keys.
+WATCHED: dict[str, dict[str, bool]] = {
+    "tokens": {},
+    "attention": {"attention": True},
+    "weights": {"attention": True, "weights": True},
+}
 QUIET = Alarms(relative_mu=0.0, energy_rank=0.0, norm_ratio=float("inf"))
 DEFAULT_EVERY = int(inspect.signature(RankMonitor).parameters["every"].default)
 VOCABULARY = 50_257
@@ -94,15 +100,25 @@ class Timed(RankMonitor):
         with self._timed():
             super()._sample(name, output)
 
+    def _attend(self, name: str, given: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+        if self._probing:
+            super()._attend(name, given, named)
+            return
+        with self._timed():
+            super()._attend(name, given, named)
+
     def _finish(self, output: Any) -> None:
         with self._timed():
             super()._finish(output)
 
 
-def spent_in(step: Callable[[], None], model: nn.Module, due: bool, steps: int) -> tuple[float, float]:
+def spent_in(
+    step: Callable[[], None], model: nn.Module, due: bool, steps: int, watched: str = "tokens"
+) -> tuple[float, float]:
     """Processor time inside the monitor and in all, per step."""
     number = iter(range(10**9))
-    with Timed(model, [], every=1 if due else 10**9, step=lambda: next(number) + 1, alarms=QUIET) as monitor:
+    options: dict[str, Any] = {"every": 1 if due else 10**9, "step": lambda: next(number) + 1, **WATCHED[watched]}
+    with Timed(model, [], alarms=QUIET, **options) as monitor:
         start = time.process_time()
         for _ in range(steps):
             step()
@@ -140,11 +156,14 @@ def on_cpu(step: Callable[[], None], model: nn.Module) -> dict[str, float]:
     idle, whole = spent_in(step, model, due=False, steps=3)
     sample, _ = spent_in(step, model, due=True, steps=3)
     plain, difference = in_turn(step, model, every=1, steps=1)
+    more = {name: spent_in(step, model, due=True, steps=3, watched=name)[0] for name in WATCHED if name != "tokens"}
     return {
         "step_ms": 1e3 * whole,
         "idle_ms": 1e3 * idle,
         "sample_ms": 1e3 * sample,
         "overhead_percent": 100 * (idle + sample / DEFAULT_EVERY) / whole,
+        **{f"{name}_sample_ms": 1e3 * one for name, one in more.items()},
+        **{f"{name}_overhead_percent": 100 * (idle + one / DEFAULT_EVERY) / whole for name, one in more.items()},
         "clock_step_ms": 1e3 * plain,
         "clock_sample_ms": 1e3 * difference,
         "clock_overhead_percent": 100 * difference / DEFAULT_EVERY / plain,

@@ -3,25 +3,33 @@
     python -m benchmarks.whole_audits                                              tiny shapes, on the processor
     python -m benchmarks.whole_audits --device cuda --shapes 135M 1B 8B --tokens 2048 --out DIR
     python -m benchmarks.whole_audits --device cuda --shapes 70B-2-blocks --tokens 2048 --out DIR
+    python -m benchmarks.whole_audits --device cuda --shapes 1B --texts 1 --limit 60 --profile
 
 Random weights of the shapes of SmolLM2-135M, Llama 3.2 1B, Llama 3 8B and two blocks of Llama 3 70B, made on the
 device in bfloat16; random token ids; loading is not part of it. It needs PyTorch, transformers and what an audit
-needs: no tokenizer, no files, no network. The first audit of a process is a small one and is not counted.
+needs: no tokenizer, no files, no network. The first audit of a process is a small one and is not counted. Each part's
+seconds are printed as it ends; a shape that takes longer than `--limit` ends with the stack of what ran, and the next
+one begins.
 
 Checked, and refused otherwise: nothing is missing from the audit, every weight is bit for bit what it was, replayed
-blocks agree with the traced pass, energy ranks at both ends agree with a NumPy SVD, draws of a control differ.
+blocks agree with the traced pass, energy ranks at both ends agree with an SVD, draws of a control differ.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
+import contextlib
+import cProfile
+import faulthandler
 import json
+import pstats
+import signal
+import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -40,20 +48,26 @@ SHAPES = {
     "70B-2-blocks": (8192, 28672, 2, 64, 8, 128256),
 }
 GIB = 1 << 30
-# Energy ranks of the audit against a NumPy SVD of the same tokens.
+# Energy ranks of the audit, which come from Gram matrices, against an SVD of the same tokens.
 AGREES = 1e-5
 
 
 def main(arguments: list[str] | None = None) -> None:
     options = _options(arguments)
-    rows = []
-    _audited(_model("tiny", options.device), options.device, tokens=32, texts=2, seed=0)
+    rows: list[dict[str, Any]] = []
+    _audited(_model("tiny", options.device), options.device, tokens=32, texts=2, seed=0, parts={})
     for shape in options.shapes:
         network = _model(shape, options.device)
-        rows.append(_timed(shape, network, options))
+        parts: dict[str, float] = {}
+        try:
+            with _at_most(options.limit), _profiled(options.profile):
+                rows.append(_timed(shape, network, options, parts))
+        except OutOfTimeError:
+            print(f"{shape}: not done after {options.limit:g} s; parts that ended: {parts}", flush=True)
         del network
-    report("whole_audits", rows)
-    if options.out is not None:
+    if rows:
+        report("whole_audits", rows)
+    if rows and options.out is not None:
         options.out.mkdir(parents=True, exist_ok=True)
         kept = {"benchmark": "whole_audits", "rows": rows, "provenance": provenance()}
         (options.out / "whole_audits.json").write_text(json.dumps(kept, indent=1))
@@ -65,8 +79,47 @@ def _options(arguments: list[str] | None) -> Any:
     parser.add_argument("--shapes", nargs="+", choices=list(SHAPES), default=["tiny"])
     parser.add_argument("--tokens", type=int, default=48)
     parser.add_argument("--texts", type=int, default=4)
+    parser.add_argument("--limit", type=float, default=0, help="seconds for a shape; 0: as long as it takes")
+    parser.add_argument("--profile", action="store_true", help="print the functions that took longest")
     parser.add_argument("--out", type=Path)
     return parser.parse_args(arguments)
+
+
+class OutOfTimeError(BaseException):
+    """Not an `Exception`: parts of an audit that fail are noted as missing, and this must end it."""
+
+
+@contextlib.contextmanager
+def _at_most(limit: float) -> Iterator[None]:
+    """Inside, after so many seconds, where the program stands is printed and the work ends; a call into a library
+    ends first. 0 is no limit."""
+
+    def ring(*_: object) -> None:
+        faulthandler.dump_traceback(all_threads=False)
+        raise OutOfTimeError
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, limit)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@contextlib.contextmanager
+def _profiled(wanted: bool) -> Iterator[None]:
+    if not wanted:
+        yield
+        return
+    profile = cProfile.Profile()
+    profile.enable()
+    try:
+        yield
+    finally:
+        profile.disable()
+        for order in ("tottime", "cumulative"):
+            pstats.Stats(profile, stream=sys.stdout).strip_dirs().sort_stats(order).print_stats(45)
 
 
 def _model(shape: str, device: str) -> nn.Module:
@@ -90,12 +143,13 @@ def _model(shape: str, device: str) -> nn.Module:
     return model
 
 
-def _timed(shape: str, network: nn.Module, options: Any) -> dict[str, Any]:
+def _timed(shape: str, network: nn.Module, options: Any, parts: dict[str, float]) -> dict[str, Any]:
     before, size = _fingerprint(network), sum(one.numel() * one.element_size() for one in network.parameters())
     _reset_peak(options.device)
     start = time.perf_counter()
-    found, parts, ids = _audited(network, options.device, options.tokens, options.texts, seed=1)
+    found, ids = _audited(network, options.device, options.tokens, options.texts, seed=1, parts=parts)
     seconds = time.perf_counter() - start
+    print(f"{shape}: {seconds:.2f} s in all", flush=True)
     above = (_peak(options.device) - size) / GIB
     _require(found.missing == {}, f"something is missing: {found.missing}")
     _require(_fingerprint(network) == before, "the weights are not what they were")
@@ -124,25 +178,30 @@ def _timed(shape: str, network: nn.Module, options: Any) -> dict[str, Any]:
 
 
 def _audited(
-    network: nn.Module, device: str, tokens: int, texts: int, seed: int
-) -> tuple[AuditFindings, dict[str, float], Tensor]:
-    """The audit, the seconds that each of its parts took, and the token ids."""
+    network: nn.Module, device: str, tokens: int, texts: int, seed: int, parts: dict[str, float]
+) -> tuple[AuditFindings, Tensor]:
+    """The audit and the token ids; `parts` gets the seconds of each part as it ends, which are printed too."""
     config: Any = network.config
     generator = torch.Generator().manual_seed(seed)
     ids = torch.randint(config.vocab_size, (texts, tokens), generator=generator)
-    marks: list[tuple[str, float]] = []
+    newest: list[tuple[str, float]] = []
+
+    def ends() -> None:
+        if newest:
+            name, began = newest.pop()
+            _wait(device)
+            parts[name] = time.perf_counter() - began
+            print(f"  {tokens} tokens x {texts}, {name}: {parts[name]:.2f} s", flush=True)
 
     def progress(what: str, share: float) -> None:
         name = what.partition(",")[0]
-        if not marks or (marks[-1][0] != name and not name.startswith(("taking apart", "text"))):
-            _wait(device)
-            marks.append((name, time.perf_counter()))
+        if not newest or (newest[-1][0] != name and not name.startswith(("taking apart", "text"))):
+            ends()
+            newest.append((name, time.perf_counter()))
 
     found = audit(network, inputs=ids, progress=progress)
-    _wait(device)
-    marks.append(("", time.perf_counter()))
-    parts = {name: after - at for (name, at), (_, after) in itertools.pairwise(marks)}
-    return found, parts, ids
+    ends()
+    return found, ids
 
 
 def _fingerprint(network: nn.Module) -> list[int]:
@@ -153,20 +212,19 @@ def _fingerprint(network: nn.Module) -> list[int]:
 def _rank_error(network: nn.Module, ids: Tensor, found: AuditFindings) -> float:
     """How far energy ranks of the raw tokens of the first text are from a float64 SVD, at both ends, at worst."""
     last = found.model.layers
-    kept: dict[int, Any] = {}
+    kept: dict[int, Tensor] = {}
 
     def keep(place: Place, tokens: Tensor) -> None:
         if place.part == "boundary" and place.layer in (0, last):
-            kept[place.layer] = tokens[0].double().cpu().numpy()
+            kept[place.layer] = tokens[0].double()
 
     device = next(network.parameters()).device
     capture(network, {"input_ids": ids.to(device), "use_cache": False}, keep)
     worst = 0.0
     for row in found.boundaries:
         if row.layer in kept:
-            values = np.linalg.svd(kept[row.layer], compute_uv=False)
-            shares = values[values > 0] ** 2 / (values**2).sum()
-            rank = float(np.exp(-(shares * np.log(shares)).sum()))
+            squares = torch.linalg.svdvals(kept[row.layer]).square()
+            rank = float(torch.special.entr(squares / squares.sum()).sum().exp())
             worst = max(worst, abs(row.per_text[0].values["raw"]["energy_rank"] / rank - 1))
     return worst
 

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
-import pkgutil
-import random
+import multiprocessing
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-CORPUS = Path(__file__).with_name("corpus.jsonl")
-SHARES = {"commands": 0.6, "grids": 0.25, "stores": 0.1, "models": 0.05}
-NOT_IMPORTED = ("rankfall.__main__", "rankfall.explorer.page", "rankfall.training.kernels")
-"""What runs when imported, or needs the compiler of a GPU."""
-AT_ONCE = 1_000
-"""Inputs of one child, after which a fresh one begins."""
+from fuzz.plan import SHARES, Inputs, Part, corpus, parts
+from fuzz.templates import build, run_folders
+from fuzz.warm import warm
+from fuzz.workers import Outcome, outcomes
 
 
 def main() -> int:
@@ -33,90 +31,85 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the number to begin with")
     parser.add_argument("--no-corpus", action="store_true")
     parser.add_argument("--failures", type=Path, help="write failing cases into this file, one JSON object a line")
-    parser.add_argument("--minutes", type=float, help="stop after so many minutes")
+    parser.add_argument("--minutes", type=float, help="begin nothing after so many minutes")
+    parser.add_argument("--workers", type=int, default=1, help="inputs at the same time")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="fuzz-templates-") as folder:
         Path(folder).chmod(0o755)
-        return _run(given, Path(folder))
+        return _run(given, Path(folder) / "made")
 
 
-def _run(given: argparse.Namespace, folder: Path) -> int:
-    from fuzz.templates import build
-    from fuzz.workers import outcomes
+@dataclass
+class Tally:
+    """What came of the inputs so far."""
 
-    _warm()
-    build(folder / "made")
+    seed: int
+    failures: Path | None
+    ran: Counter[str]
+    statuses: Counter[str]
+    seconds: Counter[str]
+    failed: int = 0
+
+    def add(self, kind: str, one: Outcome) -> None:
+        """Count an outcome; print and keep a failure."""
+        self.ran[kind] += 1
+        self.statuses[f"{kind} {one.verdict.status}"] += 1
+        self.seconds[kind] += one.seconds
+        if one.verdict.wrong is None:
+            return
+        self.failed += 1
+        where = f" at {one.verdict.where}" if one.verdict.where else ""
+        print(f"{kind} {one.number}: {one.verdict.wrong}{where}", flush=True)
+        if self.failures is not None:
+            line = {**one.case.record(), "wrong": one.verdict.wrong, "where": one.verdict.where}
+            line |= {"kind": kind, "seed": self.seed, "number": one.number}
+            with self.failures.open("a") as file:
+                file.write(json.dumps(line) + "\n")
+
+    def summary(self) -> str:
+        """One JSON object."""
+        told = {"seed": self.seed, "inputs": dict(self.ran), "statuses": dict(sorted(self.statuses.items()))}
+        seconds = {kind: round(taken, 1) for kind, taken in self.seconds.items()}
+        return json.dumps({**told, "seconds": seconds, "failed": self.failed})
+
+
+def _run(given: argparse.Namespace, made: Path) -> int:
+    warm()
+    build(made)
+    kept = corpus() if not given.no_corpus and given.only is None else ()
+    inputs = Inputs(given.seed, run_folders(made / "store"), kept)
+    if given.only is not None:
+        planned = [Part(kind, range(given.only, given.only + 1)) for kind in ([given.kind] if given.kind else SHARES)]
+    else:
+        planned = parts(given.count, given.first, given.kind, len(kept))
+    tally = Tally(given.seed, given.failures, Counter(), Counter(), Counter())
     until = time.monotonic() + 60 * given.minutes if given.minutes else float("inf")
-    failed, ran, statuses = 0, Counter[str](), Counter[str]()
-    for kind, cases, numbers in _plan(given, folder / "made"):
-        for start in range(0, len(numbers), AT_ONCE):
-            for one in outcomes(cases, numbers[start : start + AT_ONCE], folder / "made"):
-                ran[kind] += 1
-                statuses[f"{kind} {one.verdict.status}"] += 1
-                if one.verdict.wrong is not None:
-                    failed += 1
-                    where = f" at {one.verdict.where}" if one.verdict.where else ""
-                    print(f"{kind} {one.number}: {one.verdict.wrong}{where}", flush=True)
-                    if given.failures is not None:
-                        line = {**one.case.record(), "wrong": one.verdict.wrong, "where": one.verdict.where}
-                        line |= {"kind": kind, "seed": given.seed, "number": one.number}
-                        with given.failures.open("a") as file:
-                            file.write(json.dumps(line) + "\n")
-                if time.monotonic() > until:
-                    break
+    for kind, found in _done(partial(_judged, inputs, made, until), planned, given.workers):
+        for one in found:
+            tally.add(kind, one)
+    print(tally.summary())
+    return 1 if tally.failed else 0
+
+
+def _judged(inputs: Inputs, made: Path, until: float, part: Part) -> list[Outcome]:
+    found: list[Outcome] = []
+    if time.monotonic() < until:
+        for one in outcomes(partial(inputs.case, part.kind), part.numbers, made):
+            found.append(one)
             if time.monotonic() > until:
                 break
-    print(
-        json.dumps(
-            {"seed": given.seed, "inputs": dict(ran), "statuses": dict(sorted(statuses.items())), "failed": failed}
-        )
-    )
-    return 1 if failed else 0
+    return found
 
 
-def _plan(given: argparse.Namespace, made: Path) -> list[tuple[str, Callable[[int], object], range]]:
-    from fuzz import commands, grids, models, stores
-    from fuzz.case import Case
-    from fuzz.templates import run_folders
-
-    makers = {
-        "commands": commands.command,
-        "grids": grids.grid,
-        "models": models.model,
-        "stores": partial(stores.store, runs=run_folders(made / "store")),
-    }
-
-    def numbered(kind: str, number: int) -> Case:
-        return makers[kind](random.Random(f"{kind} {given.seed} {number}"))
-
-    planned = []
-    if not given.no_corpus and given.only is None and CORPUS.exists():
-        kept = [Case.of(json.loads(line)) for line in CORPUS.read_text().splitlines()]
-        planned.append(("corpus", kept.__getitem__, range(len(kept))))
-    for kind, share in SHARES.items():
-        if given.kind in (None, kind):
-            count = given.count if given.kind else round(given.count * share)
-            numbers = (
-                range(given.first, given.first + count) if given.only is None else range(given.only, given.only + 1)
-            )
-            planned.append((kind, partial(numbered, kind), numbers))
-    return planned
-
-
-def _warm() -> None:
-    """Import once what children would each import again; from then on a change of the source changes nothing."""
-    import duckdb  # noqa: F401
-    import matplotlib.pyplot  # noqa: F401
-    import torch
-    import transformers
-
-    import rankfall
-
-    for found in pkgutil.walk_packages(rankfall.__path__, "rankfall."):
-        if not found.name.startswith(NOT_IMPORTED):
-            importlib.import_module(found.name)
-    torch.set_num_threads(1)
-    transformers.utils.logging.disable_progress_bar()
+def _done(job: partial[list[Outcome]], planned: list[Part], workers: int) -> Iterator[tuple[str, list[Outcome]]]:
+    """Parts with their outcomes as they come; forked, so that no worker imports anything again."""
+    if workers == 1:
+        yield from ((part.kind, job(part)) for part in planned)
+        return
+    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("fork")) as pool:
+        asked = {pool.submit(job, part): part.kind for part in planned}
+        for future in as_completed(asked):
+            yield asked[future], future.result()
 
 
 if __name__ == "__main__":

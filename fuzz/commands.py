@@ -1,4 +1,4 @@
-"""Command lines: the options of every verb are read from its signature, so that a new one is tried at once."""
+"""Command lines: the options of every verb are read from its definition, so that a new one is tried at once."""
 
 from __future__ import annotations
 
@@ -18,8 +18,12 @@ from fuzz.case import Case, pick
 from rankfall.catalogue import ENGINES, FAMILIES, FIGURES, MASKS, NORMS, TASKS, VERBS
 
 # How often each verb is tried: the more so the less one costs. The page is a server; only its refusals are tried.
-SHARES = {"simulate": 30, "bounds": 20, "equilibrium": 20, "plan": 16, "runs": 14, "sweep": 12, "survey": 4}
-SHARES |= {"audit": 6, "compare": 2, "coverage": 1, "reproduce": 1, "explore": 1}
+SHARES = {"simulate": 30, "bounds": 20, "equilibrium": 20, "plan": 16, "runs": 14, "sweep": 12, "survey": 2}
+SHARES |= {"audit": 6, "compare": 2, "coverage": 1, "reproduce": 0.1, "explore": 1}
+BOLD = (0.1, 0.4, 1.0)
+"""How often values are at an edge: where all are bold the first is refused and none of the others is looked at."""
+GIVEN = {"audit": 0.97, "compare": 0.97, "survey": 0.9}
+"""How often a verb gets arguments that it can do without, where its own take seconds; 0.6 elsewhere."""
 WORDS: dict[str, Callable[[], tuple[str, ...]]] = {
     "mask": lambda: MASKS.names,
     "norm": lambda: NORMS.names,
@@ -65,6 +69,7 @@ WORDS: dict[str, Callable[[], tuple[str, ...]]] = {
     "link": lambda: ("x", "http://127.0.0.1:1/?a=b", "?mask=nothing"),
     "address": lambda: ("nothing",),
 }
+USUAL = {"polish": "layer.json", "text": "text.txt", "store": "runs", "out": "new", "export_results": "new"}
 # Arguments without which a verb would serve, train or measure for minutes.
 ALWAYS = {
     "sweep": ("--dry-run",),
@@ -96,51 +101,47 @@ class Parameter:
 
 @cache
 def parameters(verb: str) -> tuple[Parameter, ...]:
-    """The parameters of a verb, from its signature."""
-    import inspect
-
-    function = VERBS[verb]
-    defaults = inspect.signature(function).parameters
+    """The parameters of a verb: spelled as the command takes them, of the kind that its signature says."""
+    hints = typing.get_type_hints(VERBS[verb])
     found = []
-    for name, hint in typing.get_type_hints(function, include_extras=True).items():
-        if name == "return" or hint is typer.Context:
-            continue
-        base, *notes = typing.get_args(hint) if typing.get_origin(hint) is typing.Annotated else (hint,)
-        kinds = [one for one in typing.get_args(base) if one is not types.NoneType] if _union(base) else [base]
+    for one in _parser().commands[verb].params:  # type: ignore[attr-defined]
+        base = hints[one.name]
+        kinds = [kind for kind in typing.get_args(base) if kind is not types.NoneType] if _union(base) else [base]
         several = typing.get_origin(kinds[0]) is list
         kind = typing.get_args(kinds[0])[0] if several else kinds[0]
-        argument = any(type(note).__name__ == "ArgumentInfo" for note in notes)
-        given = next((getattr(note, "param_decls", None) for note in notes), None) or ()
-        spelled = tuple(part for one in given for part in one.split("/")) or _usual(name, kind)
-        needed = defaults[name].default is inspect.Parameter.empty
-        found.append(Parameter(name, spelled, kind, several, argument, needed))
+        argument = one.param_type_name == "argument"
+        found.append(Parameter(one.name, (*one.opts, *one.secondary_opts), kind, several, argument, one.required))
     return tuple(found)
+
+
+@cache
+def _parser() -> Any:
+    from rankfall.cli.main import app
+
+    return typer.main.get_command(app)
 
 
 def _union(kind: Any) -> bool:
     return typing.get_origin(kind) in (typing.Union, types.UnionType)
 
 
-def _usual(name: str, kind: type) -> tuple[str, ...]:
-    dashed = name.replace("_", "-")
-    return (f"--{dashed}", f"--no-{dashed}") if kind is bool else (f"--{dashed}",)
-
-
 def command(draw: random.Random) -> Case:
     """A random command line."""
     verb = pick(draw, SHARES)
     chosen: list[str] = [verb]
-    busy = draw.choice((0.08, 0.2, 0.4))
+    busy, bold = draw.choice((0.08, 0.2, 0.4)), draw.choice(BOLD)
     for one in parameters(verb):
         if (verb, one.name) in NEVER or one.name == "json":
             continue
-        if not one.needed and draw.random() > (0.6 if one.argument else busy):
+        if not one.needed and draw.random() > (GIVEN.get(verb, 0.6) if one.argument else busy):
             continue
         if one.needed and draw.random() < 0.02:
             continue
         for _ in range(draw.randint(1, 3) if one.several and draw.random() < 0.2 else 1):
-            chosen += _given(draw, verb, one)
+            chosen += _given(draw, one, bold)
     chosen += _kept_small(verb, chosen)
+    if verb == "bounds" and draw.random() < 0.9:
+        chosen += [part for option in ("--rank", "--heads") if option not in chosen for part in (option, "2")]
     chosen += ALWAYS.get(verb, ())
     if draw.random() < 0.4:
         chosen.append("--json")
@@ -149,39 +150,32 @@ def command(draw: random.Random) -> Case:
     return Case(tuple(chosen))
 
 
-def _given(draw: random.Random, verb: str, one: Parameter) -> list[str]:
+def _given(draw: random.Random, one: Parameter, bold: float) -> list[str]:
     if one.kind is bool:
         return [draw.choice(one.spellings)]
-    text = _value(draw, verb, one)
+    text = _value(draw, one, bold)
     return [text] if one.argument else [draw.choice(one.spellings), text]
 
 
-def _value(draw: random.Random, verb: str, one: Parameter) -> str:
+def _value(draw: random.Random, one: Parameter, bold: float) -> str:
     if one.kind is int:
-        return values.whole(draw, 2 if one.name in ("seeds", "passages", "thin") else 12)
+        return values.whole(draw, 2 if one.name in ("seeds", "passages", "thin") else 12, bold)
     if one.kind is float:
-        return values.real(draw)
+        return values.real(draw, bold)
     if one.kind is Path:
-        return _file(draw, one.name)
+        return USUAL[one.name] if one.name in USUAL and draw.random() < 0.5 else values.path(draw, bold, one.name)
     words = WORDS[one.name]() if one.name in WORDS else values.NONSENSE
     chance, word = draw.random(), draw.choice(words)
     if one.name in ("mask", "norm", "task"):
         word += "".join(
-            f":{values.whole(draw) if draw.random() < 0.8 else values.real(draw)}"
+            f":{values.whole(draw, 9, bold) if draw.random() < 0.8 else values.real(draw, bold)}"
             for _ in range(draw.choice((0, 0, 1, 2)))
         )
         if one.name == "mask" and draw.random() < 0.1:
             word += "+" + draw.choice(words)
-    if chance < 0.85:
+    if chance > 0.15 * bold:
         return word
-    return values.mutated(draw, word) if chance < 0.95 else draw.choice(values.NONSENSE)
-
-
-def _file(draw: random.Random, name: str) -> str:
-    usual = {"polish": "layer.json", "text": "text.txt", "store": "runs", "out": "new", "export_results": "new"}
-    if name in usual and draw.random() < 0.5:
-        return usual[name]
-    return values.path(draw)
+    return values.mutated(draw, word) if chance > 0.05 * bold else draw.choice(values.NONSENSE)
 
 
 def _kept_small(verb: str, chosen: list[str]) -> list[str]:

@@ -50,14 +50,31 @@ def build(folder: Path) -> None:
 
 
 def place(template: Path, sandbox: Path) -> None:
-    """A fresh copy of a template, with the entries that cannot be copied made anew."""
+    """A fresh copy of a template, with the entries that cannot be copied made anew; one that nobody touched stays."""
+    mark = sandbox.with_name(f"{sandbox.name}.mark")
+    if mark.exists() and mark.read_text() == _state(template, sandbox):
+        return
     if sandbox.exists():
         with contextlib.suppress(OSError):
             os.chmod(sandbox / "readonly", 0o700)
         shutil.rmtree(sandbox)
     shutil.copytree(template, sandbox)
-    if template.name != "plain":
-        return
+    if template.name == "plain":
+        _add_awkward(sandbox)
+    mark.write_text(_state(template, sandbox))
+
+
+def _state(template: Path, sandbox: Path) -> str:
+    """The template and every entry of its copy with what the system changes when anything is done to it."""
+    found = [str(template)]
+    for folder, folders, files in os.walk(sandbox):
+        for name in sorted([".", *folders, *files]):
+            told = os.lstat(f"{folder}/{name}")
+            found.append(f"{folder}/{name} {told.st_ino} {told.st_mode} {told.st_size} {told.st_ctime_ns}")
+    return "\n".join(found)
+
+
+def _add_awkward(sandbox: Path) -> None:
     for name, target in LINKS.items():
         (sandbox / name).symlink_to(target)
     os.chdir(sandbox)

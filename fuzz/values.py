@@ -50,29 +50,39 @@ PATHS = {
 }
 
 
-def whole(draw: random.Random, most: int = 9) -> str:
-    """A whole number as an argument; mostly between 1 and `most`."""
+NEW = {
+    "csv": ("new.csv", "deep/er/new.csv", "file.csv", "tofile.csv"),
+    "plot": ("new.png", "new.svg", "new.pdf", "deep/er/new.png", "file.png", "tofile.png"),
+}
+"""Paths that can be written to."""
+
+
+def whole(draw: random.Random, most: int = 9, bold: float = 1.0) -> str:
+    """A whole number as an argument; mostly between 1 and `most`, the more at an edge the bolder."""
     chance = draw.random()
-    if chance < 0.75:
+    if chance > 0.25 * bold:
         return str(draw.randint(1, most))
-    if chance < 0.95:
+    if chance > 0.05 * bold:
         return str(draw.choice(WHOLE_EDGES))
     return draw.choice((*NONSENSE, *REAL_EDGES, "1.5", "+3", "1e5", "١"))
 
 
-def real(draw: random.Random) -> str:
+def real(draw: random.Random, bold: float = 1.0) -> str:
     """A number as an argument."""
     chance = draw.random()
-    if chance < 0.6:
+    if chance > 0.4 * bold:
         return f"{draw.choice((0.01, 0.1, 0.5, 1, 2, 10)) * draw.random():.3g}"
-    if chance < 0.92:
+    if chance > 0.08 * bold:
         return draw.choice(REAL_EDGES)
     return draw.choice(NONSENSE)
 
 
-def path(draw: random.Random) -> str:
+def path(draw: random.Random, bold: float, option: str) -> str:
     """A path of the folder that every input starts with, or nonsense."""
-    if draw.random() < 0.04:
+    chance = draw.random()
+    if chance > bold:
+        return draw.choice(NEW.get(option, ("new", "deep/er/new")))
+    if chance < 0.04 * bold:
         return draw.choice(NONSENSE)
     return draw.choices(list(PATHS), weights=list(PATHS.values()))[0]
 

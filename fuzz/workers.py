@@ -19,6 +19,8 @@ from fuzz.judge import Verdict, judge
 
 MEMORY = 6 << 30
 """Address space of a child, in bytes."""
+ROOM = 2 << 30
+"""Free bytes of a folder in memory that make it fit for the inputs' files."""
 BLOCKED = 25.0
 """Seconds without an answer after which a child that uses no processor time counts as hanging."""
 LONGEST = 600.0
@@ -40,7 +42,7 @@ def outcomes(cases: Callable[[int], Case], numbers: Sequence[int], templates: Pa
     left = list(numbers)
     while left:
         reader, writer = os.pipe()
-        home = Path(tempfile.mkdtemp(prefix="fuzz-"))
+        home = Path(tempfile.mkdtemp(prefix="fuzz-", dir=_room()))
         child = os.fork()
         if child == 0:
             os.close(reader)
@@ -62,6 +64,12 @@ def outcomes(cases: Callable[[int], Case], numbers: Sequence[int], templates: Pa
             raise RuntimeError("a child ended before its work")
         left = left[done:]
         shutil.rmtree(home, ignore_errors=True)
+
+
+def _room() -> str | None:
+    """Memory in place of a disk, where the system has some: inputs write much and keep nothing."""
+    shared = Path("/dev/shm")
+    return str(shared) if shared.is_dir() and shutil.disk_usage(shared).free > ROOM else None
 
 
 def _said(lines: object, child: int) -> Iterator[Verdict]:

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from rankfall.store.store import Store
+from rankfall.training.options import Options
 from soak import faults
-from soak.lives import CELLS, DELAYS, REFUSED, SINGLE, born, compare, killed, killed_side_by_side, unbroken
+from soak.lives import CELLS, DELAYS, REFUSED, SINGLE, STACKED, born, compare, killed, killed_side_by_side, unbroken
 
 Trial = Callable[["Bench", random.Random, Path], Counter[str]]
 POINTS = (1, 2, 4, 7, 9, 12, 15, 19, 22, 26)
@@ -40,15 +41,8 @@ def kill(bench: Bench, chance: random.Random, store: Path) -> Counter[str]:
     """Kill sweeps one after the other until one finishes."""
     count: Counter[str] = Counter()
     most = chance.choice((4, 12, 30))
-    while count["sweeps"] < 80:
-        count["sweeps"] += 1
-        hit = killed(store, chance.randint(1, most), chance.choice(DELAYS))
-        count["kills"] += hit
-        if not hit:
-            break
-    _finish(store, count)
-    compare(store, bench.stacked)
-    return count
+    _until_one_ends(count, 80, lambda: killed(store, chance.randint(1, most), chance.choice(DELAYS)))
+    return _ended_well(store, bench.stacked, count)
 
 
 def kill_at_points(bench: Bench, chance: random.Random, store: Path) -> Counter[str]:
@@ -57,18 +51,14 @@ def kill_at_points(bench: Bench, chance: random.Random, store: Path) -> Counter[
     for events in POINTS:
         count["sweeps"] += 1
         count["kills"] += killed(store, events)
-    _finish(store, count)
-    compare(store, bench.stacked)
-    return count
+    return _ended_well(store, bench.stacked, count)
 
 
 def side_by_side(bench: Bench, chance: random.Random, store: Path) -> Counter[str]:
     """Two sweeps on one store, both killed and born again."""
     kills = killed_side_by_side(store, chance, chance.choice((8, 20, 40)), chance.randint(5, 40))
     count = Counter(kills=kills, sweeps=kills + 2)
-    _finish(store, count)
-    compare(store, bench.stacked)
-    return count
+    return _ended_well(store, bench.stacked, count)
 
 
 def together(bench: Bench, chance: random.Random, store: Path) -> Counter[str]:
@@ -102,11 +92,9 @@ def no_room(bench: Bench, chance: random.Random, store: Path) -> Counter[str]:
                 count["kills"] += killed(store / "runs", chance.randint(1, 9))
         if disk.mounted:
             disk.resize(100_000)
-        _finish(store / "runs", count)
-        compare(store / "runs", bench.stacked)
+        return _ended_well(store / "runs", bench.stacked, count)
     finally:
         disk.close()
-    return count
 
 
 def refused_writes(bench: Bench, chance: random.Random, store: Path) -> Counter[str]:
@@ -119,9 +107,7 @@ def refused_writes(bench: Bench, chance: random.Random, store: Path) -> Counter[
         count["sweeps"] += 1
         count["refused writes"] += status == REFUSED
         count["kills"] += killed(store, chance.randint(1, 9))
-    _finish(store, count)
-    compare(store, bench.stacked)
-    return count
+    return _ended_well(store, bench.stacked, count)
 
 
 def read_only(bench: Bench, chance: random.Random, store: Path) -> Counter[str]:
@@ -139,30 +125,27 @@ def read_only(bench: Bench, chance: random.Random, store: Path) -> Counter[str]:
             count["read-only disks"] += 1
             count["sweeps"] += 2
             assert disk.read_only(False)
-        _finish(store / "runs", count)
+        _ended_well(store / "runs", bench.stacked, count)
         assert disk.read_only(True)
         assert born(store / "runs").live_on() == 0, "a finished sweep needs to write nothing"
         compare(store / "runs", bench.stacked)
+        return count
     finally:
         disk.close()
-    return count
 
 
 def clock_set_back(bench: Bench, chance: random.Random, store: Path) -> Counter[str]:
     """Between two lives the clock goes back by up to two days."""
     count: Counter[str] = Counter()
     killed(store, 12)
-    while count["sweeps"] < 40:
+
+    def later() -> int:
         fault = faults.set_clock_back(store, chance.uniform(1, 2e5))
         count["clocks set back"] += 1
-        count["sweeps"] += 1
-        hit = killed(store, chance.randint(1, 40), chance.choice(DELAYS), fault=fault)
-        count["kills"] += hit
-        if not hit:
-            break
-    _finish(store, count)
-    compare(store, bench.stacked)
-    return count
+        return killed(store, chance.randint(1, 40), chance.choice(DELAYS), fault=fault)
+
+    _until_one_ends(count, 40, later)
+    return _ended_well(store, bench.stacked, count)
 
 
 def moved(bench: Bench, chance: random.Random, store: Path) -> Counter[str]:
@@ -185,9 +168,7 @@ def moved(bench: Bench, chance: random.Random, store: Path) -> Counter[str]:
             count["stores moved under a sweep"] += 1
         count["sweeps"] += 1
         here = store / str(number)
-    _finish(here, count)
-    compare(here, bench.stacked)
-    return count
+    return _ended_well(here, bench.stacked, count)
 
 
 def damaged(bench: Bench, chance: random.Random, store: Path) -> Counter[str]:
@@ -201,15 +182,28 @@ def damaged(bench: Bench, chance: random.Random, store: Path) -> Counter[str]:
         count["kills"] += killed(store, chance.randint(4, 60), options=SINGLE)
     for id in Store(store).damaged():  # weights are judged by their size until they are read
         Store(store).set_aside(id)
-    _finish(store, count, SINGLE)
-    compare(store, bench.single)
-    return count
+    return _ended_well(store, bench.single, count, SINGLE)
 
 
-def _finish(store: Path, count: Counter[str], options: Any = None) -> None:
+def _until_one_ends(count: Counter[str], most: int, life: Callable[[], int]) -> None:
+    """Lives one after the other, until one was not killed or there were enough."""
+    while count["sweeps"] < most:
+        count["sweeps"] += 1
+        hit = life()
+        count["kills"] += hit
+        if not hit:
+            return
+
+
+def _ended_well(
+    store: Path, expected: dict[str, tuple[Any, ...]], count: Counter[str], options: Options = STACKED
+) -> Counter[str]:
+    """A last sweep that nothing disturbs, after which the store holds what it should."""
     count["sweeps"] += 1
-    status = (born(store) if options is None else born(store, options)).live_on()
+    status = born(store, options).live_on()
     assert status == 0, f"the last sweep on {store} ended with {status}"
+    compare(store, expected)
+    return count
 
 
 TRIALS: dict[str, Trial] = {

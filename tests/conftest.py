@@ -16,7 +16,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from jaxtyping import install_import_hook
 
-CHECKED_ROOMS = ("linalg", "masks", "norms.py", "mechanism", "measures")
+CHECKED_ROOMS = ("linalg", "masks", "norms", "mechanism", "measures")
 
 
 def checked_modules() -> list[str]:

@@ -22,6 +22,7 @@ ROOMS = (
     "catalogue",
     "system",
     "destinations",
+    "sources",
     "linalg",
     "masks",
     "norms",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mpmath
 import pytest
 import torch
 from hypothesis import given, settings
@@ -9,7 +10,17 @@ from hypothesis import strategies as st
 
 from rankfall.catalogue import NORMS
 from rankfall.errors import RequestError
-from rankfall.norms import LayerNorm, NoNorm, Norm, RMSNorm, UnitNorm, parse_norm, place
+from rankfall.norms import (
+    DepthScaledLayerNorm,
+    DynamicTanh,
+    LayerNorm,
+    NoNorm,
+    Norm,
+    RMSNorm,
+    UnitNorm,
+    parse_norm,
+    place,
+)
 from rankfall.training.cell import Cell
 from rankfall.training.encoder import encoder_for
 from rankfall.training.parameters import layout
@@ -108,6 +119,65 @@ def test_placement() -> None:
     layer = torch.tanh
     assert torch.equal(place(norm, layer, tokens, "post", 0.5), norm(0.5 * tokens + layer(tokens)))
     assert torch.equal(place(norm, layer, tokens, "pre", 0.5), 0.5 * tokens + layer(norm(tokens)))
+    assert torch.equal(place(norm, layer, tokens, "peri", 0.5), 0.5 * tokens + norm(layer(norm(tokens))))
+
+
+@pytest.mark.parametrize("norm", EXAMPLES, ids=str)
+def test_secants_are_those_of_the_norm(norm: Norm) -> None:
+    """Where a norm has them: differences of 1e-290 too, saturated coordinates, and the derivative at no step."""
+    start = torch.tensor([0.0, 0.3, -1.0, 40.0, 1e-300, 2.0, -30.0], dtype=F64)
+    steps = torch.tensor([0.5, -2.0, 1e-290, -1.0, 1e-300, 0.0, 60.0], dtype=F64)
+    found = norm.secants(start, steps)
+    if found is None:
+        return
+    with mpmath.workdps(700):
+        for a, b, secant in zip(start.tolist(), steps.tolist(), found.tolist(), strict=True):
+            step = mpmath.mpf(b) if b else mpmath.mpf(10) ** -350
+            ends = norm.reference([mpmath.mpf(a), mpmath.mpf(a) + step])
+            assert secant == pytest.approx(float((ends[1] - ends[0]) / step), rel=1e-13)
+
+
+@pytest.mark.parametrize("alpha", [0.5, 2.0])
+def test_every_rank_is_an_equilibrium_under_tanh(alpha: float) -> None:
+    """W = pinv(A X) artanh(X) / alpha holds any independent tokens inside the cube where they are."""
+    tokens = 0.9 * torch.tanh(tokens_of(10, 4, 6))
+    causal = torch.ones(4, 4, dtype=F64).tril()
+    mixed = causal / causal.sum(dim=1, keepdim=True) @ tokens
+    value = torch.linalg.pinv(mixed) @ torch.atanh(tokens) / alpha
+    assert torch.allclose(DynamicTanh(alpha)(mixed @ value), tokens, atol=1e-12)
+    assert torch.linalg.matrix_rank(tokens) == 4
+
+
+def test_depth_scales_layer_norm() -> None:
+    tokens, norm = tokens_of(8, 3, 6), DepthScaledLayerNorm()
+    for layer in (1, 4, 9):
+        assert torch.allclose(norm.at(layer)(tokens), LayerNorm()(tokens) / layer**0.5, atol=1e-14)
+    assert norm.at(3).at(2) == norm.at(4)
+    assert [one for one in EXAMPLES if one.by_depth != (one.at(2) != one)] == []
+
+
+def test_peri_has_a_norm_behind_each_branch() -> None:
+    """x + gain' norm(branch(gain norm(x))): with the gains behind both branches at zero nothing is added."""
+    cell = Cell(dim=8, points=3, rank=8, multiplier=1, feed_forward=8, norm="rms", placement="peri", batch=2)
+    weights = layout(cell)
+    views = weights.views(weights.initial(0)[None])
+    behind = [name for name in views if name.startswith("0.after_")]
+    assert sorted(behind) == ["0.after_attention_norm_gain", "0.after_feed_forward_norm_gain"]
+    inputs = tokens_of(9, 1, 2, 3, 8)
+    moved = encoder_for([cell])(views, inputs, None)
+    for name in behind:
+        views[name].zero_()
+    still = encoder_for([cell])(views, inputs, None)
+    assert torch.allclose(still, RMSNorm()(inputs), atol=1e-12)
+    assert not torch.allclose(moved, still, atol=1e-2)
+
+
+def test_training_takes_the_norm_of_each_layer() -> None:
+    """Two layers after which tokens have the length of the second: sqrt(8 / 2)."""
+    cell = Cell(dim=8, points=3, rank=8, layers=2, multiplier=1, feed_forward=8, norm="layer-scaled", batch=2)
+    weights = layout(cell)
+    out = encoder_for([cell])(weights.views(weights.initial(0)[None]), tokens_of(9, 1, 2, 3, 8), None)
+    assert torch.allclose(out.norm(dim=-1), torch.full((1, 2, 3), 2.0, dtype=F64), atol=1e-12)
 
 
 @pytest.mark.parametrize("norm", EXAMPLES, ids=str)

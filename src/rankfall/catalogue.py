@@ -20,11 +20,12 @@ if TYPE_CHECKING:
     from rankfall.measures.measures import Measure
     from rankfall.models.heads.weights import WeightLayout
     from rankfall.models.load.named import NamedModel
-    from rankfall.norms import Norm
+    from rankfall.norms.base import Norm
     from rankfall.planning.evidence import Evidence
     from rankfall.tasks.base import Task
     from rankfall.theory.random_features.kernel import KeyDesign
     from rankfall.training.engines.base import Engine
+    from rankfall.training.kinds import CellKind
     from rankfall.training.recipe import TrainingRecipe
 
 MASKS: Registry[type[Mask]] = Registry(
@@ -50,10 +51,12 @@ MASKS: Registry[type[Mask]] = Registry(
 NORMS: Registry[type[Norm]] = Registry(
     "norm",
     {
-        "none": "rankfall.norms:NoNorm",
-        "unit": "rankfall.norms:UnitNorm",
-        "layer[:EPSILON]": "rankfall.norms:LayerNorm",
-        "rms[:EPSILON]": "rankfall.norms:RMSNorm",
+        "none": "rankfall.norms.none:NoNorm",
+        "unit": "rankfall.norms.unit:UnitNorm",
+        "layer[:EPSILON]": "rankfall.norms.layer:LayerNorm",
+        "rms[:EPSILON]": "rankfall.norms.rms:RMSNorm",
+        "dyt[:ALPHA]": "rankfall.norms.dyt:DynamicTanh",
+        "layer-scaled[:EPSILON][:DEPTH]": "rankfall.norms.layer_scaled:DepthScaledLayerNorm",
     },
     example="unit",
 )
@@ -137,6 +140,15 @@ RECIPES: Registry[TrainingRecipe] = Registry(
     example="stable",
 )
 
+CELL_KINDS: Registry[CellKind] = Registry(
+    "kind of cell",
+    {
+        "points": "rankfall.training.points:POINTS",
+        "text": "rankfall.training.text.kind:TEXT",
+    },
+    example="points, the encoders of paper A",
+)
+
 ENGINES: Registry[type[Engine]] = Registry(
     "engine",
     {
@@ -212,6 +224,7 @@ FIGURES: Registry[Reproduction] = Registry(
         "wu/fig4": "rankfall.figures.wu_fig4:REPRODUCTION",
         "rankfall/equilibria": "rankfall.figures.rankfall_equilibria:REPRODUCTION",
         "rankfall/depth": "rankfall.figures.trained_depth:REPRODUCTION",
+        "rankfall/norms": "rankfall.figures.norms_and_rank:REPRODUCTION",
         "rankfall/rate-vs-radius": "rankfall.figures.rate_vs_radius:REPRODUCTION",
         "rankfall/theory-gap": "rankfall.figures.theory_gap:REPRODUCTION",
         "rankfall/vote-quality": "rankfall.figures.vote_quality:REPRODUCTION",

@@ -19,3 +19,17 @@ def part(progress: Progress, start: float, end: float, what: str | None = None) 
         progress(inside if what is None else f"{what}: {inside}", start + (end - start) * share)
 
     return inner
+
+
+def widened(progress: Progress, start: float, end: float, margin: float) -> Progress:
+    """The same, where what lies from `start` to `end` takes all of the time but `margin` at either side."""
+
+    def inner(what: str, share: float) -> None:
+        if share <= start:
+            progress(what, margin * share / start)
+        elif share < end:
+            progress(what, margin + (1 - 2 * margin) * (share - start) / (end - start))
+        else:
+            progress(what, 1 - margin * (1 - share) / (1 - end))
+
+    return inner

@@ -127,3 +127,19 @@ def test_wrong_request_is_one_line(arguments: str, message: str, capsys) -> None
     assert out == ""
     assert message in err
     assert err.count("\n") == 1
+
+
+def test_behind_latents_the_bound_is_that_of_the_structural_rank(capsys) -> None:
+    base = ("--dim", "64", "--rank", "16", "--heads", "4")
+    behind = result(capsys, *base, "--kv-latent", "6", "--rope-dims", "2", "--q-latent", "32")
+    assert (
+        behind["mse_lower_bound"] == result(capsys, "--dim", "64", "--rank", "8", "--heads", "4")["mse_lower_bound"]
+    )
+    assert (behind["rank"], behind["head_size"]) == (8, 16)
+    assert result(capsys, *base, "--kv-latent", "60", "--q-latent", "5")["rank"] == 5
+    assert result(capsys, *base, "--kv-latent", "60")["mse_lower_bound"] == result(capsys, *base)["mse_lower_bound"]
+    status, out, err = call(capsys, *base, "--rope-dims", "2")
+    assert (status, out) == (2, "")
+    assert "kv_latent beside rope_dims" in err
+    _, out, _ = call(capsys, *base, "--kv-latent", "6", "--rope-dims", "2")
+    assert "a head of size 16 can have rank 8" in out

@@ -148,3 +148,29 @@ def test_a_failed_write_loses_nothing(
     assert out.startswith('{"schema"')
     assert out.count("\n") == 1
     assert "no space left on device (report.html)" in err
+
+
+@pytest.mark.parametrize("verb", [("compare", "one", "two"), ("audit", "one", "two")])
+@pytest.mark.parametrize("path", ["file", "fifo", "device", "dangling", "loop", "socket", "fifo/below"])
+def test_a_store_of_audits_is_checked_before_any_work(
+    place: Path, verb: tuple[str, ...], path: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*arguments: object, **options: object) -> None:
+        raise AssertionError("work was done")
+
+    monkeypatch.setattr("rankfall.models.series.work.run_series", never)
+    before = sorted(place.iterdir())
+    status, out, err = call(capsys, *verb, "--store", path)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert "the store" in err
+    assert sorted(place.iterdir()) == before
+
+
+@pytest.mark.parametrize("path", ["fifo", "device", "zero", "large", "folder", "dangling", "loop"])
+def test_a_layer_to_polish_is_a_plain_file(place: Path, path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (place / "zero").symlink_to("/dev/zero")
+    with (place / "large").open("wb") as file:
+        file.truncate(1 << 40)
+    status, out, err = call(capsys, "equilibrium", "--polish", path)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert "JSON file" in err

@@ -120,7 +120,7 @@ GEMMA = (
 )
 DEEPSEEK = (
     *("--dim", "7168", "--layers", "61", "--context", "4096", "--heads", "128", "--head-size", "192"),
-    *("--value-rank", "128", "--latent", "512", "--latent-rope", "64", "--query-latent", "1536"),
+    *("--value-rank", "128", "--kv-latent", "512", "--rope-dims", "64", "--q-latent", "1536"),
     *("--hidden", "18432", "--no-time"),
 )
 
@@ -190,7 +190,13 @@ def test_a_larger_cache_is_a_wish_not_a_default(capsys: pytest.CaptureFixture[st
         (["--dim", "64", "--feed-forward", "moe"], "feed_forward among gated, plain, none"),
         (["--dim", "64", "--feed-forward", "none", "--hidden", "4"], "no hidden units without a feed-forward block"),
         (["--dim", "64", "--windowed-layers", "4"], "a window and the number of layers that have it"),
-        (["--dim", "64", "--latent", "16", "--group", "2"], "with a latent, a key for every head"),
+        (["--dim", "64", "--kv-latent", "16", "--group", "2"], "with a latent, a key for every head"),
+        (["--dim", "64", "--rope-dims", "16"], "a key/value latent beside rope_dims"),
+        (["--dim", "64", "--shared-layers", "12"], "shared layers to be at most 11"),
+        (
+            ["--dim", "64", "--shared-layers", "2", "--shared-windowed-layers", "1"],
+            "shared layers with the window among the shared ones and among the windowed ones",
+        ),
         (["--dim", "64", "--directions", "65"], "directions to be at most 64"),
         (["--dim", "64", "--most-cache", "0.5"], "most_cache to be a finite number of at least 1"),
     ],
@@ -199,3 +205,14 @@ def test_refusals(arguments: list[str], message: str, capsys: pytest.CaptureFixt
     status, out, err = call(capsys, *arguments)
     assert (status, out) == (2, "")
     assert message in err
+
+
+def test_ranks_that_latents_forbid_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = call(capsys, "--dim", "64", "--heads", "4", "--kv-latent", "6", "--rope-dims", "2", "--no-time")
+    assert status == 0
+    assert "16 (8)" in out
+    assert "the rank that a head of this size can have behind these latents" in " ".join(out.split())
+    assert "Keys and values: keys and values from a latent of 6 and 2 rotary dimensions beside it." in " ".join(
+        out.split()
+    )
+    assert "In brackets" not in call(capsys, "--dim", "64", "--heads", "4", "--no-time")[1]

@@ -55,6 +55,45 @@ def test_causal_halves_in_every_layer(capsys) -> None:
     assert printed["certificate"]["spectral"] < 0.75
 
 
+def test_a_sink_slows_causal_masks_and_says_what_it_measures(capsys) -> None:
+    sizes = ("--tokens", "12", "--dim", "6", "--layers", "240")
+    printed = result(capsys, "--mask", "causal", "--mask", "ring:2", "--sink", "2", *sizes)
+    assert printed["settings"]["sink"] == 2
+    assert printed["tail_rate"] == pytest.approx((1 + math.exp(2)) / (2 + math.exp(2)), rel=1e-12)
+    assert printed["measured_rate"] == pytest.approx(printed["tail_rate"], rel=1e-3)
+    assert printed["shrink_rate"] == pytest.approx(1 / (1 + math.exp(2)), rel=1e-12)
+    assert printed["bound_applies"] is False
+    assert printed["layers"][-1]["log10_unit_relative_mu"] < -9
+    assert printed["exact"] is True
+    (ring,) = printed["others"]
+    assert ring["measured_rate"] == pytest.approx(ring["tail_rate"], rel=1e-6)
+    status, out, _ = call(capsys, "--mask", "causal", "--sink", "2", *sizes)
+    assert status == 0
+    assert "unit relative mu falls" in out
+    assert "shrinks" in out
+    status, out, _ = call(capsys, "--mask", "causal", "--sink", "2", "--norm", "unit", *sizes)
+    assert "the sink changes nothing" in " ".join(out.split())
+    status, _, err = call(capsys, "--sink", "1", "--heads", "2", *sizes)
+    assert status == 2
+    assert "one head under a sink" in err
+
+
+def test_first_token_by_depth(capsys) -> None:
+    sizes = ("--tokens", "8", "--dim", "4", "--layers", "20")
+    printed = result(capsys, "--mask", "causal", *sizes)
+    rows = printed["first_token"]
+    assert [row["layer"] for row in rows] == [1, 2, 4, 8, 16, 20]
+    assert rows[0]["carried"] == pytest.approx(sum(1 / i for i in range(1, 9)) / 8)
+    assert rows[0]["direct"] == pytest.approx(sum(1 / i for i in range(2, 9)) / 7)
+    assert rows[-1]["carried"] > 0.99
+    assert all(row["rotary_direct"] < row["direct"] for row in rows)
+    kept = result(capsys, "--mask", "causal", "--residual", "1", *sizes)["first_token"]
+    assert kept[0]["carried"] < rows[0]["carried"]
+    status, out, _ = call(capsys, "--mask", "causal", *sizes)
+    assert status == 0
+    assert "Share of the first token" in out
+
+
 def test_counterexample_keeps_rank_two(capsys) -> None:
     printed = result(capsys, "--norm", "unit", "--value", "counterexample", "--layers", "300")
     assert printed["layers"][-1]["rank"] == 2
@@ -98,6 +137,7 @@ def test_people_see_tables(capsys) -> None:
         (("--value", "unitary"), "value weights among identity"),
         (("--value", "counterexample", "--dim", "3"), "for the counterexample"),
         (("--temperature", "0"), "required the temperature to be a finite number above 0"),
+        (("--temperature", "5e-324", "--query-key", "zero"), "temperature to be a finite number of at least 1e-100"),
         (("--layers", "-1"), "required layers to be a whole number of at least 0"),
         (("--placement", "middle"), "a placement among post, pre"),
         (("--tokens", "0"), "the number of tokens"),

@@ -131,7 +131,7 @@ def test_survey_draws_every_model_once() -> None:
         HeadShape("plain", 64, 4, 4, 16, 2),
         HeadShape("wide", 128, 8, 8, 32, 2),
         HeadShape("grouped", 256, 8, 2, 32, 2),
-        HeadShape("latent", 512, 8, 8, 32, 2, latent=True),
+        HeadShape("latent", 512, 8, 8, 32, 2, kv_latent=64),
     ]
     ratio, share = panels_of(draw_survey(models, "title"))
     drawn = curves(ratio)
@@ -182,3 +182,9 @@ def test_rank_curves_belong_to_the_line_that_the_legend_names() -> None:
     assert same(drawn[f"m = 1, {fresh}"], [1 / 8, 1 / 2], [1.0, 0.25])
     assert same(drawn[f"m = 1, {published} (repeated sample)"], [1 / 2], [0.7])
     assert {one["name"] for one in first["series"] if one["legend"]} == {"m = 1", "m = 2"}
+    assert [one["y"] for one in first["series"] if one.get("aside") == "x"] == [[1.0, 1.0]], "outputting zero"
+    records[0]["ours"] = None
+    wrapped = rank_curves(records, lambda r: f"{r['layers']} layers", lambda r: f"m = {r['m']}", lambda r: 16, 1)
+    assert curves(panels_of(wrapped)[0])[f"m = 1, {ours}"] == ([1 / 8, 1 / 2], [0.5, None])
+    upper, lower = wrapped.axes
+    assert upper.get_position().y0 > lower.get_position().y0

@@ -12,6 +12,7 @@ from torch import Tensor
 from rankfall.dynamics.step import Rule
 from rankfall.masks import MaskSchedule
 from rankfall.mechanism.heads import Heads
+from rankfall.norms import UNIT_NORM
 
 
 def _matrix(tensor: Tensor) -> list[list[mpmath.mpf]]:
@@ -23,7 +24,7 @@ def _product(left: list, right: list) -> list:
     return [[mpmath.fdot(row, column) for column in columns] for row in left]
 
 
-def _head(x: list, heads: Heads, h: int, allowed: list) -> list:
+def _head(x: list, heads: Heads, h: int, allowed: list, sink: float | None) -> list:
     query = _product(x, _matrix(heads.query[h]))
     key = _product(x, _matrix(heads.key[h]))
     if heads.query_bias is not None:
@@ -38,7 +39,7 @@ def _head(x: list, heads: Heads, h: int, allowed: list) -> list:
     for i, seen in enumerate(allowed):
         places = [j for j, sees in enumerate(seen) if sees]
         weights = [mpmath.exp(scale * mpmath.fdot(query[i], key[j])) for j in places]
-        total = mpmath.fsum(weights)
+        total = mpmath.fsum(weights) + (0 if sink is None else mpmath.exp(mpmath.mpf(sink)))
         columns = list(zip(*(value[j] for j in places), strict=True))
         out.append([mpmath.fdot(weights, column) / total for column in columns])
     return out
@@ -49,22 +50,39 @@ def _sum(*matrices: list) -> list:
 
 
 def exact_log_mu(
-    tokens: Tensor, heads: Heads, masks: MaskSchedule, rule: Rule, layers: int, digits: int
+    tokens: Tensor,
+    heads: Heads,
+    masks: MaskSchedule,
+    rule: Rule,
+    layers: int,
+    digits: int,
+    sink: float | None = None,
+    beside: list[float] | None = None,
 ) -> list[float]:
-    """log mu after 0, 1, ..., `layers` layers, by mpmath."""
+    """log mu after 0, 1, ..., `layers` layers, by mpmath; in `beside` that of the tokens scaled to length one."""
     with mpmath.workdps(digits):
         x = _matrix(tokens)
         alpha = mpmath.mpf(rule.residual)
         found = [_log_mu(x)]
+        _unit_too(x, beside)
         for layer in range(layers):
             allowed = masks.at(layer).dense(len(x)).tolist()
-            normed = [rule.norm.reference(row) for row in x] if rule.placement == "pre" else x
-            mixed = _sum(*(_head(normed, heads, h, allowed) for h in range(heads.heads)))
+            norm = rule.at(layer).norm
+            normed = x if rule.placement == "post" else [norm.reference(row) for row in x]
+            mixed = _sum(*(_head(normed, heads, h, allowed, sink) for h in range(heads.heads)))
+            if rule.placement == "peri":
+                mixed = [norm.reference(row) for row in mixed]
             x = _sum([[alpha * entry for entry in row] for row in x], mixed)
             if rule.placement == "post":
-                x = [rule.norm.reference(row) for row in x]
+                x = [norm.reference(row) for row in x]
             found.append(_log_mu(x))
+            _unit_too(x, beside)
     return found
+
+
+def _unit_too(x: list, beside: list[float] | None) -> None:
+    if beside is not None:
+        beside.append(_log_mu([UNIT_NORM.reference(row) for row in x]))
 
 
 def _log_mu(x: list) -> float:

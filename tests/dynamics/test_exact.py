@@ -212,6 +212,27 @@ def test_an_abrupt_drop_is_followed(mask, temperature, seed, layer, expected) ->
     assert done.records[layer]["log10_mu"] == pytest.approx(expected, abs=1e-3)
 
 
+def test_what_was_lost_in_an_abrupt_drop_is_not_forgotten_later() -> None:
+    """The outer tokens of a star agree to 97 digits; their differences fall by 1/2 a layer, those to its centre by
+    3/8, so that from layer 772 on the former are larger: exactly -384 at layer 900, where the latter have -400."""
+
+    def sharp(layers: int) -> Experiment:
+        masks, rule = (parse_schedule("star"),), Rule(RMSNorm())
+        return Experiment(masks, WeightRecipe(8), 8, layers, rule, temperature=1 / 64, seeds=(3,), measures=())
+
+    (done,) = run(sharp(60))
+    assert done.rates[0].rate == pytest.approx(0.375, abs=1e-6)
+    with pytest.raises(
+        RequestError, match=r"could decide after layer 1\d\d; raise the temperature, or stop after 1\d\d"
+    ):
+        run(sharp(900))
+    calm = replace(sharp(900), temperature=1.0)
+    (done,) = run(calm)
+    assert done.rates[0].rate == pytest.approx(done.tail_rate, rel=1e-3)
+    chain = replace(calm, masks=(parse_schedule("causal-window:2"),), tokens=64)
+    assert run(chain)[0].records[-1]["log10_mu"] < -200
+
+
 @pytest.mark.parametrize(
     ("rule", "value", "flat"),
     [

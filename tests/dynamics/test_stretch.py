@@ -44,7 +44,7 @@ def test_stretch_is_the_same_as_layer_by_layer(mask, heads, batch) -> None:
     weights = DrawnWeights(WeightRecipe(d, heads=heads), range(batch))
     state, plan, layer = settled(weights, parse_schedule(mask), n, d, batch)
     stepper = Stepper(weights, plan, Rule(), layer + 12)
-    states = stepper.advance(layer, state)
+    states = stepper.advance(layer, state).states
     assert states.batch == 12 * batch
     for place in range(12):
         state = split_step(state, weights.at(layer), plan.at(layer + place))
@@ -106,7 +106,7 @@ def test_growing_tokens_end_a_stretch_before_scores_return() -> None:
     start = split(torch.tensor([[[1.0, 1.0], [2.0, 0.0], [0.0, 0.0]]], dtype=torch.float64), plan.reference())
     state = replace(start, log_ratio=start.log_ratio - 50)
     weights = GivenWeights((uniform(30.0),))
-    states = Stepper(weights, plan, Rule(), 60).advance(0, state)
+    states = Stepper(weights, plan, Rule(), 60).advance(0, state).states
     assert 1 < states.batch < 20
     loud = 2 * states.log_size + states.log_ratio
     assert float(loud[:-1].max()) < -30
@@ -125,7 +125,7 @@ def test_vanishing_values_do_not_underflow_within_a_stretch(value) -> None:
     stepper = stepper_of(GivenWeights((heads,)), parse_mask("causal"), 3, 1, 10)
     one_by_one, layer = state, 0
     while layer < 10:
-        states = stepper.advance(layer, state)
+        states = stepper.advance(layer, state).states
         layer, state = layer + states.batch, states.take(slice(-1, None))
     for _ in range(10):
         one_by_one = split_step(one_by_one, heads, stepper.plan.at(0))

@@ -292,7 +292,7 @@ def test_choice_prefers_conditioning_and_honours_stability() -> None:
         (lambda: NormalisedLayer(torch.ones(2, 3), torch.ones(2, 2).bool()), "a square value matrix"),
         (
             lambda: NormalisedLayer(torch.eye(2), torch.ones(2, 2).bool(), "none"),
-            "a norm among unit, layer, rms, which",
+            "a norm among unit, layer, rms, layer-scaled, which",
         ),
         (lambda: NormalisedLayer(torch.eye(2), torch.ones(2, 2).bool(), form=torch.eye(3)), "form of shape"),
         (lambda: NormalisedLayer.with_weights(torch.eye(2) * 2, torch.eye(2)), "rows that sum to one"),

@@ -6,15 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.drawing.read import curves, panels_of
 
 from rankfall.catalogue import FIGURES
 from rankfall.figures.amsel_fig1 import cliff, figure_cells
-from rankfall.figures.amsel_fig3 import depth_claims
+from rankfall.figures.amsel_fig3 import depth_claims as position_claims
 from rankfall.figures.amsel_fig4 import length_claims
 from rankfall.figures.amsel_in_context import nothing_learned, rank_claims
 from rankfall.figures.trained import STORE_VARIABLE, points
+from rankfall.figures.trained_depth import PANELS, depth_claims
 from rankfall.figures.trained_depth import figure_cells as depth_cells
-from rankfall.figures.trained_depth import recipe_claims
 from rankfall.store.store import Store
 from rankfall.training.cell import Cell
 
@@ -53,6 +54,8 @@ def test_paper_scale_compares_kept_cells(store: Store) -> None:
     assert by_rank[64]["published"] == 0.01534
     assert (by_rank[64]["ours"], by_rank[64]["runs"]) == (0.0153, 2)
     assert by_rank[64]["spread"] == pytest.approx(0.0002)
+    assert by_rank[64]["tolerance"] == pytest.approx(0.03 * 0.01534)
+    assert by_rank[16]["tolerance"] is None
     assert by_rank[64]["same_weights_fresh"] == 0.0198
     assert by_rank[32]["agrees"] is False
     assert by_rank[16]["agrees"] is None
@@ -61,17 +64,30 @@ def test_paper_scale_compares_kept_cells(store: Store) -> None:
     assert "649 of 654" in outcome.notes[0]
 
 
-def test_depth_compares_recipes(store: Store) -> None:
-    cells = {(c.layers, c.multiplier, c.rank, c.recipe): c for c in depth_cells("paper")}
-    for rank, recipe, error in ((64, "published", 1.0), (64, "stable", 0.01), (1, "stable", 0.7)):
-        keep(store, cells[5, 1, rank, recipe], error, error)
+def test_depth_on_the_sample_and_on_fresh_data(store: Store) -> None:
+    cells = {(c.layers, c.multiplier, c.rank, c.recipe, c.seed): c for c in depth_cells("paper")}
+    for layers, rank, loss, fresh, stable in (
+        (1, 8, 0.84, 0.88, 0.87),
+        (1, 64, 0.015, 0.02, 0.018),
+        (3, 8, 0.22, 1.13, 0.66),
+        (3, 64, 0.003, 0.16, 0.004),
+    ):
+        keep(store, cells[layers, 1, rank, "published", 0], loss, fresh)
+        keep(store, cells[layers, 1, rank, "stable", 0], stable, stable)
     outcome = FIGURES["rankfall/depth"].run("paper")
-    assert [claim.holds for claim in outcome.claims] == [True, True]
-    assert "29 of 32 cells are not trained yet" in outcome.notes[0]
-    by_recipe = {p["recipe"]: p for p in outcome.points if (p["layers"], p["multiplier"], p["rank"]) == (5, 1, 64)}
-    assert by_recipe["published"]["published"] == 0.5997
-    assert by_recipe["stable"]["published"] is None
-    assert {p["agrees"] for p in outcome.points} == {None}, "trained otherwise than the published points"
+    assert [claim.holds for claim in outcome.claims] == [True] * 4
+    assert "worse at 1 of 1 ranks; at r = 8 0.84 falls to 0.22 in training" in outcome.claims[0].evidence
+    assert "at 1 of 1 ranks: 0.87 to 0.66" in outcome.claims[1].evidence
+    assert "244 of 252 cells are not trained yet" in outcome.notes[0]
+    point = {(p["layers"], p["multiplier"], p["rank"]): p for p in outcome.points}[3, 1, 8]
+    assert (point["published"], point["ours"], point["same_weights_fresh"]) == (0.2171, 0.22, 1.13)
+    assert point["trained_fresh"] == 0.66
+    assert {p["agrees"] for p in outcome.points} == {None}, "figure 1 is where they are compared"
+    assert outcome.draw is not None
+    panels = panels_of(outcome.draw())
+    assert [panel["title"] for panel in panels[:3]] == [f"{title}, m = 1" for title in PANELS]
+    drawn = curves(panels[0])["3 layers, ours, repeated sample (training loss)"]
+    assert drawn[1] == [None, None, None, 0.22, None, None, 0.003], "a gap where nothing was trained"
 
 
 def test_heads_against_published_medians(store: Store) -> None:
@@ -120,17 +136,23 @@ def test_claims_can_fail() -> None:
         for layers in (1, 3)
         for positions in ("none", "concatenated")
     ]
-    assert not depth_claims(codes)[0].holds
+    assert not position_claims(codes)[0].holds
     worse = [point(layers=2, rank=rank, error=error) for rank, error in ((1, 0.3), (16, 0.4))]
     assert [claim.holds for claim in rank_claims(worse)] == [False]
     unlearned = [point(layers=2, rank=rank, error=0.99) for rank in (1, 16)]
     assert rank_claims(unlearned) == []
     assert nothing_learned(unlearned)
     assert not nothing_learned(worse)
-    recipes = [
-        point(layers=5, multiplier=1, rank=rank, recipe=recipe, error=0.5)
-        for rank in (1, 64)
-        for recipe in ("published", "stable")
-    ]
-    assert [claim.holds for claim in recipe_claims(recipes)] == [False, False]
-    assert [claim.holds for claim in recipe_claims(recipes[1::2])] == [False], "one recipe: no comparison of recipes"
+
+
+def test_claims_about_depth_can_fail() -> None:
+    def point(layers: int, rank: int, ours: float | None, same: float | None, fresh: float | None) -> dict[str, Any]:
+        numbers = {"ours": ours, "same_weights_fresh": same, "trained_fresh": fresh}
+        return {"layers": layers, "multiplier": 1, "rank": rank, **numbers}
+
+    one = [point(1, 8, 0.8, 0.9, 0.9), point(1, 64, 0.1, 0.1, 0.5)]
+    honest = [point(3, 8, 0.5, 0.6, 0.95), point(3, 64, 0.1, 0.1, 0.4)]
+    assert [claim.holds for claim in depth_claims([*one, *honest], 64)] == [False] * 4
+    unlearned = [point(3, 8, 1.0, 1.0, None), point(3, 64, 1.0, 1.0, None)]
+    assert depth_claims([*one, *unlearned], 64) == [], "no gain that could be memorised, nothing on fresh data"
+    assert depth_claims(honest, 64) == [], "nothing to compare with"

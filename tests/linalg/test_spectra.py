@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from threadpoolctl import threadpool_info
 
 from rankfall.linalg import spectra
-from rankfall.linalg.spectra import gram_eigenvalues, singular_values, smaller_gram
+from rankfall.linalg.factored import Factored, _by_gram
+from rankfall.linalg.spectra import by_eigenvalues, distinct_rows, gram_eigenvalues, singular_values, smaller_gram
 
 
 def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -56,3 +57,34 @@ def test_tokens_of_any_precision_are_decomposed_in_float64() -> None:
     tokens = drawn(3, 4).to(torch.bfloat16)
     assert torch.equal(singular_values(tokens), singular_values(tokens.double()))
     assert smaller_gram(tokens).dtype == torch.float64
+
+
+@pytest.mark.parametrize("smallest", [1.0, 1e-9, 0.0])
+def test_eigenvalues_of_twice_the_size_lose_no_digits(smallest: float) -> None:
+    left, _, right = torch.linalg.svd(drawn(2, 7, 7))
+    values = torch.tensor([3.0, 2.0, 1.0, 0.5, 0.1, 1e-3, smallest], dtype=torch.float64).sort(descending=True).values
+    found = by_eigenvalues(left * values @ right)
+    assert torch.allclose(found, values.expand(2, 7), rtol=0, atol=1e-14)
+
+
+def test_rows_that_repeat_are_one_longer_row() -> None:
+    tokens = drawn(5, 3)
+    repeated = tokens[[0, 1, 1, 2, 3, 4, 1]]
+    rows = distinct_rows(repeated)
+    assert rows.shape == (5, 3)
+    assert torch.allclose(singular_values(rows), singular_values(repeated), rtol=1e-13)
+
+
+@pytest.mark.parametrize("kind", ["plain", "deficient", "steep", "zero"])
+def test_products_by_their_gram_matrices_as_by_their_triangular_factors(kind: str) -> None:
+    left, right = drawn(2, 3, 20, 6)
+    if kind == "deficient":
+        right[..., 3:] = right[..., :3]
+    elif kind == "steep":
+        right = right * torch.logspace(0, -9, 6, dtype=torch.float64)
+    elif kind == "zero":
+        right = right * 0
+    expected = Factored(left, right).singular_values()
+    largest = torch.linalg.matrix_norm(left, 2) * torch.linalg.matrix_norm(right, 2)
+    error = (_by_gram(left, right) - expected).abs().amax(dim=-1)
+    assert bool((error <= 1e-6 * largest + 1e-100).all())

@@ -153,14 +153,61 @@ def test_the_svd_is_asked_only_about_matrices_whose_squares_do_not_tell(monkeypa
 
     monkeypatch.setattr(module, "singular_values", watched)
     healthy, singular = made("plain", 6, 9), made("plain", 6, 9, seed=1)
-    singular[4] = singular[2]
+    singular[4] = singular[2] + singular[1]
     values = Profile(torch.stack([healthy, singular, healthy])).singular_values
     assert asked == [(1, 6, 9)]
     centred = views(healthy)["centred"].singular_values
     assert len(asked) == 1, "that centred tokens have one direction less is known without asking"
     assert float(centred[-1]) == 0.0
     assert torch.allclose(values[0], torch.linalg.svdvals(healthy) / healthy.abs().max(), rtol=1e-9)
-    assert float(values[1, -1]) == 0.0, "a token that is there twice leaves a direction out, exactly"
+    assert float(values[1, -1]) == 0.0, "a token that is a sum of others leaves a direction out"
+
+
+@pytest.mark.parametrize(("n", "d"), [(6, 9), (9, 6), (12, 4), (6, 6)])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_tokens_that_are_there_twice_need_no_svd(
+    n: int, d: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(matrix: Tensor) -> Tensor:
+        raise AssertionError("the SVD was asked")
+
+    monkeypatch.setattr(module, "singular_values", refused)
+    distinct = n // 2
+    x = made("plain", n, d).to(dtype)[torch.arange(n) % distinct]
+    for name, profile in views(x).items():
+        few = int(name.startswith("centred") and distinct <= d)
+        expected = torch.linalg.svdvals(profile.tokens)
+        assert torch.allclose(profile.singular_values, expected, rtol=1e-6, atol=1e-12), name
+        assert profile.singular_values.shape == (min(n, d),)
+        zeros = min(n, d) - min(distinct - few, d)
+        assert int((profile.singular_values == 0).sum()) == zeros, "exactly so many directions are left out"
+
+
+def test_what_the_squares_can_tell_follows_the_rounding_of_the_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[torch.Size] = []
+
+    def watched(matrix: Tensor) -> Tensor:
+        asked.append(matrix.shape)
+        return torch.linalg.svdvals(matrix)
+
+    monkeypatch.setattr(module, "singular_values", watched)
+    left, _, right = torch.linalg.svd(made("plain", 6, 9), full_matrices=False)
+
+    def tokens(smallest: float) -> Tensor:
+        values = torch.tensor([1.0, 0.5, 0.2, 0.1, 0.05, smallest], dtype=torch.float64)
+        return left * values @ right
+
+    for dtype, told, doubted in (
+        (torch.float32, 4e-5, 2e-5),
+        (torch.float16, 4e-6, 2e-6),
+        (torch.bfloat16, 2e-6, 0.5e-6),
+    ):
+        for smallest, times in ((told, 0), (doubted, 1)):
+            asked.clear()
+            found = Profile(tokens(smallest), epsilon=torch.finfo(dtype).eps)
+            error = float(MIN_SINGULAR_VALUE.of(found)) / smallest - 1
+            assert len(asked) == times, (dtype, smallest)
+            assert abs(error) < max(1e-6, torch.finfo(dtype).eps / 8)
 
 
 @pytest.mark.parametrize("batch", [(), (3,), (2, 2)])

@@ -12,7 +12,9 @@ from torch import Tensor
 
 from rankfall.masks import Causal, Complete, Window
 from rankfall.measures.measures import measure
+from rankfall.models import ablated_block
 from rankfall.models import ablation as ablation_room
+from rankfall.models.ablated_block import AblatedBlock, block_around, changed
 from rankfall.models.ablation import (
     ALL_VARIANTS,
     ATTENTION,
@@ -20,19 +22,15 @@ from rankfall.models.ablation import (
     QUICK,
     WITH_BOTH,
     WITH_NORM,
-    AblatedBlock,
     Ablation,
     ablate,
-    block_around,
-    changed,
-    equal_texts,
-    single_texts,
     whole_under,
 )
 from rankfall.models.assembly import _scale
 from rankfall.models.blocks import choose_stack
 from rankfall.models.depth.capture import capture
 from rankfall.models.replay import KeepFloat64, traced
+from rankfall.models.single_texts import equal_texts, single_texts
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 48}
 SMALL |= {"vocab_size": 50}
@@ -129,7 +127,7 @@ def inputs_of_kind(config: str) -> dict[str, Tensor]:
 
 def test_a_wrong_replay_in_half_precision_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     model = build("LlamaConfig", GROUPED).bfloat16()
-    copied = ablation_room.float64_copy
+    copied = ablated_block.float64_copy
 
     def wrong(module: torch.nn.Module) -> torch.nn.Module:
         made = copied(module)
@@ -137,12 +135,12 @@ def test_a_wrong_replay_in_half_precision_is_refused(monkeypatch: pytest.MonkeyP
             made.weight.data.mul_(1.2)
         return made
 
-    monkeypatch.setattr(ablation_room, "float64_copy", wrong)
+    monkeypatch.setattr(ablated_block, "float64_copy", wrong)
     assert "as a pre-norm block in float64" in (ablate(model, inputs_of(model)).refusal or "")
     monkeypatch.undo()
-    own = ablation_room.alone
-    monkeypatch.setattr(ablation_room, "alone", lambda module: wrong(module).bfloat16())
-    assert own is not ablation_room.alone
+    own = ablated_block.alone
+    monkeypatch.setattr(ablated_block, "alone", lambda module: wrong(module).bfloat16())
+    assert own is not ablated_block.alone
     assert "as a pre-norm block in bfloat16" in (ablate(model, inputs_of(model)).refusal or "")
 
 
@@ -160,7 +158,7 @@ def test_many_tokens_attend_in_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     for config in ("LlamaConfig", "BertConfig"):
         model = build(config, KINDS[config][0])
         together = ablate(model, inputs_of(model, 2), masks=(None, Window(2)))
-        monkeypatch.setattr(ablation_room, "SCORES_AT_ONCE", 2 * 4 * 12 * 5)
+        monkeypatch.setattr(ablated_block, "SCORES_AT_ONCE", 2 * 4 * 12 * 5)
         in_rows = ablate(model, inputs_of(model, 2), masks=(None, Window(2)))
         monkeypatch.undo()
         for one, other in zip(together.rows, in_rows.rows, strict=True):
@@ -189,7 +187,7 @@ def test_only_what_is_asked_for_is_measured_large_spectra_at_a_few_layers(
     assert all(row.energy_rank is not None for row in quick.rows)
     monkeypatch.setattr(ablation_room, "EVERY_LAYER_BELOW", 8)
     large = ablate(model, inputs_of(model), measures=QUICK)
-    assert {row.layer for row in large.rows if row.energy_rank is not None} == {0, 2, 4, 6, 8}
+    assert {row.layer for row in large.rows if row.energy_rank is not None} == {0, 4, 8}
     assert all(row.relative_mu is not None and row.mean_abs_cosine is not None for row in large.rows)
 
 
@@ -255,7 +253,7 @@ def test_matched_tokens_are_as_large_as_what_the_real_layer_got(config: str) -> 
     for variant in ALL_VARIANTS:
         # With its norm in place the block takes the stream; without it, attention takes what the norm would give.
         real = entering if variant.norm else normed
-        scaled = step.scaled(tokens, variant)
+        scaled = step.scaled(tokens, norm=variant.norm)
         assert float(scaled.norm()) == pytest.approx(float(real.norm()), rel=1e-6)
         torch.testing.assert_close(scaled / scaled.norm(), tokens / tokens.norm())
     assert (float(normed.norm()) == pytest.approx(float(entering.norm()), rel=1e-2)) == (config == "BertConfig")
@@ -418,3 +416,51 @@ def test_a_trace_leaves_no_hooks() -> None:
     model = build("LlamaConfig", GROUPED)
     traced(model, inputs_of(model))
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+def test_an_audit_reads_the_energy_rank_that_decides_and_no_other() -> None:
+    model = build("LlamaConfig", GROUPED)
+    audited = ablate(model, inputs_of(model), measures=ablation_room.AUDITED)
+    assert all("energy_rank" not in row.record() and row.unit_energy_rank is not None for row in audited.rows)
+    whole = ablate(model, inputs_of(model))
+    for ours, theirs in zip(audited.rows, whole.rows, strict=True):
+        assert ours.unit_energy_rank == theirs.unit_energy_rank
+        assert ours.mu == theirs.mu
+
+
+def test_what_enters_the_first_block_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build("LlamaConfig", GROUPED)
+    measured: list[int] = []
+
+    def watched(tokens: Tensor, names: Any) -> dict[str, Tensor]:
+        measured.append(len(tokens))
+        return measure(tokens, names)
+
+    monkeypatch.setattr(ablation_room, "measure", watched)
+    rows = ablate(model, inputs_of(model), measures=("mu",)).rows
+    # Eight settings at three layers after the first, one before; then the full model at four.
+    assert sum(measured) / 2 == len({row.text for row in rows}) * (3 * 8 + 1 + 4)
+    first = {row.mu for row in rows if row.layer == 0 and row.text == 0}
+    assert len(first) == 1
+
+
+def test_what_is_parked_comes_back_for_as_long_as_the_block_is_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build("LlamaConfig", GROUPED)
+    site = traced(model, inputs_of(model)).sites[1]
+    step = AblatedBlock(site, block_around(site)).parked()
+    parked = step.site, step.block
+    back: list[Tensor] = []
+
+    def brought(self: AblatedBlock, tensor: Tensor) -> Tensor:
+        back.append(tensor)
+        return tensor.clone()
+
+    monkeypatch.setattr(AblatedBlock, "_back", brought)
+    with step:
+        assert step.block.stream is not parked[1].stream
+        once = len(back)
+        step.verify()
+        step.scaled(step.block.stream.double(), norm=False)
+        assert len(back) == once, "nothing is brought twice"
+    assert step.site is parked[0]
+    assert step.block is parked[1]

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from rankfall.catalogue import LAYOUTS
+from rankfall.errors import RequestError
 from rankfall.models.heads import weights
 from rankfall.models.heads.probe import HeadMaps
 from rankfall.models.heads.ranks import head_ranks, head_records
@@ -202,3 +203,29 @@ def test_names_of_layouts_are_those_in_the_catalogue() -> None:
     written = {one.name for one in vars(weights).values() if isinstance(one, WeightLayout)}
     assert written <= set(LAYOUTS.names)
     assert all(layout.examples for layout in LAYOUTS)
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt2", "gpt_neox", "qwen3"])
+def test_weights_of_another_configuration_are_refused(kind: str) -> None:
+    model, _ = tiny(kind, {})
+    tensors, config = model.state_dict(), model.config.to_dict()
+    (heads,) = {name for name in ("n_head", "num_attention_heads") if name in config}
+    for count in (7, 10**6):
+        with pytest.raises(RequestError, match="that fit the heads of the configuration"):
+            list(maps_from_tensors(tensors, {**config, heads: count}))
+    with pytest.raises(RequestError, match="the number of heads in the configuration"):
+        list(maps_from_tensors(tensors, {**config, heads: 0}))
+    if kind in ("gpt2", "gpt_neox"):
+        with pytest.raises(RequestError, match="that fit the heads of the configuration"):
+            list(maps_from_tensors(tensors, {**config, "head_dim": 10**9}))
+
+
+def test_what_is_no_matrix_is_refused_by_its_name() -> None:
+    model, _ = tiny("bert", {})
+    name = "encoder.layer.0.attention.self.key.weight"
+    for shape in ((0, 4), (4,), ()):
+        tensors = {**model.state_dict(), name: torch.zeros(shape)}
+        with pytest.raises(RequestError, match=f"a matrix of numbers under the name {name}"):
+            list(maps_from_tensors(tensors, {**model.config.to_dict(), "text_config": ["no table"]}))
+    with pytest.raises(RequestError, match="that fit the heads"):
+        list(maps_from_tensors({**model.state_dict(), name: torch.zeros(32, 5)}, model.config.to_dict()))

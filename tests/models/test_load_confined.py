@@ -267,3 +267,34 @@ def test_xlnet_is_audited_or_refused_in_one_line(tmp_path: Path) -> None:
     # Nothing but a refusal may come out of it.
     with contextlib.suppress(RequestError):
         assert audit(folder, [some_text(20)], tokens=12).text.loss is None
+
+
+def test_what_is_built_without_files_is_built_offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Default configurations, small models and random twins: each could name a part that lies on the hub."""
+    from rankfall.models import small, survey, twin
+
+    said: list[str] = []
+
+    def ask(*_: object, **__: object) -> str:
+        with pytest.raises(OSError, match="the network is off") as caught:
+            socket.getaddrinfo("huggingface.co", 443)
+        said.append(str(caught.value))
+        assert constants.HF_HUB_OFFLINE
+        raise RuntimeError("asked")
+
+    before = constants.HF_HUB_OFFLINE
+    monkeypatch.setattr(survey, "_read", ask)
+    monkeypatch.setattr(small, "_build", ask)
+    with pytest.raises(RuntimeError, match="asked"):
+        survey.survey_configurations(["bert"])
+    with pytest.raises(RequestError, match="a recipe of small sizes"):
+        next(small.small_models("bert"))
+
+    class Asking(torch.nn.Linear):
+        config = None
+        _from_config = staticmethod(ask)
+
+    with pytest.raises(RuntimeError, match="asked"):
+        twin.separate_twin(Asking(2, 2))
+    assert len(said) >= 3
+    assert constants.HF_HUB_OFFLINE is before

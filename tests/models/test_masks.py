@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import pytest
 import torch
 from tests.models.small import small_model
 
 from rankfall.masks import Explicit, Mask, parse_mask, recognise
-from rankfall.models.masks import MaskObserver, observe_masks, uniform_rate, without_diagonal
+from rankfall.models.explanations import mask_reason
+from rankfall.models.masks import MaskObserver, ObservedMask, observe_masks, uniform_rate, without_diagonal
+from rankfall.models.positions import PositionMass
 from rankfall.models.recorder import Call, recorded
 from rankfall.models.small import KEYS_SEEN, small_models
 from rankfall.models.texts import from_ids
+from rankfall.theory.first_token import RotaryDecay, first_token_mass
+from rankfall.theory.sub_stochastic import sink_rate
 
 
 @pytest.mark.parametrize(
@@ -128,6 +133,88 @@ def test_a_window_mixes_slowly() -> None:
     mask: Mask = parse_mask("window:1")
     # Facts about 12 tokens, one neighbour on either side: second eigenvalue 0.9746.
     assert uniform_rate(mask, 12) == pytest.approx(0.9746, abs=5e-5)
+
+
+def gpt_oss(sinks: list[float] | None) -> torch.nn.Module:
+    model = small_model("gpt_oss", sliding_window=4, head_dim=8, num_key_value_heads=2, num_local_experts=4)
+    for name, parameter in model.named_parameters():
+        if name.endswith("sinks") and sinks is not None:
+            parameter.data.copy_(torch.tensor(sinks))
+    return model
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_learned_sinks_are_in_the_predicted_rate(own: bool) -> None:
+    """Causal, four heads: sum_h 1 / (2 + e^s_h) over sum_h 1 / (1 + e^s_h), not one half."""
+    sinks = [0.0, 2.0, 4.0, -1.0]
+    model, batch = gpt_oss(sinks), from_ids([torch.randint(4, 60, (12,)).tolist()])
+    if own:
+        observer = MaskObserver(batch.kept())
+        with recorded(model, observer.see, own=True), torch.inference_mode():
+            model(**batch.inputs(model))
+        found = observer.masks()
+    else:
+        found, _ = observe_masks(model, batch.inputs(model), batch.kept())
+    expected = sum(1 / (2 + math.exp(s)) for s in sinks) / sum(1 / (1 + math.exp(s)) for s in sinks)
+    causal = [one for one in found if str(one.mask) == "causal"]
+    assert causal
+    for one in causal:
+        assert one.sinks == pytest.approx(tuple(sinks), rel=1e-6)
+        assert one.rate == pytest.approx(expected, rel=1e-6)
+    window = next(one for one in found if str(one.mask) == "causal-window:3")
+    assert window.rate == pytest.approx(sink_rate(parse_mask("causal-window:3"), 12, sinks).rate, rel=1e-6)
+    record = causal[0].record()
+    logits = [record[f"sink_logit_{name}"] for name in ("least", "median", "most")]
+    assert logits == pytest.approx([-1.0, 1.0, 4.0], rel=1e-6)
+
+
+def test_without_learned_sinks_there_are_none() -> None:
+    (one, *_), _ = observe_masks(small_model("llama"), {"input_ids": torch.randint(4, 60, (1, 9))}, [None])
+    assert one.sinks is None
+    assert one.record()["sink_logit_median"] is None
+    assert uniform_rate(parse_mask("complete"), 9, [1.0]) == 0
+    assert uniform_rate(parse_mask("window:1"), 3000, [1.0]) is None
+
+
+def test_first_token_by_mask_and_positions() -> None:
+    """Layers of one causal mask: products of uniform attention, with rotary decay where the model has it."""
+    ids = {"input_ids": torch.randint(4, 60, (1, 12))}
+    found, _ = observe_masks(small_model("gpt2"), ids, [None])
+    expected = first_token_mass(parse_mask("causal"), 12, len(found))
+    for one, mass in zip(found, expected, strict=True):
+        assert one.by_positions == PositionMass(pytest.approx(mass.direct), None, pytest.approx(mass.carried), None)
+    model = small_model("llama", rope_parameters={"rope_type": "default", "rope_theta": 500.0})
+    found, _ = observe_masks(model, ids, [None])
+    rank = model.config.hidden_size // model.config.num_attention_heads
+    expected = first_token_mass(parse_mask("causal"), 12, len(found), rotary=RotaryDecay(500.0, rank))
+    turned = [one.record() for one in found]
+    assert [row["predicted_first_token_rotary"] for row in turned] == pytest.approx([one.direct for one in expected])
+    carried = [row["predicted_first_token_carried_rotary"] for row in turned]
+    assert carried == pytest.approx([one.carried for one in expected])
+
+
+def test_many_rates_are_told_as_a_range() -> None:
+    masks = [
+        ObservedMask(layer, "a", 8, parse_mask("causal"), False, rate=0.6 + layer / 10, sinks=(0.0,))
+        for layer in range(4)
+    ]
+    few = mask_reason([], masks[:2])
+    many = mask_reason([], masks)
+    assert few is not None
+    assert many is not None
+    assert "by 0.600 a layer or multiply differences between tokens by 0.700 a layer" in few.text
+    assert "by 0.600 to 0.900 a layer, relative to their size, with the learned sinks" in many.text
+
+
+def test_sinks_take_from_the_first_token() -> None:
+    model, ids = gpt_oss([3.0] * 4), {"input_ids": torch.randint(4, 60, (1, 12))}
+    found, _ = observe_masks(model, ids, [None])
+    bare = first_token_mass(parse_mask("causal"), 12, 1)[0].direct
+    for one in found:
+        assert one.by_positions.first_token_uniform < bare
+    mine = next(one for one in found if str(one.mask) == "causal")
+    expected = first_token_mass(parse_mask("causal"), 12, 1, sinks=[3.0] * 4)[0].direct
+    assert mine.by_positions.first_token_uniform == pytest.approx(expected, rel=1e-6)
 
 
 def test_a_mask_without_its_diagonal_has_a_name() -> None:

@@ -192,7 +192,7 @@ def test_a_sink_is_named_and_does_not_feign_collapse() -> None:
     tokens[:, 7] *= 300
     with (
         RankMonitor(model, [], every=1, blocks=(0,), tokens=40),
-        pytest.warns(RankWarning, match="sink at blocks.0.*token 7 of the sequence") as caught,
+        pytest.warns(RankWarning, match="massive token at blocks.0.*token 7 of the sequence") as caught,
     ):
         model(tokens)
     assert len(caught) == 1

@@ -193,7 +193,7 @@ VALUES = {"relative_mu": 1.0, "energy_rank": 9.0, "norm_ratio": 1.0, "longest_to
     [
         ("collapse", "relative_mu", [0.11, 0.099, 0.11, 0.124, 0.126, 0.11, 0.09], [0, 1, 1, 1, 0, 0, 1]),
         ("collapse", "energy_rank", [2.1, 1.9, 2.4, 2.6, 2.1, 1.9], [0, 1, 1, 0, 0, 1]),
-        ("sink", "norm_ratio", [4.9, 5.1, 4.1, 3.9, 4.9, 5.1], [0, 1, 1, 0, 0, 1]),
+        ("massive_token", "norm_ratio", [4.9, 5.1, 4.1, 3.9, 4.9, 5.1], [0, 1, 1, 0, 0, 1]),
     ],
 )
 def test_an_alarm_lasts_until_the_value_has_recovered(
@@ -208,7 +208,7 @@ def test_an_alarm_lasts_until_the_value_has_recovered(
 
 def test_what_is_not_finite_neither_raises_nor_clears_the_other_alarms() -> None:
     alarms = Alarms()
-    assert set(alarms.raised({"nonfinite": 1.0}, {"sink": ""})) == {"nonfinite", "sink"}
+    assert set(alarms.raised({"nonfinite": 1.0}, {"massive_token": ""})) == {"nonfinite", "massive_token"}
     assert set(alarms.raised({**VALUES, "nonfinite": 1.0})) == {"nonfinite"}
     assert set(alarms.raised(VALUES, {"nonfinite": ""})) == set()
 
@@ -228,4 +228,4 @@ def test_an_alarm_warns_again_after_it_had_gone_and_is_logged() -> None:
     told = [str(one.message).split(":")[0] for one in caught if one.category is RankWarning]
     assert told == ["collapse at blocks.2, step 1", "collapse at blocks.2, step 4"]
     assert [row["rankfall/blocks.2/collapse"] for row in logged] == [0.0, 1.0, 1.0, 0.0, 1.0]
-    assert {row["rankfall/blocks.2/sink"] for row in logged} == {0.0}
+    assert {row["rankfall/blocks.2/massive_token"] for row in logged} == {0.0}

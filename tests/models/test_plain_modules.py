@@ -28,7 +28,7 @@ import rankfall
 from rankfall.errors import RequestError
 from rankfall.measures.measures import measure
 from rankfall.models.audit import audit
-from rankfall.models.reset import fresh_copy
+from rankfall.models.reset import fresh_weights
 
 RANK = WIDTH // HEADS
 QUICK: dict[str, Any] = {"heads": False, "controls": False, "ablation": False}
@@ -416,16 +416,21 @@ def test_fresh_weights_and_what_nobody_resets() -> None:
     model = scrambled(GPT(layers=2))
     before = {name: one.clone() for name, one in model.state_dict().items()}
     state = torch.random.get_rng_state()
-    twin, left = fresh_copy(model)
-    assert torch.equal(state, torch.random.get_rng_state())
+    shared = model.lm_head.weight
+    with fresh_weights(model) as left:
+        assert torch.equal(state, torch.random.get_rng_state())
+        twin = {name: one.clone() for name, one in model.state_dict().items()}
+        assert model.lm_head.weight is model.transformer["wte"].weight  # type: ignore[index, union-attr]
     assert all(torch.equal(one, before[name]) for name, one in model.state_dict().items())
+    assert model.lm_head.weight is shared
     gains = {name for name in before if name.endswith(("ln_1.weight", "ln_2.weight", "ln_f.weight"))}
     assert set(left) == gains
-    for name, one in twin.state_dict().items():
+    for name, one in twin.items():
         assert torch.equal(one, before[name]) == (name in gains)
-    assert twin.lm_head.weight is twin.transformer["wte"].weight  # type: ignore[index, union-attr]
-    again, _ = fresh_copy(model)
-    assert all(torch.equal(one, again.state_dict()[name]) for name, one in twin.state_dict().items())
+    with fresh_weights(model):
+        assert all(torch.equal(one, twin[name]) for name, one in model.state_dict().items())
+    with fresh_weights(model, seed=1):
+        assert not torch.equal(model.lm_head.weight, twin["lm_head.weight"])
     (control, *_) = audit(model, inputs=some_ids(1, 9), heads=False, ablation=False).controls
     assert "5 parameters without an initialisation of their own" in control.meaning
 
@@ -436,8 +441,9 @@ def test_the_networks_own_initialisation_comes_last() -> None:
             if isinstance(module, nn.Linear):
                 nn.init.constant_(module.weight, 0.25)
 
-    twin, _ = fresh_copy(Own(layers=1))
-    assert float(twin.transformer["h"][0].attn.c_attn.weight.detach().mean()) == 0.25  # type: ignore[index, union-attr]
+    model = Own(layers=1)
+    with fresh_weights(model):
+        assert float(model.transformer["h"][0].attn.c_attn.weight.detach().mean()) == 0.25  # type: ignore[index, union-attr]
 
 
 def test_free_matrices_are_drawn_with_their_own_size() -> None:
@@ -447,10 +453,37 @@ def test_free_matrices_are_drawn_with_their_own_size() -> None:
             self.positions = nn.Parameter(5 + torch.randn(200, WIDTH, generator=torch.Generator().manual_seed(0)))
 
     model = Free()
-    twin, left = fresh_copy(model)
-    assert "positions" in left
-    assert not torch.equal(twin.positions, model.positions)  # type: ignore[arg-type]
-    assert float(twin.positions.detach().mean()) == pytest.approx(5, abs=0.1)  # type: ignore[operator, union-attr]
+    before = model.positions.detach().clone()
+    with fresh_weights(model) as left:
+        assert "positions" in left
+        assert not torch.equal(before, model.positions)
+        assert float(model.positions.detach().mean()) == pytest.approx(5, abs=0.1)
+    assert torch.equal(before, model.positions)
+
+
+def test_weights_come_back_after_a_failure_and_as_the_same_objects() -> None:
+    class Replacing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(3, 2))
+            self.register_buffer("seen", torch.ones(2))
+
+        def reset_parameters(self) -> None:
+            self.weight = nn.Parameter(torch.zeros(3, 2))
+            self.seen.zero_()
+
+    model = Replacing()
+    own = model.weight
+
+    def failing() -> None:
+        with fresh_weights(model):
+            assert float(model.weight.detach().sum() + model.seen.sum()) == 0
+            raise ValueError("inside")
+
+    with pytest.raises(ValueError, match="inside"):
+        failing()
+    assert model.weight is own
+    assert float(model.weight.detach().sum() + model.seen.sum()) == 8
 
 
 # In a user's process

@@ -214,6 +214,31 @@ def test_what_another_process_audits_is_waited_for(run: Path, tmp_path: Path, co
     assert counted == ["checkpoint-0"]
 
 
+def test_a_dead_owner_elsewhere_is_told_of_and_then_replaced(
+    run: Path, whole: rankfall.SeriesResult, tmp_path: Path, counted: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process of another machine holds the audit and falls silent while we wait for it."""
+    name, folder = str(whole.models[0].id), Audits(tmp_path).claims_folder
+    (folder / "owners").mkdir(parents=True)
+    (folder / name).write_text("far-1")
+    sign = folder / "owners" / "far-1"
+    sign.write_text(json.dumps({"host": "far", "pid": 1, "started": "1"}))
+
+    def pass_a_day(seconds: float) -> None:
+        os.utime(sign, (1e9, 1e9))
+
+    monkeypatch.setattr("rankfall.training.engines.jobs.time.sleep", pass_a_day)
+    notes: list[str] = []
+    found = rankfall.series([run / "checkpoint-0"], store=tmp_path, note=notes.append, **CHEAP)
+    assert [one.stored for one in found.models] == [False]
+    assert counted == ["checkpoint-0"]
+    assert len(notes) == 2, notes
+    assert notes[0].startswith("checkpoint-0: waiting for 1 audit claimed by process 1 on far since 2")
+    assert "--take-over" not in notes[0]
+    assert notes[1].startswith("process 1 on far gave no sign of life for ")
+    assert notes[1].endswith("s; the audits that it had claimed are taken over")
+
+
 def test_a_full_disk_ends_it(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from rankfall.store.files import StorageError
 

@@ -8,8 +8,8 @@ import torch
 from tests.models.small import measure_one
 
 from rankfall.models.depth.capture import Place
+from rankfall.models.depth.massive import find_massive
 from rankfall.models.depth.rows import CONFIDENCE, RESAMPLES, bootstrap, gather
-from rankfall.models.depth.sinks import find_sinks
 from rankfall.models.questions import spans
 
 
@@ -21,7 +21,7 @@ def test_a_planted_sink_is_named() -> None:
     tokens = crowd()
     tokens[3] = 0.01 * tokens[3]
     tokens[3, 7] = 300.0
-    (sink,) = find_sinks(tokens, 2, [f"t{index}" for index in range(40)])
+    (sink,) = find_massive(tokens, 2, [f"t{index}" for index in range(40)])
     assert (sink.text, sink.position, sink.token, sink.coordinate) == (2, 3, "t3", 7)
     assert sink.norm_ratio > 50
     assert sink.energy_share > 0.98
@@ -29,11 +29,11 @@ def test_a_planted_sink_is_named() -> None:
 
 
 def test_an_even_crowd_has_no_sinks() -> None:
-    assert find_sinks(crowd(), 0, []) == []
-    assert find_sinks(torch.zeros(20, 4), 0, []) == []
+    assert find_massive(crowd(), 0, []) == []
+    assert find_massive(torch.zeros(20, 4), 0, []) == []
     few = crowd(5)
     few[0] *= 100
-    assert find_sinks(few, 0, []) == []
+    assert find_massive(few, 0, []) == []
 
 
 def test_leaving_the_sink_out_is_measuring_the_rest() -> None:

@@ -55,7 +55,20 @@ def test_latent_attention_adds_both_parts_of_the_head() -> None:
     )
     assert isinstance(found, HeadShape)
     assert (found.head_dim, found.latent, found.derived) == (192, True, False)
+    assert (found.kv_latent, found.rope_dims, found.structural_rank) == (512, 64, 192)
     assert found.heads_times_rank_over_width == pytest.approx(128 * 192 / 7168)
+
+
+def test_rank_behind_a_narrow_latent_is_less_than_the_head_size() -> None:
+    narrow = {"hidden_size": 1024, "num_attention_heads": 8, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64}
+    keys = read_shape("narrow", {**narrow, "kv_lora_rank": 96})
+    queries = read_shape("narrow", {**narrow, "kv_lora_rank": 96, "q_lora_rank": 128})
+    assert isinstance(keys, HeadShape)
+    assert isinstance(queries, HeadShape)
+    assert (keys.head_dim, keys.structural_rank, queries.structural_rank) == (192, 160, 128)
+    assert (keys.heads_times_rank_over_width, keys.departs) == (1.25, True)
+    assert (queries.heads_times_rank_over_width, queries.departs) == (1.0, False)
+    assert queries.record()["structural_rank"] == 128
 
 
 def test_parts_are_tried_text_first_and_named() -> None:

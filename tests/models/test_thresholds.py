@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rankfall.models.depth.sinks import find_sinks
+from rankfall.models.depth.massive import find_massive
 from rankfall.models.monitor.alarms import Alarms
 from rankfall.models.thresholds import THRESHOLDS
 
@@ -19,7 +19,7 @@ def tokens_of_length(first: float, count: int) -> torch.Tensor:
 
 @pytest.mark.parametrize(("count", "found"), [(7, []), (8, [0]), (9, [0])])
 def test_sinks_are_looked_for_from_eight_tokens_on(count: int, found: list[int]) -> None:
-    assert [sink.position for sink in find_sinks(tokens_of_length(10.0, count), 0, [])] == found
+    assert [sink.position for sink in find_massive(tokens_of_length(10.0, count), 0, [])] == found
 
 
 @pytest.mark.parametrize(
@@ -34,11 +34,11 @@ def test_sinks_are_looked_for_from_eight_tokens_on(count: int, found: list[int])
     ],
 )
 def test_a_sink_is_long_or_holds_much_of_the_energy(length: float, count: int, found: list[int]) -> None:
-    assert [sink.position for sink in find_sinks(tokens_of_length(length, count), 0, [])] == found
+    assert [sink.position for sink in find_massive(tokens_of_length(length, count), 0, [])] == found
 
 
 def test_a_monitor_warns_where_a_verdict_says_collapsed() -> None:
     alarms = Alarms()
     assert alarms.relative_mu == THRESHOLDS.collapsed_relative_mu
     assert alarms.energy_rank == THRESHOLDS.collapsed_energy_rank
-    assert alarms.norm_ratio == THRESHOLDS.sink_norm_ratio
+    assert alarms.norm_ratio == THRESHOLDS.massive_norm_ratio

@@ -64,6 +64,12 @@ def test_seeds_widen_the_range_and_fresh_training_goes_before() -> None:
     assert (one.error, one.margin, one.seeds) == (pytest.approx(0.6), pytest.approx(0.1), 2)
 
 
+def test_without_results_a_source_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rankfall.planning.evidence._settings", lambda protocol: ())
+    assert FARTHEST.about == "No trained cells of this protocol are installed here."
+    assert FARTHEST.estimate(8, 8, 64) is None
+
+
 def test_every_source_says_what_it_is_about() -> None:
     for source in EVIDENCE:
         assert source.name.endswith("error")

@@ -19,7 +19,7 @@ from rankfall.planning.candidates import (
     reference_shape,
     usual_heads,
 )
-from rankfall.planning.costs import Latent, StackShape, Stopwatch, layer_step
+from rankfall.planning.costs import StackShape, Stopwatch, layer_step
 from rankfall.planning.table import plan
 
 
@@ -123,7 +123,7 @@ def test_the_stopwatch_gives_up_after_three_times_its_time() -> None:
 
 def test_the_timed_step_is_a_real_one() -> None:
     """Forward and backward run for shared heads and unequal value rank, and the loss is a finite number."""
-    latent = shape(value_rank=4, latent=Latent(12, rope=4, queries=6))
+    latent = shape(value_rank=4, kv_latent=12, rope_dims=4, q_latent=6)
     for one in (shape(kv_heads=2, value_rank=4), shape(gated=True), latent):
         loss = layer_step(one)()
         assert loss.requires_grad
@@ -141,7 +141,7 @@ def test_a_window_bounds_cache_and_mixing() -> None:
 
 
 def test_a_latent_is_all_that_is_cached() -> None:
-    one = shape(value_rank=4, latent=Latent(12, rope=4, queries=6), hidden=0)
+    one = shape(value_rank=4, kv_latent=12, rope_dims=4, q_latent=6, hidden=0)
     assert one.kv_cache_bytes(1) == 24 * 16
     assert one.attention_parameters == 32 * 6 + 6 * 32 + 32 * 16 + 12 * 4 * (4 + 4) + 16 * 32
 

@@ -105,6 +105,21 @@ def test_pictures_of_an_audit_are_its_tables(audits) -> None:
             assert same(curves(views)[view], mine["layer"], mine[rank])
         (heat,) = maps["series"]
         assert heat["values"] == pytest.approx(heads[f"qk_{rank}"].tolist(), rel=1e-6)
+    kept, needed, shared = pictures["latents"]
+    layers, energy = tables["key_values"], tables["key_value_energy"]
+    for name, label in (
+        ("by_weights", "by weights, median layer"),
+        ("on_tokens", "on the tokens read, median layer"),
+    ):
+        typical = energy.groupby("latent")[name].median()
+        assert same(curves(kept)[label], typical.index, typical)
+    assert same(curves(needed)["99 % by weights"], layers["layer"], layers["weights_99"])
+    assert same(curves(needed)["90 % on the tokens read"], layers["layer"], layers["tokens_90"])
+    (heat,) = shared["series"]
+    assert heat["values"] == pytest.approx([share for one in audits[1].key_values for share in one.overlap], rel=1e-6)
+    asked = {answer.question: answer.verdict for answer in document.answers}
+    said = next(one.text for one in audits[1].verdict.reasons if one.topic == "keys and values")
+    assert asked["How small a latent could hold keys and values?"] == said
     first = document.answers[0]
     assert first.verdict == audits[1].verdict.headline
     for answer, finding in zip(document.answers[1:4], audits[1].verdict.findings, strict=True):

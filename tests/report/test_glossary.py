@@ -18,7 +18,10 @@ def test_page_is_current() -> None:
 
 
 def test_words_are_found_in_singular_and_plural() -> None:
-    assert list(used("Two sinks hide the energy rank; muons do not count")) == ["energy rank", "sink"]
+    assert list(used("Two massive tokens hide the energy rank; muons do not count")) == [
+        "energy rank",
+        "massive token",
+    ]
     assert used("nothing of ours") == {}
 
 
@@ -39,8 +42,12 @@ def test_pages_link_to_words_that_exist() -> None:
 
 
 def test_a_report_explains_the_words_it_uses_and_no_others() -> None:
-    answers = [Answer("Does it collapse?", "no", reasons=["one sink stands out"])]
+    answers = [Answer("Does it collapse?", "no", reasons=["one massive token stands out"])]
     page = render(Document("A model", "by energy rank", answers, [Section("Masks")], "rankfall audit", {}))
     explained = page.partition('<section id="glossary">')[2].partition("</section>")[0]
-    assert [word for word in GLOSSARY if f"<dt>{word}</dt>" in explained] == ["collapse", "energy rank", "sink"]
+    assert [word for word in GLOSSARY if f"<dt>{word}</dt>" in explained] == [
+        "collapse",
+        "energy rank",
+        "massive token",
+    ]
     assert '<a href="#glossary">' in page

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -149,3 +150,19 @@ def test_damaged_results_are_refused_by_name_and_left_alone(
         with pytest.raises(RequestError, match=r"h200-2026-01-03.csv"):
             export_results(store.runs(), exported)
     assert (damaged.read_bytes() if damaged.is_file() else None) == before
+
+
+@pytest.mark.parametrize("damaged", ["h200-2026-01-03.csv", "h200-2026-01-03.json"])
+@pytest.mark.parametrize("by", ["pipe", "device", "size"])
+def test_results_are_plain_files_of_bounded_size(store: Store, exported: Path, damaged: str, by: str) -> None:
+    path = exported / damaged
+    if by == "size":
+        with path.open("r+b") as file:
+            file.truncate(1 << 40)
+    else:
+        path.unlink()
+        os.mkfifo(path) if by == "pipe" else path.symlink_to("/dev/zero")
+    with pytest.raises(RequestError, match=r"h200-2026-01-03\.csv and its JSON file as `rankfall runs"):
+        import_results(store, exported)
+    with pytest.raises(RequestError, match=r"h200-2026-01-03\.csv and its JSON file as `rankfall runs"):
+        export_results(store.runs(), exported)

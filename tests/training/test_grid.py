@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+import rankfall
 from rankfall.errors import RequestError
+from rankfall.store.store import Store
 from rankfall.training.cell import Cell
-from rankfall.training.grid import find_grid, read_grid, shipped_grids
+from rankfall.training.grid import chosen_cells, find_grid, read_grid, read_points, shipped_grids
+from rankfall.training.kinds import Surroundings, TrainingCell
 
 
 def grid(tmp_path: Path, text: str) -> Path:
@@ -71,6 +74,37 @@ def test_a_wrong_grid_is_refused_in_one_line(tmp_path: Path, text: str, message:
     assert "\n" not in str(refused.value)
 
 
+def test_conditions_choose_cells() -> None:
+    cells = [
+        Cell(rank=rank, seed=seed, learning_rate=rate, value_rank=value)
+        for rank in (1, 8)
+        for seed in (0, 1)
+        for rate, value in ((0.01, None), (0.003, 4))
+    ]
+    assert chosen_cells(cells, ["rank=8", "seed=0,1", "learning_rate=1e-2"]) == [cells[4], cells[6]]
+    assert chosen_cells(cells, ["rank=1, 8", "seed=1", "value_rank=none"]) == [cells[2], cells[6]]
+    assert chosen_cells(cells, ["steps=100_000"]) == cells
+    for conditions, message in (
+        (["rank"], r"a condition such as layers=3 or rank=8,64; got rank;"),
+        (["rank="], r"got rank=;"),
+        (["rnk=1"], r"settings of a cell in the condition; got the key rnk; did you mean rank\?"),
+        (["rank=1,4"], r"a value of rank that the grid has: 1, 8; got 4;"),
+        (
+            ["learning_rate=0.01", "value_rank=4"],
+            r"cells that meet every condition; got none of 8 with learning_rate",
+        ),
+    ):
+        with pytest.raises(RequestError, match=message):
+            chosen_cells(cells, conditions)
+
+
+def test_the_grid_of_what_to_train_first_holds_one_seed_of_the_whole_figure() -> None:
+    first, whole = read_grid("amsel-fig1-first"), read_grid("amsel-fig1")
+    assert {*first} < {*whole}
+    assert {cell for cell in first if cell.seed == 0} == {cell for cell in whole if cell.seed == 0}
+    assert [cell.layers for cell in first[:28]].count(1) == 0
+
+
 def test_a_missing_grid_names_the_shipped_ones(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=r"got .*nowhere\.toml, which is not there; .*amsel-fig1.*smoke"):
         read_grid(tmp_path / "nowhere.toml")
@@ -81,9 +115,14 @@ def test_shipped_grids_are_found_from_anywhere(tmp_path: Path, monkeypatch: pyte
     assert find_grid("smoke") == find_grid("grids/smoke.toml") == find_grid("smoke.toml")
 
 
+def shipped(path: Path, folder: Path) -> list[TrainingCell]:
+    text = Path(rankfall.__file__).parent / "models" / "harbour.txt"
+    return read_grid(path, Surroundings(text=str(text), store=lambda: Store(folder).path))
+
+
 @pytest.mark.parametrize("path", shipped_grids(), ids=lambda path: path.stem)
-def test_every_shipped_grid_is_sound(path: Path) -> None:
-    cells = read_grid(path)
+def test_every_shipped_grid_is_sound(path: Path, tmp_path: Path) -> None:
+    cells = shipped(path, tmp_path / "store")
     assert len(cells) == len(set(cells)) > 1
 
 
@@ -95,9 +134,9 @@ def test_published_grids_hold_every_published_point() -> None:
         page = files("rankfall.figures") / "published" / f"{name}.csv"
         return list(csv.DictReader(page.read_text().splitlines()))
 
-    first = {(cell.layers, cell.multiplier, cell.rank) for cell in read_grid("amsel-fig1")}
-    third = {(cell.layers, cell.positions, cell.rank) for cell in read_grid("amsel-fig3")}
-    fourth = {(cell.points, cell.rank) for cell in read_grid("amsel-fig4")}
+    first = {(cell.layers, cell.multiplier, cell.rank) for cell in read_points("amsel-fig1")}
+    third = {(cell.layers, cell.positions, cell.rank) for cell in read_points("amsel-fig3")}
+    fourth = {(cell.points, cell.rank) for cell in read_points("amsel-fig4")}
     for row in published("amsel_fig1"):
         assert (int(row["layers"]), int(row["width_multiplier"]), int(row["rank"])) in first
     for row in published("amsel_fig3"):
@@ -106,7 +145,7 @@ def test_published_grids_hold_every_published_point() -> None:
         assert (int(row["num_points"]), int(row["rank"])) in fourth
 
 
-def test_the_guide_lists_every_shipped_grid_with_its_number_of_cells() -> None:
+def test_the_guide_lists_every_shipped_grid_with_its_number_of_cells(tmp_path: Path) -> None:
     guide = Path(__file__).parents[2] / "docs" / "guide" / "sweep.md"
     listed: dict[str, int] = {}
     for line in guide.read_text().splitlines():
@@ -114,4 +153,4 @@ def test_the_guide_lists_every_shipped_grid_with_its_number_of_cells() -> None:
         if row is not None:
             names = row[1].replace("`", "").split(", ")
             listed |= dict(zip(names, map(int, row[2].split(", ")), strict=True))
-    assert listed == {path.stem: len(read_grid(path)) for path in shipped_grids()}
+    assert listed == {path.stem: len(shipped(path, tmp_path / "store")) for path in shipped_grids()}

@@ -20,7 +20,7 @@ from rankfall.training.kernels.launch import Launch, backward, forward, launch_f
 from rankfall.training.kernels.operator import small_heads
 from rankfall.training.plan import make_plan, stack_bytes
 from rankfall.training.stack import Stack
-from rankfall.training.sweep import without_kernel
+from rankfall.training.sweep import slower
 
 pytest.importorskip("triton")
 
@@ -217,8 +217,8 @@ def test_one_note_says_why_a_sweep_goes_without(monkeypatch: pytest.MonkeyPatch,
     cells = [Cell(dim=8, points=4, rank=2, steps=100, seed=seed, dtype="float64") for seed in (0, 1)]
     monkeypatch.setattr(choice, "HAS_TRITON", True)
     plan = make_plan(cells, Store(tmp_path), memory=1 << 40, device="cpu", max_stack=1)
-    assert without_kernel(plan, "cpu") is None
-    found = without_kernel(plan, "cuda")
+    assert slower(plan, "cpu") == []
+    (found,) = slower(plan, "cuda")
     assert found == (
         "2 of 2 cells train without the fused attention kernel: it computes in float32 and bfloat16, not in float64"
     )

@@ -99,7 +99,7 @@ def test_bytes_of_a_stack_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     cell = tiny(feed_forward=5, batch=2, layers=2)
     batches = 100 * (192 + 8 * 192)
     assert stack_bytes([cell], "cpu") == 4 * (6 * 280 + 3 * 6 * (8 + 8 + 10 + 32 + 12)) + batches
-    monkeypatch.setattr("rankfall.training.plan.HAS_TRITON", True)
+    monkeypatch.setattr("rankfall.training.points.HAS_TRITON", True)
     assert stack_bytes([cell], "cuda") == 4 * (6 * 280 + 3 * 6 * (8 + 8 + 10 + 32)) + batches
     both = [cell, tiny(feed_forward=5, batch=2, layers=2, seed=1)]
     assert stack_bytes(both, "cpu") == 2 * 4 * (6 * 280 + 3 * 6 * 70) + 100 * (2 * 192 + 8 * 192)

@@ -110,7 +110,26 @@ def test_ctrl_c_saves_and_the_next_sweep_goes_on(store: Store, unbroken: Store) 
     saved = Checkpoints(store.checkpoints_folder).find(name)
     assert saved is not None
     assert (saved.chunk, saved.intact()) == (1, True)
+    assert not outcome.out_of_time
     assert sweep(CELLS, store, options=QUICK).complete
+    assert contents(store) == contents(unbroken)
+
+
+def test_a_time_limit_saves_and_the_next_sweep_goes_on(
+    store: Store, unbroken: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock is counted by its readings: one at the start, one before the stack, one after each chunk."""
+    readings = iter(range(100))
+    monkeypatch.setattr("rankfall.training.sweep.monotonic", lambda: float(next(readings)))
+    saver = LocalEngine(QUICK.__class__(device="cpu", checkpoint_seconds=1e9))
+    outcome = sweep(CELLS, store, engine=saver, seconds=2.0)
+    assert (outcome.complete, outcome.out_of_time, outcome.trained) == (False, True, 0)
+    (name,) = Checkpoints(store.checkpoints_folder).names()
+    saved = Checkpoints(store.checkpoints_folder).find(name)
+    assert saved is not None
+    assert (saved.chunk, saved.intact()) == (1, True)
+    last = sweep(CELLS, store, options=QUICK, seconds=1e9)
+    assert (last.complete, last.out_of_time) == (True, False)
     assert contents(store) == contents(unbroken)
 
 

@@ -59,6 +59,20 @@ def test_a_dry_run_plans_and_writes_nothing(home: Path, capfd: pytest.CaptureFix
     assert not (home / "planned").exists()
 
 
+def test_minutes_end_a_sweep_in_good_order(
+    home: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readings = iter(range(0, 6000, 60))
+    monkeypatch.setattr("rankfall.training.sweep.monotonic", lambda: float(next(readings)))
+    command = ("sweep", home / "grid.toml", "--store", home / "timed", "--where", "rank=1,2", "--threads", 1)
+    status, out, err = call(capfd, *command, "--max-stack", 1, "--minutes", 2.5, "--json")
+    result = json.loads(out)
+    assert (status, result["complete"], result["trained"]) == (0, False, 1)
+    assert [row["status"] for row in result["runs"]] == ["done", "missing"]
+    assert f"goes on: rankfall sweep {home}/grid.toml --store {home}/timed --where rank=1,2" in " ".join(err.split())
+    assert call(capfd, "sweep", "smoke", "--minutes", 0)[0] == 2
+
+
 def test_a_second_dry_run_knows_what_the_first_sweep_took(swept: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (swept / "more.toml").write_text(GRID.replace("100", "500"))
     _, out, _ = call(capfd, "sweep", swept / "more.toml", "--store", swept / "runs", "--dry-run", "--json")

@@ -23,9 +23,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import Tensor, nn
 
+    from rankfall.models.heads.key_values import KeyValueRecord
     from rankfall.models.heads.ranks import HeadRecord
     from rankfall.models.load.folder import LoadedModel
     from rankfall.report.document import Document
+
+# What of the reasons stands in a result's short form.
+IN_BRIEF = ("attention sinks", "heads that do nothing", "head need", "head cut", "what to change")
 
 DEFAULT_MODEL = NAMED_MODELS.names[0]
 
@@ -38,8 +42,9 @@ class AuditResult(Result, AuditFindings):
     verb: ClassVar[str] = "audit"
 
     def tables(self) -> dict[str, pd.DataFrame]:
-        """`depth`: every measure at every layer; `pooled`: all texts together; `heads`, `ablation`, `controls`,
-        `masks`, `sinks`, `per_text`."""
+        """`depth`: every measure at every layer; `pooled`: all texts together; `heads`, `attention`, `key_values`,
+        `ablation`, `controls`, `masks`, `sinks` (massive tokens), `per_text`; where asked for, `head_needs`,
+        `head_cut`, `head_overlaps`, `head_spectra`."""
         return AuditFindings.tables(self)
 
     def failures(self, condition: str) -> list[dict[str, Any]]:
@@ -50,6 +55,18 @@ class AuditResult(Result, AuditFindings):
         if isinstance(asked, AnswerCondition):
             return asked.said_in(self.verdict.record())
         return [{"layer": at, "value": value} for at, value in asked.failures(self.depth)]
+
+    def save_spectra(self, path: str | Path) -> Path:
+        """Write the singular values of every head's query/key form as .npz, .csv or .json; needs `head_needs`."""
+        from rankfall.models.heads.spectra import write_spectra
+
+        require(
+            len(self.head_spectra) > 0,
+            required="an audit whose heads were probed with head_needs",
+            got="no spectra",
+            remedy="audit with head_needs=True",
+        )
+        return write_spectra(self.head_spectra, path)
 
     def _record(self) -> dict[str, Any]:
         return AuditFindings.record(self)
@@ -62,7 +79,7 @@ class AuditResult(Result, AuditFindings):
             f"{self.model.name}, {self.model.layers} layers of {self.stack}, width {self.model.width}",
             verdict.headline,
             *(f"{QUESTIONS[finding.question]} {finding.status}" for finding in verdict.findings),
-            *(f"{reason.topic}: {reason.text}" for reason in verdict.reasons if reason.topic == "what to change"),
+            *(f"{reason.topic}: {reason.text}" for reason in verdict.reasons if reason.topic in IN_BRIEF),
             *(one.told() for one in self.pooled),
             loss_line(self.text.loss, self.text.loss_reason),
             *(f"note: {note}" for note in self.model.notes),
@@ -92,6 +109,10 @@ def audit(
     stack: str | None = None,
     inside: bool = False,
     heads: bool = True,
+    attention: bool = True,
+    head_needs: bool = False,
+    head_cut: bool = False,
+    head_divergence: float = 0.01,
     controls: bool = True,
     draws: int = 3,
     ablate: bool = True,
@@ -109,12 +130,14 @@ def audit(
     """Measure token rank and head rank of a real model, and say what it means.
 
     `model` is a short name, a folder, a GGUF file, a hub id, or any module in memory, which needs a `tokenizer`, or
-    `inputs`: token ids (n,) or (b, n), vectors (b, n, d), a list of texts of unequal length, or the keyword arguments
-    of its forward pass. `text`: one text or several; a Path is
-    read as a file; without it a text that ships with the package is read. `layers` limits what is measured to some
-    layers and both ends, such as `[6, 12]` or `"1-5"`. `draws` is how often each control is drawn. `device` is `cpu`,
-    `cuda`, or `auto`: all GPUs, then the host's memory, then the disk. `revision` is that of a hub id, `adapter` a
-    folder of low-rank updates to merge first. What cannot be done for this model is named in `missing`.
+    `inputs`: token ids (n,) or (b, n), vectors (b, n, d), a list of texts of unequal length, or the keyword
+    arguments of its forward pass. `text`: one text or several; a Path is read as a file; without it a text that
+    ships with the package is read. `layers` limits what is measured to some layers and both ends, such as `[6, 12]`
+    or `"1-5"`. `head_needs` asks how many directions each head needs to reproduce its attention within
+    `head_divergence` nats a row, and how far heads' spaces overlap; `head_cut` also what the model loses with heads
+    cut to 1, 2, 4, ... directions, which takes many passes. `draws` is how often each control is drawn. `device` is
+    `cpu`, `cuda`, or `auto`: all GPUs, then the host's memory, then the disk. `revision` is that of a hub id,
+    `adapter` a folder of low-rank updates to merge first. What cannot be done for this model is named in `missing`.
     """
     from rankfall.models.audit import audit as run
 
@@ -129,6 +152,10 @@ def audit(
         stack=stack,
         inside=inside,
         heads=heads,
+        attention=attention,
+        head_needs=head_needs,
+        head_cut=head_cut,
+        head_divergence=head_divergence,
         controls=controls,
         draws=draws,
         ablation=ablate,
@@ -186,15 +213,22 @@ class HeadsResult(Result):
     model: str
     heads: tuple[HeadRecord, ...]
     headline: str
+    key_values: tuple[KeyValueRecord, ...] = ()
 
     def tables(self) -> dict[str, pd.DataFrame]:
-        """`heads`: one row each."""
-        return {"heads": frame([head.line() for head in self.heads])}
+        """`heads`: one row each; `key_values`: one row a layer, and `key_value_energy` for every size of latent."""
+        made = {
+            "heads": [head.line() for head in self.heads],
+            "key_values": [one.line() for one in self.key_values],
+            "key_value_energy": [line for one in self.key_values for line in one.energy_lines()],
+        }
+        return {name: frame(rows) for name, rows in made.items() if rows}
 
     def _record(self) -> dict[str, Any]:
         return {
             "model": {"name": self.model},
             "heads": [head.record() for head in self.heads],
+            "key_values": [one.record() for one in self.key_values],
             "verdict": {"headline": self.headline},
         }
 
@@ -210,9 +244,14 @@ class HeadsResult(Result):
 def heads_from_weights(model: str) -> HeadsResult:
     """The ranks of all heads, read from a safetensors file."""
     from rankfall.models.explanations import bound_reason, heads_reason
+    from rankfall.models.heads.key_values import KeyValues
     from rankfall.models.heads.ranks import head_ranks_from_file
+    from rankfall.models.key_value_reason import key_value_reason
     from rankfall.models.layers import as_in_tokens
 
-    heads = as_in_tokens(head_ranks_from_file(model))
-    said = [one.text for one in (heads_reason(heads), bound_reason(heads)) if one is not None]
-    return HeadsResult(model, heads, "; ".join(said) or "no head was found")
+    joint = KeyValues()
+    heads = as_in_tokens(head_ranks_from_file(model, joint.take))
+    key_values = as_in_tokens(joint.records())
+    reasons = (heads_reason(heads), bound_reason(heads), key_value_reason(key_values))
+    said = [one.text for one in reasons if one is not None]
+    return HeadsResult(model, heads, "; ".join(said) or "no head was found", key_values)

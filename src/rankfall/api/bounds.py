@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from rankfall.api.result import Result, frame
-from rankfall.errors import require
+from rankfall.errors import require, require_count
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -105,14 +105,19 @@ def bounds(
     values: str = "matrix",
     target: str = "nearest",
     value_norm: float | None = None,
+    kv_latent: int = 0,
+    q_latent: int = 0,
+    rope_dims: int = 0,
 ) -> BoundsResult:
     """Lower bounds on the error of one bare layer of low-rank heads, as numbers, with their hypotheses.
 
     `heads` asks for the bound for that many heads, `error` for the heads that it needs. Without a rank, every
     rank is tabulated. `points` orthonormal points to choose from; `skip`: the layer also adds a linear map of the
     query; `generalised`: heads may be any map to weights; `values`: matrix or scalar; `target`: nearest or biased.
+    Behind latents (`kv_latent` with `rope_dims` beside it, `q_latent`) `rank` is the size of a head, and the bound is
+    that of the rank it can have: min(rank, q_latent, kv_latent + rope_dims).
     """
-    from rankfall.theory.head_bounds import HeadClass
+    from rankfall.theory.head_bounds import HeadClass, structural_rank
     from rankfall.theory.head_report import biased_report, nearest_report, rank_table
 
     require(
@@ -127,6 +132,19 @@ def bounds(
         got=target,
         remedy="the bound on the nearest neighbour holds whatever the norm of the values",
     )
+    for name, given in (("kv_latent", kv_latent), ("q_latent", q_latent), ("rope_dims", rope_dims)):
+        require_count(name, given, least=0)
+    latent = bool(kv_latent or q_latent or rope_dims)
+    require(
+        not latent or (rank is not None and (kv_latent > 0 or not rope_dims)),
+        required="the size of a head (rank) beside latents, and kv_latent beside rope_dims",
+        got=f"rank {rank}, kv_latent {kv_latent}, q_latent {q_latent}, rope_dims {rope_dims}",
+        remedy="give what is missing",
+    )
+    size = rank
+    if rank is not None and latent:
+        require_count("rank", rank, most=width, remedy="a head's rank cannot exceed the width d")
+        rank = structural_rank(rank, width, kv_latent=kv_latent, q_latent=q_latent, rope_dims=rope_dims)
     found: dict[str, Any]
     if rank is None:
         base = HeadClass(width, 1, points, skip, generalised, values)  # type: ignore[arg-type]
@@ -142,5 +160,7 @@ def bounds(
         found = biased_report(width, rank, heads, error, value_norm)
     else:
         found = nearest_report(HeadClass(width, rank, points, skip, generalised, values), heads, error)  # type: ignore[arg-type]
+    if latent:
+        found = {**found, "head_size": size, "kv_latent": kv_latent, "q_latent": q_latent, "rope_dims": rope_dims}
     request = {"points": points, "skip": skip, "generalised": generalised, "values": values}
     return BoundsResult(found, {"ranks": None if rank is None else [rank], **request})

@@ -31,6 +31,8 @@ class PlanResult(Result):
     layers: int
     context: int
     hidden: int
+    keys_and_values: str
+    """How keys and values are kept, in words; empty where every layer keeps its own for all tokens."""
     feed_forward: str
     """gated (three maps), plain (two) or none."""
     directions: int
@@ -66,6 +68,7 @@ class PlanResult(Result):
             "context": self.context,
             "hidden": self.hidden,
             "feed_forward": self.feed_forward,
+            "keys_and_values": self.keys_and_values,
             "directions": self.directions,
             "device": self.device,
             "left_out_ranks": self.left_out_ranks,
@@ -87,7 +90,7 @@ class PlanResult(Result):
             f"assumed: a match compares {of['directions']} directions"
             + (
                 ", as many as the usual rank, which favours it; `--directions` tries another number"
-                if of["directions"] == self.candidates[0]["rank"]
+                if of["directions"] == self.candidates[0]["structural_rank"]
                 else ""
             ),
             f"chosen by {of['criterion']}",
@@ -120,9 +123,11 @@ def plan(
     hidden: int | None = None,
     window: int | None = None,
     windowed: int | None = None,
-    latent: int | None = None,
-    latent_rope: int = 0,
-    query_latent: int = 0,
+    shared: int = 0,
+    shared_windowed: int | None = None,
+    kv_latent: int = 0,
+    q_latent: int = 0,
+    rope_dims: int = 0,
     directions: int | None = None,
     most_cache: float = 1.1,
     seconds: float = 60.0,
@@ -136,14 +141,15 @@ def plan(
 
     `heads` and `head_size` are those of the usual choice (default: head size near 64, rank width / heads); `rank`
     limits the ranks compared. `feed_forward` is gated (3.5 width units unless `hidden` says otherwise), plain (4
-    width) or none. `windowed` layers (all of them by default) cache a `window` only. With a `latent` keys and values
-    come from one vector of that size per token. `directions` is how many a match must compare (default: the usual
+    width) or none. `windowed` layers (all of them by default) cache a `window` only; `shared` layers use the keys and
+    values of an earlier one, `shared_windowed` of them with the window (default: in proportion). With a `kv_latent`
+    keys and values come from one vector of that size per token, beside `rope_dims` of the key that all heads share;
+    with a `q_latent` queries do. `directions` is how many a match must compare (default: the usual
     rank), `most_cache` the cache allowed over the usual one. Step times are measured for `seconds` altogether unless
     `time` is off. A `store` of trained runs adds the error that they reached on `task`.
     """
     from rankfall.catalogue import EVIDENCE
     from rankfall.planning.candidates import Sharing, candidates, default_ranks, reference_shape, usual_heads
-    from rankfall.planning.costs import Latent
     from rankfall.planning.decision import recommend, separation
     from rankfall.planning.table import (
         IMPLICATIONS,
@@ -159,11 +165,18 @@ def plan(
     ranks = [rank] if isinstance(rank, int) else list(rank) if rank else None
     sharing = Sharing(kv_heads, group)
     usual = usual_heads(width, sharing) if heads is None else heads
+    with_window = (windowed if windowed is not None else layers) if window else windowed or 0
     others = {
         "gated": feed_forward == "gated",
         "window": window or 0,
-        "windowed": (windowed if windowed is not None else layers) if window else windowed or 0,
-        "latent": None if latent is None else Latent(latent, latent_rope, query_latent),
+        "windowed": with_window,
+        "shared": shared,
+        "shared_windowed": round(shared * with_window / max(layers, 1))
+        if shared_windowed is None
+        else shared_windowed,
+        "kv_latent": kv_latent,
+        "q_latent": q_latent,
+        "rope_dims": rope_dims,
     }
     if value_rank is not None:
         others["value_rank"] = value_rank
@@ -171,7 +184,10 @@ def plan(
     reference = reference_shape(width, layers, context, usual, units, sharing, rank=head_size, **others)
     chosen = candidates(reference, sharing, ranks, value_rank)
     compared = require_count(
-        "directions", reference.rank if directions is None else directions, most=width, remedy="at most the width"
+        "directions",
+        reference.structural_rank if directions is None else directions,
+        most=width,
+        remedy="at most the width",
     )
     timings = _timed([one.shape for one in chosen], seconds, device, progress) if time else {}
     columns = [floor_column(reference), *(evidence_column(source, compared) for source in EVIDENCE)]
@@ -183,13 +199,16 @@ def plan(
         columns.append(accuracy_column(runs_of(Store(Path(store), create=False))[0], task))
     rows = rows_of(chosen, columns)
     source = next(iter(EVIDENCE))
-    advice = recommend(rows, compared, lambda row, k: source.estimate(row["heads"], row["rank"], k), most_cache)
+    advice = recommend(
+        rows, compared, lambda row, k: source.estimate(row["heads"], row["structural_rank"], k), most_cache
+    )
     kept = {row["rank"] for row in rows}
     return PlanResult(
         width=width,
         layers=layers,
         context=context,
         hidden=units,
+        keys_and_values=reference.words,
         feed_forward=feed_forward if units else "none",
         directions=compared,
         device=device if time else None,

@@ -212,6 +212,7 @@ def run_members(
             for place, (one, module) in enumerate(members)
         ]
         return _with_some(SeriesResult(tuple(done), None))
+    require_writable_folder(store, "the store")
     if isinstance(given.get("layers"), str):
         given["layers"] = layer_numbers(given["layers"])
     given["ablation"] = given.pop("ablate", True)

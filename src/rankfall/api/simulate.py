@@ -39,7 +39,8 @@ class SimulationResult(Result):
 
     verb: ClassVar[str] = "simulate"
     settings: dict[str, Any]
-    """What was simulated: tokens, dim, norm, placement, residual, value, query_key, heads, temperature, seeds."""
+    """What was simulated: tokens, dim, norm, placement, residual, sink, value, query_key, heads, temperature,
+    seeds."""
     reports: tuple[MaskResult, ...]
     """What each mask did, theorem and certificate included."""
 
@@ -81,7 +82,8 @@ class SimulationResult(Result):
         return tuple(SimulationResult(self.settings, (one,)) for one in self.reports[1:])
 
     def tables(self) -> dict[str, pd.DataFrame]:
-        """`layers`: every layer under every mask; `rates`: a row per mask; `hypotheses` of the theorems."""
+        """`layers`: every layer under every mask; `rates`: a row per mask; `hypotheses` of the theorems;
+        `first_token`: the first token's share by depth when attention follows positions alone."""
         return {
             "layers": frame({"mask": str(one.mask), **row} for one in self.reports for row in one.records),
             "rates": frame(_rates(one) for one in self.reports),
@@ -90,6 +92,7 @@ class SimulationResult(Result):
                 for one in self.reports
                 for hypothesis in one.theorem.hypotheses
             ),
+            "first_token": frame({"mask": str(one.mask), **row} for one in self.reports for row in one.first_token),
         }
 
     @property
@@ -136,6 +139,7 @@ def simulate(
     heads: int = 1,
     residual: float = 0.0,
     placement: str = "post",
+    sink: float | None = None,
     per_layer: bool = False,
     seed: int = 0,
     seeds: int = 1,
@@ -148,12 +152,14 @@ def simulate(
 
     `mask` is a name such as `window:4`, a mask, a schedule, or several of them to compare; without it five masks are
     compared. Tokens are 64 of width 32 unless told, or the two of the counterexample. Several `seeds` give medians.
+    `sink` is the logit of a learned sink (0: off-by-one softmax): rows of attention then sum to less than one, tokens
+    become parallel rather than equal, and rates are those of mu of the tokens scaled to length one.
     """
     import torch
 
     from rankfall.dynamics.experiment import Experiment, run
     from rankfall.dynamics.step import Rule
-    from rankfall.dynamics.weights import WeightRecipe
+    from rankfall.dynamics.weights import LEAST_TEMPERATURE, WeightRecipe
 
     small = value == "counterexample"
     count = tokens if tokens is not None else (2 if small else 64)
@@ -163,7 +169,11 @@ def simulate(
     require_count("layers", layers, least=0, most=MOST_LAYERS)
     require_count("thin", thin)
     require_number("the temperature", temperature, above=0)
+    require_number("the temperature", temperature, least=LEAST_TEMPERATURE)
     require_number("the residual", residual)
+    if sink is not None:
+        require_number("the sink's logit", sink)
+        require(heads == 1, required="one head under a sink", got=f"{heads} heads", remedy="leave heads out")
     require_seed(seed)
     _require_bearable(count, wide, heads, layers, seeds * len(masks), thin, keep_tokens)
     large = count * wide >= NUMBERS_FOR_A_GPU
@@ -179,6 +189,7 @@ def simulate(
         thin=thin,
         keep_tokens=keep_tokens,
         device=device,
+        sink=sink,
     )
     reports = run(experiment, progress)
     settings = {
@@ -187,6 +198,7 @@ def simulate(
         "norm": _norm_name(norm),
         "placement": placement,
         "residual": residual,
+        "sink": sink,
         "value": value,
         "query_key": experiment.recipe.query_key,
         "heads": heads,
@@ -263,10 +275,12 @@ def _record(report: MaskResult) -> dict[str, Any]:
         "hypotheses": [asdict(one) for one in theorem.hypotheses],
         "tail_rate": report.tail_rate,
         "tail_reason": report.tail_reason,
+        "shrink_rate": report.shrink_rate,
         "certificate": report.certificate,
         "ordinary_route_floor": report.floors[0],
         "ordinary_route_floors": report.floors,
         "bound_log10_mu": None if report.bound_log_mu is None else report.bound_log_mu / log(10),
+        "first_token": list(report.first_token),
         "layers": report.records,
     }
     if report.kept is not None:
@@ -282,6 +296,7 @@ def _rates(report: MaskResult) -> dict[str, Any]:
         "law": None if rate is None else rate.law,
         "measured_rate": None if rate is None else rate.rate,
         "tail_rate": report.tail_rate,
+        "shrink_rate": report.shrink_rate,
         "bound_rate": None if bound is None else bound.rate,
         "log10_mu": report.records[-1]["log10_mu"],
         "ordinary_route_log10_mu": report.floors[0]["log10_mu"],

@@ -7,7 +7,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from rankfall.store.store import Store
-    from rankfall.training.cell import Cell
     from rankfall.training.engines.base import Engine
+    from rankfall.training.kinds import TrainingCell
 
 
 @final
@@ -41,12 +41,26 @@ class SweepResult(Result):
     seconds: float = 0.0
     complete: bool = True
     """False when the sweep was stopped; the same call goes on from there."""
+    to_level: list[dict[str, Any]] = field(default_factory=list)
+    """Of language models: tokens and seconds to the loss that all models of a setting reach."""
+    out_of_time: bool = False
+    """Stopped because its minutes were over."""
     estimate: dict[str, Any] | None = None
     """After a dry run: `cells`, `finished`, `seconds_estimated`, `estimate_from` and `stacks` (trained as one)."""
 
     def tables(self) -> dict[str, pd.DataFrame]:
-        """`runs`: one row per cell; after a dry run also `stacks`."""
-        return {"runs": frame(self.runs)} | ({"stacks": frame(self.estimate["stacks"])} if self.estimate else {})
+        """`runs`: one row per cell; after a dry run also `stacks`; of language models also `by_shape`, over
+        seeds, and `to_level`, tokens and time to a common loss."""
+        shapes = {"by_shape": frame(self.by_shape), "to_level": frame(self.to_level)} if self.by_shape else {}
+        stacks = {"stacks": frame(self.estimate["stacks"])} if self.estimate else {}
+        return {"runs": frame(self.runs), **shapes, **stacks}
+
+    @property
+    def by_shape(self) -> list[dict[str, Any]]:
+        """Of language models: nats per byte of each shape, the mean over seeds with its interval."""
+        from rankfall.training.text.comparison import by_shape
+
+        return by_shape(self.runs)
 
     def _record(self) -> dict[str, Any]:
         if self.estimate is not None:
@@ -56,7 +70,9 @@ class SweepResult(Result):
             "store": self.store,
             "trained": self.trained,
             "seconds": self.seconds,
+            "complete": self.complete,
             "runs": self.runs,
+            **({"by_shape": self.by_shape, "to_level": self.to_level} if self.by_shape else {}),
         }
 
     def _lines(self) -> list[str]:
@@ -65,19 +81,32 @@ class SweepResult(Result):
             of = self.estimate
             lines.append(f"{of['finished']} finished; the rest takes about {of['seconds_estimated']:.0f} seconds")
         else:
-            lines.append(f"{self.trained} trained now in {self.seconds:.0f} s; all are in {self.store}")
+            missing = sum(row["status"] == "missing" for row in self.runs)
+            rest = f"{missing} are not finished; the same call goes on" if missing else f"all are in {self.store}"
+            lines.append(f"{self.trained} trained now in {self.seconds:.0f} s; {rest}")
         done = [row for row in self.runs if row.get("mse_best") is not None]
         if done:
             best = min(done, key=lambda row: row["mse_best"])
             lines.append(f"lowest error {best['mse_best']:.4g} at rank {best['rank']}")
-        return lines
+        return lines + self.verdicts
+
+    @property
+    def verdicts(self) -> list[str]:
+        """Of language models: which shape costs least, and whether the losses tell it from the others."""
+        from rankfall.training.text.comparison import verdicts
+
+        return verdicts(self.by_shape)
 
     def _figure(self) -> Figure:
+        if self.by_shape:
+            from rankfall.drawing.loss_by_rank import loss_by_rank
+
+            return loss_by_rank(self.by_shape)
         return error_by_rank(self.runs)
 
 
 def sweep(
-    grid: str | Path | Sequence[Cell],
+    grid: str | Path | Sequence[TrainingCell],
     *,
     store: str | Path = "runs",
     engine: str = "local",
@@ -94,6 +123,9 @@ def sweep(
     weights: bool = False,
     take_over: bool = False,
     tensorboard: str | Path | None = None,
+    text: str | Path | None = None,
+    where: Sequence[str] = (),
+    minutes: float | None = None,
     progress: Progress = silent,
     note: Callable[[str], None] | None = None,
 ) -> SweepResult:
@@ -102,10 +134,15 @@ def sweep(
     `grid` is a TOML file, a shipped grid by name such as `smoke`, or cells. `engine`: local or ray (`address` of a
     running cluster). `dry_run` plans and estimates only. `memory` is in GiB. `results` are committed results to go
     on from; `weights` trains also cells imported without weights; `take_over` takes cells that a process of another
-    machine has claimed without waiting for its silence. `note` is told what a person should know.
+    machine has claimed without waiting for its silence. `text` is the file or folder that cells of the task text are
+    trained on. `where` takes only some cells: `["layers=3,5", "seed=0"]`. After `minutes` everything is saved and the
+    result has `complete` False. `note` is told what a person should know.
     """
     from rankfall.store.identity import identity
-    from rankfall.training.grid import read_grid
+    from rankfall.store.results import import_results
+    from rankfall.store.store import Store
+    from rankfall.training.grid import chosen_cells, read_grid
+    from rankfall.training.kinds import Surroundings
     from rankfall.training.options import Options
     from rankfall.training.sweep import row_of
     from rankfall.training.sweep import sweep as train
@@ -113,6 +150,8 @@ def sweep(
     if memory is not None:
         require_number("memory", memory, above=0, most=2**20)
     require_number("checkpoint_seconds", checkpoint_seconds, least=0)
+    if minutes is not None:
+        require_number("minutes", minutes, above=0)
     options = Options(
         device=device,
         max_stack=max_stack,
@@ -126,11 +165,23 @@ def sweep(
         tensorboard=None if tensorboard is None else os.path.abspath(tensorboard),
         address=address,
     )
-    cells = read_grid(grid) if isinstance(grid, (str, Path)) else list(grid)
     name = str(grid) if isinstance(grid, (str, Path)) else "cells"
     chosen = ENGINES[engine](options)
     tell = note or (lambda text: None)
-    with _store(Path(store), results, dry_run, tell) as kept:
+    with _folder(Path(store), dry_run) as folder:
+        # A grid that cannot be read leaves no store behind; one whose text must be kept makes it.
+        around = Surroundings(
+            text=None if text is None else str(text),
+            store=lambda: Store(folder).path,
+            device=chosen.device() if isinstance(grid, (str, Path)) else "cpu",
+            progress=progress,
+            note=tell,
+        )
+        cells = read_grid(grid, around) if isinstance(grid, (str, Path)) else list(grid)
+        cells = chosen_cells(cells, where) if where else cells
+        kept = Store(folder)
+        if results is not None:
+            tell(f"{len(import_results(kept, Path(results)))} cells taken in from {results}")
         if dry_run:
             for damage in (kept.damage_of(identity(cell)) for cell in cells):
                 if damage is not None:
@@ -138,7 +189,8 @@ def sweep(
             estimate = _estimate(cells, kept, chosen, progress)
             return SweepResult(name, str(store), [row_of(cell, kept) for cell in cells], estimate=estimate)
         start = time.perf_counter()
-        outcome = train(cells, kept, engine=chosen, progress=progress, note=tell)
+        seconds = None if minutes is None else 60.0 * minutes
+        outcome = train(cells, kept, engine=chosen, seconds=seconds, progress=progress, note=tell)
         return SweepResult(
             grid=name,
             store=str(store),
@@ -146,26 +198,36 @@ def sweep(
             trained=outcome.trained,
             seconds=time.perf_counter() - start,
             complete=outcome.complete,
+            to_level=_to_level([dict(row) for row in outcome.rows], kept),
+            out_of_time=outcome.out_of_time,
         )
 
 
 @contextmanager
-def _store(path: Path, results: str | Path | None, dry_run: bool, note: Callable[[str], None]) -> Iterator[Store]:
-    """The store, with committed results taken in; a dry run without one leaves nothing behind."""
-    from rankfall.store.results import import_results
-    from rankfall.store.store import Store
-
+def _folder(path: Path, dry_run: bool) -> Iterator[Path]:
+    """The store's folder; a dry run without one leaves nothing behind."""
     if dry_run and not path.exists():
         with tempfile.TemporaryDirectory() as empty:
-            yield Store(Path(empty) / "runs")
+            yield Path(empty) / "runs"
         return
-    kept = Store(path)
-    if results is not None:
-        note(f"{len(import_results(kept, Path(results)))} cells taken in from {results}")
-    yield kept
+    yield path
 
 
-def _estimate(cells: list[Cell], store: Store, engine: Engine, progress: Progress) -> dict[str, Any]:
+def _to_level(rows: list[dict[str, Any]], store: Store) -> list[dict[str, Any]]:
+    """Of rows that have a history: results taken in from elsewhere have none."""
+    from rankfall.store.run import HISTORY
+    from rankfall.training.text.comparison import to_level
+
+    runs = []
+    for row in rows:
+        run = store.find(row["id"]) if row.get("nats_per_byte") is not None else None
+        if run is not None and HISTORY in run.manifest.names:
+            runs.append((row, run.history().to_pylist()))
+    return to_level(runs)
+
+
+def _estimate(cells: list[TrainingCell], store: Store, engine: Engine, progress: Progress) -> dict[str, Any]:
+    from rankfall.store.identity import settings
     from rankfall.training.estimate import estimate
     from rankfall.training.sweep import plan_for
 
@@ -175,11 +237,8 @@ def _estimate(cells: list[Cell], store: Store, engine: Engine, progress: Progres
     stacks = [
         {
             "cells": len(group),
-            "task": group[0].task,
-            "dim": group[0].dim,
-            "layers": group[0].layers,
-            "multiplier": group[0].multiplier,
-            "ranks": ", ".join(str(rank) for rank in sorted({cell.rank for cell in group})),
+            **_shared(group),
+            "ranks": ", ".join(map(str, sorted({settings(cell)["rank"] for cell in group}))),
             "steps": group[0].steps,
             "seconds": seconds,
         }
@@ -192,3 +251,11 @@ def _estimate(cells: list[Cell], store: Store, engine: Engine, progress: Progres
         "estimate_from": guess.source,
         "stacks": stacks,
     }
+
+
+def _shared(group: Sequence[TrainingCell]) -> dict[str, Any]:
+    """The settings of a stack that tell it from others: task and sizes."""
+    from rankfall.store.identity import settings
+
+    of = settings(group[0])
+    return {name: of[name] for name in ("task", "dim", "width", "layers", "heads", "multiplier") if name in of}

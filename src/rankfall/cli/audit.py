@@ -23,8 +23,8 @@ COLOURS = {
 NAMES = "; ".join(f"{one.name} ({one.meaning})" for one in NAMED_MODELS)
 
 UNIT_COLUMNS = ("effective_rank", "energy_rank", "relative_mu", "mean_abs_cosine")
-COLUMNS = ("layer", "most", *UNIT_COLUMNS, "raw_energy_rank", "centred_unit_effective_rank", "sinks")
-INSIDE_COLUMNS = ("layer", "part", *UNIT_COLUMNS, "sinks")
+COLUMNS = ("layer", "most", *UNIT_COLUMNS, "raw_energy_rank", "centred_unit_effective_rank", "massive")
+INSIDE_COLUMNS = ("layer", "part", *UNIT_COLUMNS, "massive")
 HEAD_COLUMNS = ("layer", "head", "kv_head", "head_dim", "qk_rank", "qk_effective_rank", "qk_energy_rank", "ov_rank")
 
 
@@ -55,6 +55,36 @@ def audit(
     ] = True,
     draws: Annotated[int, typer.Option("--draws", help="Draws of each control.")] = 3,
     heads: Annotated[bool, typer.Option(help="Probe the rank of every head.")] = True,
+    attention: Annotated[
+        bool, typer.Option(help="Measure attention: entropy, sinks, logits, heads that do nothing.")
+    ] = True,
+    head_needs: Annotated[
+        bool,
+        typer.Option(
+            "--head-needs",
+            help="Find how many directions each head needs to reproduce its attention, and how far heads' spaces"
+            " overlap (about ten passes).",
+        ),
+    ] = False,
+    head_cut: Annotated[
+        bool,
+        typer.Option(
+            "--head-cut",
+            help="Also cut heads to 1, 2, 4, ... directions, all at once and layer by layer, and measure the loss"
+            " (many passes).",
+        ),
+    ] = False,
+    head_divergence: Annotated[
+        float,
+        typer.Option("--head-divergence", help="How far a head's attention may be from its own, in nats a row."),
+    ] = 0.01,
+    head_spectra: Annotated[
+        Path | None,
+        typer.Option(
+            "--head-spectra",
+            help="File for the singular values of every head: .npz, .csv or .json (with --head-needs).",
+        ),
+    ] = None,
     offset: Annotated[int, typer.Option("--offset", help="Distance at which rotary heads are probed.")] = 0,
     weights_only: Annotated[
         bool, typer.Option("--weights-only", help="Head ranks from the safetensors file; the model is not run.")
@@ -127,7 +157,8 @@ def audit(
             got=" ".join(names)[:200],
             remedy="name one model, or leave it out for a series",
         )
-        needs = {"--fail-if": fail_if, "--text": text, "--out": out, "--layers": layers}
+        needs: dict[str, Any] = {"--fail-if": fail_if, "--text": text, "--out": out, "--layers": layers}
+        needs |= {"--head-needs": head_needs, "--head-cut": head_cut, "--head-spectra": head_spectra}
         _refuse_what_needs_a_run(needs | {"--revision": revision, "--adapter": adapter})
         _weights_only(model, json)
         return
@@ -137,6 +168,16 @@ def audit(
 
     conditions = [parse_condition(one).text for one in fail_if or ()]
     chosen = None if layers is None else layer_numbers(layers, "--layers")
+    if head_spectra is not None:
+        from rankfall.models.heads.spectra import require_spectra_file
+
+        require(
+            (head_needs or head_cut) and heads and not several,
+            required="one model with --head-needs or --head-cut, and its heads probed, for --head-spectra",
+            got="neither" if not several else "several models",
+            remedy="add --head-needs",
+        )
+        require_spectra_file(head_spectra)
     outputs = Outputs(out=out)
     if several:
         audit_series(
@@ -149,6 +190,10 @@ def audit(
                 "inside": inside,
                 "stack": stack,
                 "heads": heads,
+                "attention": attention,
+                "head_needs": head_needs,
+                "head_cut": head_cut,
+                "head_divergence": head_divergence,
                 "controls": controls and _given(context, "controls"),
                 "draws": draws,
                 "ablate": ablate and _given(context, "ablate"),
@@ -180,6 +225,10 @@ def audit(
             inside=inside,
             stack=stack,
             heads=heads,
+            attention=attention,
+            head_needs=head_needs,
+            head_cut=head_cut,
+            head_divergence=head_divergence,
             controls=controls,
             draws=draws,
             ablate=ablate,
@@ -202,6 +251,8 @@ def audit(
         "report": outputs.page,
     }
     emit(record, as_json=json, show=lambda: _show(record))
+    if head_spectra is not None and result.head_spectra:
+        result.save_spectra(head_spectra)
     outputs.write(result)
     if conditions and result.verdict.too_little_text is not None:
         # Neither passed nor failed: a check of two words must not look like either.
@@ -306,7 +357,7 @@ def _brief(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
             "most": f"{row['unit']['most']:.4g}",
             "centred_unit_effective_rank": f"{row['centred_unit']['effective_rank']:.4g}",
             "raw_energy_rank": f"{row['raw']['energy_rank']:.4g}",
-            "sinks": len(row["sinks"]),
+            "massive": len(row["sinks"]),
         }
         for row in rows
     ]

@@ -34,6 +34,13 @@ def bounds(
     value_norm: Annotated[
         float | None, typer.Option("--value-norm", help="Largest ||V||, for what A-thm4 says (target biased).")
     ] = None,
+    kv_latent: Annotated[
+        int, typer.Option("--kv-latent", help="Keys come from a latent of this size; --rank is then the head size.")
+    ] = 0,
+    q_latent: Annotated[int, typer.Option("--q-latent", help="Queries come from a latent of this size.")] = 0,
+    rope_dims: Annotated[
+        int, typer.Option("--rope-dims", help="Part of the key that does not come from its latent.")
+    ] = 0,
     plot: PlotPath = None,
     json: JsonFlag = False,
 ) -> None:
@@ -70,6 +77,9 @@ def bounds(
             values=values,
             target=target,
             value_norm=value_norm,
+            kv_latent=kv_latent,
+            q_latent=q_latent,
+            rope_dims=rope_dims,
         )
         record = result.record()
     if plot is not None:
@@ -83,6 +93,13 @@ def _show(result: dict[str, Any]) -> None:
         table(
             f"heads needed at d = {result['dim']}",
             [{k: _whole(v) for k, v in row.items()} for row in result["ranks"]],
+        )
+    if "head_size" in result:
+        given = f"query latent {result['q_latent'] or 'none'}, key latent {result['kv_latent'] or 'none'}"
+        paper.print(
+            f"a head of size {result['head_size']} can have rank {result['rank']} ({given},"
+            f" {result['rope_dims']} rotary dimensions beside it)",
+            markup=False,
         )
     if "mse_lower_bound" in result:
         floor = cell(result["mse_lower_bound"])

@@ -50,11 +50,20 @@ def plan(
     windowed: Annotated[
         int | None, typer.Option("--windowed-layers", help="Layers that have the window (default: all).")
     ] = None,
-    latent: Annotated[
-        int | None, typer.Option(help="Keys and values come from one vector of this size per token (MLA).")
+    shared: Annotated[
+        int, typer.Option("--shared-layers", help="Layers that use the keys and values of an earlier layer.")
+    ] = 0,
+    shared_windowed: Annotated[
+        int | None,
+        typer.Option("--shared-windowed-layers", help="How many of those have the window (default: in proportion)."),
     ] = None,
-    latent_rope: Annotated[int, typer.Option(help="Part of the key that all heads share beside the latent.")] = 0,
-    query_latent: Annotated[int, typer.Option(help="Queries come from a vector of this size; 0: directly.")] = 0,
+    kv_latent: Annotated[
+        int, typer.Option(help="Keys and values come from one vector of this size per token (MLA); 0: directly.")
+    ] = 0,
+    q_latent: Annotated[int, typer.Option(help="Queries come from a vector of this size; 0: directly.")] = 0,
+    rope_dims: Annotated[
+        int, typer.Option(help="Part of the key, with rotary positions, that all heads share beside the latent.")
+    ] = 0,
     directions: Annotated[
         int | None, typer.Option(help="Directions that a match must compare (default: the usual rank).")
     ] = None,
@@ -95,9 +104,11 @@ def plan(
             hidden=hidden,
             window=window,
             windowed=windowed,
-            latent=latent,
-            latent_rope=latent_rope,
-            query_latent=query_latent,
+            shared=shared,
+            shared_windowed=shared_windowed,
+            kv_latent=kv_latent,
+            q_latent=q_latent,
+            rope_dims=rope_dims,
             directions=directions,
             most_cache=most_cache,
             seconds=seconds,
@@ -117,7 +128,9 @@ def _short(row: dict[str, Any]) -> dict[str, Any]:
     return {
         "": "->" if row["recommended"] else "",
         "H": row["heads"],
-        "r": row["rank"],
+        "r": str(row["rank"])
+        if row["structural_rank"] == row["rank"]
+        else f"{row['rank']} ({row['structural_rank']})",
         "kv": row["kv_heads"],
         "trained error": None if trained is None else f"{trained:.3f}",
         "range": ranged,
@@ -142,9 +155,13 @@ def _show(result: PlanResult) -> None:
     if result.device is not None and untimed:
         paper.print(f"{untimed} rows were not timed for lack of time: raise --seconds.", markup=False)
     paper.print(f"Recommended: {result.recommendation['words']}.", style="bold", markup=False, highlight=False)
+    if result.keys_and_values:
+        paper.print(f"Keys and values: {result.keys_and_values}.", markup=False, highlight=False)
     for line in result.reasons():
         paper.print(f"- {line}", markup=False, highlight=False)
+    narrow = any(row["structural_rank"] < row["rank"] for row in result.candidates)
     for line in (
+        *(["In brackets: the rank that a head of this size can have behind these latents."] if narrow else []),
         *(f"No number of heads of rank {rank} costs the same." for rank in result.left_out_ranks),
         f"Trained error: in matches of {result.directions} directions (whole: of all {result.width}). "
         f"{result.evidence['trained_error']}",

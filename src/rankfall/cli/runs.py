@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
 from rankfall.cli.output import JsonFlag, emit, notes, paper, table, wrote
 from rankfall.destinations import make_parents, require_writable_file, require_writable_folder
 
-RESULTS = ("mse_best", "mse_final", "mse_fresh", "seconds")
+RESULTS = ("mse_best", "mse_final", "mse_fresh", "nats_per_byte", "nats_per_byte_error", "seconds")
 
 
 def runs(
@@ -66,16 +66,17 @@ def runs(
 
 def run_table(title: str, rows: Sequence[Mapping[str, Any]], ordered: bool = False) -> None:
     """Print id, status, the settings that are not the same everywhere, and the results to four digits."""
-    from rankfall.training.cell import Cell
+    from rankfall.catalogue import CELL_KINDS
 
     if not rows:
         paper.print(f"{title}: nothing yet")
         return
-    settings = [field.name for field in dataclasses.fields(Cell)]
+    settings = dict.fromkeys(field.name for kind in CELL_KINDS for field in dataclasses.fields(cast(Any, kind.cell)))
     varying = [name for name in settings if len({str(row.get(name)) for row in rows}) > 1]
     if ordered:
         rows = sorted(rows, key=lambda row: [_sortable(row.get(name)) for name in varying])
-    columns = ("id", "status", *(varying or ("rank",)), *RESULTS)
+    results = [name for name in RESULTS if any(row.get(name) is not None for row in rows)] or RESULTS[:2]
+    columns = ("id", "status", *(varying or ("rank",)), *results)
     table(title, [{name: _short(name, row.get(name)) for name in columns} for row in rows], columns)
 
 

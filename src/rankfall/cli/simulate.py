@@ -13,6 +13,8 @@ from rankfall.cli.output import WIDTH, JsonFlag, Outputs, PlotPath, emit, paper,
 if TYPE_CHECKING:
     from rankfall.api.simulate import SimulationResult
 
+UNIT = "log10_unit_relative_mu"
+SHARE_LAYERS = (1, 4, 16, 64, 256)
 SHOWN = ("layer", "log10_mu", "log10_relative_mu", "rank", "effective_rank", "energy_rank", "mean_abs_cosine")
 
 
@@ -43,7 +45,10 @@ def simulate(
     temperature: Annotated[float, typer.Option(help="Scores are divided by this times sqrt(head rank).")] = 1.0,
     heads: Annotated[int, typer.Option(help="Number of heads; each has its own weights and rank width / heads.")] = 1,
     residual: Annotated[float, typer.Option(help="Share of the old tokens that each layer adds.")] = 0.0,
-    placement: Annotated[str, typer.Option(help="Place of the norm: post or pre.")] = "post",
+    placement: Annotated[str, typer.Option(help="Place of the norm: post, pre or peri (both sides).")] = "post",
+    sink: Annotated[
+        float | None, typer.Option(help="Logit of a learned sink in every softmax (0: off-by-one; default: none).")
+    ] = None,
     per_layer: Annotated[bool, typer.Option("--per-layer", help="Draw new weights in every layer.")] = False,
     seed: Annotated[int, typer.Option(help="First seed of weights and tokens.")] = 0,
     seeds: Annotated[int, typer.Option(help="Number of seeds; with several, the table shows medians.")] = 1,
@@ -84,6 +89,7 @@ def simulate(
             heads=heads,
             residual=residual,
             placement=placement,
+            sink=sink,
             per_layer=per_layer,
             seed=seed,
             seeds=seeds,
@@ -102,13 +108,14 @@ def _short(value: float | None) -> str:
 
 def _row(one: dict[str, Any]) -> dict[str, Any]:
     measured = one["measured"][0]
-    cubic = bool(measured) and measured["law"] == "cubic"
+    cubic = bool(measured) and (measured["law"] == "cubic" or measured["rate"] == 0)
     return {
         "mask": one["mask"]["name"],
         "radius": one["mask"]["radius"],
         "law": measured["law"].replace("exponential", "exp") if measured else None,
         "rate": "to 0" if cubic else _short(one["measured_rate"]),
         "theory": _short(one["tail_rate"]),
+        **({} if one["shrink_rate"] is None else {"shrinks": _short(one["shrink_rate"])}),
         "bound": _short(one["bound_rate"]) if one["bound_applies"] else "none",
         "log10_mu": _short(one["layers"][-1]["log10_mu"]),
         "float64 to": _short(one["ordinary_route_floor"]["log10_mu"]),
@@ -118,18 +125,39 @@ def _row(one: dict[str, Any]) -> dict[str, Any]:
 def _show(result: SimulationResult) -> None:
     record = result.record()
     found = [record, *record["others"]]
-    table("Factor per layer by which mu falls", [_row(one) for one in found])
+    sunk = UNIT in result.layers[0]
+    table(f"Factor per layer by which {'unit relative mu' if sunk else 'mu'} falls", [_row(one) for one in found])
+    theory = "second eigenvalue of uniform attention"
+    if sunk:
+        theory += " with the sink, over the first, by which all tokens shrink"
     paper.print(
-        "rate: measured; theory: second eigenvalue of uniform attention; bound: the theorem's;"
+        f"rate: measured; theory: {theory}; bound: the theorem's;"
         " log10 mu: after the last layer; float64 to: where ordinary code goes wrong.",
         style="dim",
     )
+    if result.settings["sink"] is not None and not sunk:
+        paper.print("the norm gives every token its length back, so that the sink changes nothing")
     if not record["exact"]:
         paper.print("under this norm numbers are those of float64: beyond that column they are rounding noise")
     for one in found:
         if not one["bound_applies"]:
             paper.print(f"{one['mask']['name']}: the theorem does not apply; {one['bound_reason']}", markup=False)
+    shares = [row for one in found for row in _first_token_rows(one)]
+    if shares:
+        table("Share of the first token in all tokens, attention by positions alone", shares)
     if len(found) == 1:
         records = result.layers
         step = max(1, (len(records) - 1) // 12)
-        table(result.mask, [*records[:-1:step], records[-1]], SHOWN)
+        columns = [*SHOWN[:2], UNIT, *SHOWN[3:]] if sunk else SHOWN
+        table(result.mask, [*records[:-1:step], records[-1]], columns)
+
+
+def _first_token_rows(one: dict[str, Any]) -> list[dict[str, Any]]:
+    """A line of a mask for uniform attention and one for rotary decay, the depths side by side."""
+    rows = [row for row in one["first_token"] if row["layer"] in SHARE_LAYERS]
+    return [
+        {"mask": one["mask"]["name"], "attention": name}
+        | {f"layer {row['layer']}": f"{row[key]:.1%}" for row in rows}
+        for name, key in (("uniform", "carried"), ("rotary", "rotary_carried"))
+        if rows
+    ]

@@ -44,7 +44,7 @@ def _short(shape: HeadShape) -> dict[str, Any]:
         "width": shape.width,
         "heads": shape.heads,
         "kv": shape.kv_heads,
-        "rank": shape.head_dim,
+        "rank": shape.structural_rank,
         "layers": shape.layers,
         "H r/d": f"{shape.heads_times_rank_over_width:.4g}",
         "r/d": f"{shape.rank_over_width:.3g}",
@@ -61,7 +61,8 @@ def _show(result: SurveyResult, *, every: bool) -> None:
         f" heads, which have {counts['distinct_shapes']} different shapes (width, heads, key/value heads, head size):"
         f" H r = d in {counts['equal_to_one']} classes ({counts['distinct_equal_to_one']} shapes), "
         f"more in {counts['above_one']}, less in {counts['below_one']}; "
-        f"{counts['grouped']} grouped, {counts['latent']} latent, {counts['from_parts']} read from a part.",
+        f"{counts['grouped']} grouped, {counts['latent']} latent ({counts['narrow_latents']} of them with latents"
+        f" narrower than their heads), {counts['from_parts']} read from a part.",
         highlight=False,
     )
     reasons: dict[str, list[str]] = {}

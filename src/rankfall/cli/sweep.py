@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -42,6 +43,15 @@ def sweep(
         bool, typer.Option("--take-over", help="Take cells that a process of another machine claimed, if it is gone.")
     ] = False,
     tensorboard: Annotated[Path | None, typer.Option(help="Folder for TensorBoard logs.")] = None,
+    text: Annotated[
+        Path | None, typer.Option(help="File or folder of text that cells of the task text are trained on.")
+    ] = None,
+    where: Annotated[
+        list[str] | None, typer.Option(help="Only some cells, such as layers=3,5; several must all hold.")
+    ] = None,
+    minutes: Annotated[
+        float | None, typer.Option(help="Stop after so many, with everything saved; the same command goes on.")
+    ] = None,
     json: JsonFlag = False,
 ) -> None:
     """Train every cell of a grid that the store lacks, many at once; kill it and run it again to go on.
@@ -74,27 +84,48 @@ def sweep(
             weights=weights,
             take_over=take_over,
             tensorboard=tensorboard,
+            text=text,
+            where=where or (),
+            minutes=minutes,
             progress=progress,
             note=lambda text: notes.print(text, markup=False, soft_wrap=True),
         )
     if not result.complete:
         done = sum(row["status"] != "missing" for row in result.runs)
+        again = ["rankfall", "sweep", grid, "--store", str(store)]
+        again += [word for condition in where or () for word in ("--where", condition)]
+        again += [] if text is None else ["--text", str(text)]
         notes.print(
             f"stopped with {done} of {len(result.runs)} cells finished and the rest saved; the same command goes on: "
-            f"rankfall sweep {shlex.quote(grid)} --store {shlex.quote(str(store))}",
+            f"{shlex.join(again)}",
+            markup=False,
             soft_wrap=True,
         )
-        raise typer.Exit(130)
+        if not result.out_of_time:
+            raise typer.Exit(130)
     emit(result.record(), as_json=json, show=lambda: _show_plan(result) if dry_run else _show(result))
 
 
 def _show(result: SweepResult) -> None:
     run_table(f"{result.grid}: {len(result.runs)} cells", result.runs)
+    if result.by_shape:
+        table("nats per byte of held-out text, by shape", [_short(record) for record in result.by_shape])
+    for sentence in result.verdicts:
+        paper.print(sentence, markup=False, soft_wrap=True)
+    rest = f"all are in {result.store}" if result.complete else f"those that are finished are in {result.store}"
     paper.print(
-        f"{result.trained} trained now in {result.seconds:.0f} s; all are in {result.store}",
+        f"{result.trained} trained now in {result.seconds:.0f} s; {rest}",
         markup=False,
         soft_wrap=True,
     )
+
+
+def _short(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What a person compares: shape, loss with its interval, sizes."""
+    names = ("budget", "rank", "heads", "value_rank", "feed_forward", "seeds")
+    losses = ("nats_per_byte", "nats_per_byte_low", "nats_per_byte_high")
+    rounded = {name: None if record[name] is None else round(record[name], 4) for name in losses}
+    return {name: record[name] for name in names} | rounded | {"parameters": record["parameters"]}
 
 
 def _show_plan(result: SweepResult) -> None:

@@ -54,7 +54,7 @@ def draw_token_depth(rows: Sequence[DepthRow], controls: Mapping[str, Sequence[D
 
 
 def draw_views(rows: Sequence[DepthRow], title: str) -> Figure:
-    """Effective and energy rank of all views, with and without sinks: where raw numbers mislead."""
+    """Effective and energy rank of all views, with and without massive tokens: where raw numbers mislead."""
     figure, axes = canvas(1, 2, size=(5.4, 3.8))
     layers = [row.layer for row in rows]
     for panel, measure in zip(axes[0], RANKS, strict=True):
@@ -63,7 +63,7 @@ def draw_views(rows: Sequence[DepthRow], title: str) -> Figure:
             panel.plot(layers, values, "-", marker=marker, color=colour, markersize=4, label=view)
             without = [(row.layer, row.without_sinks[view][measure]) for row in rows if row.without_sinks]
             if without:
-                label = f"{view}, sinks left out"
+                label = f"{view}, massive tokens left out"
                 panel.plot(*zip(*without, strict=True), ":", color=colour, linewidth=2, label=label)
         panel.set_xlabel("layer")
         panel.set_ylabel(measure.replace("_", " "))

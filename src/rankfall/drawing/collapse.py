@@ -23,7 +23,8 @@ def curve_of(report: MaskResult) -> dict[str, Any]:
     return {
         "name": str(report.mask),
         "layers": [row["layer"] for row in report.records],
-        "log10_mu": [row["log10_mu"] for row in report.records],
+        "log10_mu": [row[report.followed] for row in report.records],
+        "of": report.followed.removeprefix("log10_").replace("_", " "),
         "effective_rank": [row["effective_rank"] for row in report.records],
         "energy_rank": [row["energy_rank"] for row in report.records],
         "tail_rate": report.tail_rate,
@@ -35,8 +36,8 @@ def curve_of(report: MaskResult) -> dict[str, Any]:
 def draw_collapse(curves: Sequence[Mapping[str, Any]], title: str) -> Figure:
     """Above log10 mu, to any depth and in the first layers, where ordinary floating point still follows; below ranks.
 
-    A curve has `name`, `layers`, `log10_mu`, and may have `tail_rate`, `floor` (layer, log10 mu), `effective_rank`
-    and `energy_rank`.
+    A curve has `name`, `layers`, `log10_mu`, and may have `of` (of what that is the logarithm, if not of mu),
+    `tail_rate`, `floor` (layer, log10 mu), `effective_rank` and `energy_rank`.
     """
     figure, axes = canvas(2, 2, size=(5.6, 3.4))
     deep, shallow = axes[0]
@@ -69,7 +70,7 @@ def draw_collapse(curves: Sequence[Mapping[str, Any]], title: str) -> Figure:
         axis.set_xscale("symlog", linthresh=1)
         axis.set_ylabel(measure.replace("_", " "))
     for axis in (deep, shallow):
-        axis.set_ylabel("log10 of mu")
+        axis.set_ylabel(f"log10 of {curves[0].get('of', 'mu') if curves else 'mu'}")
     for axis in axes.flat:
         axis.set_xlabel("layer")
     deep.legend(fontsize=8)

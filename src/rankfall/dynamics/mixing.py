@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from rankfall.dynamics.kernels import MOST_WHOLE, Blocks, blocks_usable, reach_of
 from rankfall.dynamics.weights import PreparedHeads, take_heads
 from rankfall.errors import require
 from rankfall.masks import Band, Mask, MaskSchedule
@@ -115,6 +116,20 @@ class Mixer:
         weights = self._allowed.double()
         return weights / weights.sum(dim=-1, keepdim=True)
 
+    def by_kernel(self, residual: Float[Tensor, "b n d"]) -> bool:
+        """Whether a layer under this mask is one kernel for such tokens: along a band, or of few of them."""
+        if len(self.masks) > 1 or self.complete:
+            return False
+        if self._band is None:
+            return self.n <= MOST_WHOLE and blocks_usable(residual, self.n)
+        return blocks_usable(residual, reach_of(self._band))
+
+    @cached_property
+    def blocks(self) -> Blocks:
+        """The mask as the kernel takes it."""
+        assert self._allowed is not None
+        return Blocks.of_all(self._allowed) if self._band is None else Blocks.along(self._band, self._allowed, self.n)
+
     def average(self, values: Float[Tensor, "*b n d"]) -> Float[Tensor, "*b n d"]:
         """Uniform attention: every token becomes the mean of those it sees."""
         if self._band is not None and self._average_in_blocks is not None:
@@ -170,6 +185,7 @@ class MaskPlan:
         self.schedules = [one if isinstance(one, MaskSchedule) else MaskSchedule((one,)) for one in given]
         self.batch, self.n, self.device = batch, n, torch.device(device)
         self.period = math.lcm(*(schedule.period for schedule in self.schedules))
+        self.key = tuple(tuple(_key(mask) for mask in schedule.masks) for schedule in self.schedules)
         self._groups: dict[int, list[SampleGroup]] = {}
         self._mixers: dict[object, Mixer] = {}
 
@@ -177,11 +193,14 @@ class MaskPlan:
         """Which token the others are told apart from: a root where not all tokens are roots, else the mean."""
         weights = torch.full((len(self.schedules), self.n), 1 / self.n, dtype=torch.float64)
         for row, schedule in zip(weights, self.schedules, strict=True):
-            roots = schedule.facts(self.n).roots
-            if 0 < len(roots) < self.n:
+            root = (
+                _only_root(schedule, self.n) if _is_hashable(schedule) else _only_root.__wrapped__(schedule, self.n)
+            )
+            if root is not None:
                 row.zero_()
-                row[roots[0]] = 1.0
-        return weights.expand(self.batch, self.n).to(self.device)
+                row[root] = 1.0
+        spread = weights.expand(self.batch, self.n)
+        return spread if self.device.type == "cpu" else spread.to(self.device).contiguous()
 
     def at(self, layer: int) -> list[SampleGroup]:
         """How the samples are grouped in that layer."""
@@ -214,9 +233,20 @@ class MaskPlan:
         return self._mixers[key]
 
 
+@lru_cache(maxsize=64)
+def _only_root(schedule: MaskSchedule, n: int) -> int | None:
+    """A root of the masks' graph where not all tokens are roots; to list them all takes milliseconds for many."""
+    roots = schedule.facts(n).roots
+    return roots[0] if 0 < len(roots) < n else None
+
+
 def _key(mask: Mask) -> object:
+    return mask if _is_hashable(mask) else id(mask)
+
+
+def _is_hashable(thing: object) -> bool:
     try:
-        hash(mask)
+        hash(thing)
     except TypeError:
-        return id(mask)
-    return mask
+        return False
+    return True

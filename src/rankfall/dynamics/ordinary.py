@@ -89,11 +89,12 @@ def attention_matrices(
     state = split(tokens, plan.reference())
     for layer in range(layers):
         heads = weights.at(layer)
-        normed = (split_norm(state, rule.norm) if rule.placement == "pre" else state).tokens()
+        own = rule.at(layer)
+        normed = (state if own.placement == "post" else split_norm(state, own.norm)).tokens()
         query = project(normed, heads.query, heads.query_bias)
         key = project(normed, heads.key, heads.key_bias)
         yield attention_weights(query, key, schedule.at(layer), scale=heads.scale)[0].mean(dim=0)
-        state = split_step(state, heads, plan.at(layer), rule)
+        state = split_step(state, heads, plan.at(layer), own)
 
 
 def certificate(

@@ -15,6 +15,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from rankfall.dynamics.decisions import decide
+from rankfall.dynamics.kernels import Gathered, normal, spread, spread_usable, usable
 from rankfall.errors import RequestError
 from rankfall.mechanism.checks import check_finite, check_tokens
 from rankfall.norms import Norm
@@ -79,22 +81,28 @@ class Split:
 
     def log_spread(self) -> tuple[Float[Tensor, b], Float[Tensor, b]]:
         """Both of the above."""
+        if spread_usable(self.residual):
+            one, other = spread(self.common, self.residual, self.log_size, self.log_ratio)
+            return one, other
         mean = self.residual.mean(dim=-2, keepdim=True)
-        spread = self.log_ratio + torch.linalg.vector_norm(self.residual - mean, dim=(-2, -1)).log()
+        apart = self.log_ratio + torch.linalg.vector_norm(self.residual - mean, dim=(-2, -1)).log()
         centre = self.common + self.log_ratio.exp()[:, None] * mean[:, 0]
-        total = centre.square().sum(dim=-1) * float(self.count) + (2.0 * spread).exp()
+        total = centre.square().sum(dim=-1) * float(self.count) + (2.0 * apart).exp()
         length = 0.5 * total.clamp_min(torch.finfo(total.dtype).tiny).log()
-        return self.log_size + spread, torch.where(total > 0, spread - length, -torch.inf).clamp_max(0.0)
+        return self.log_size + apart, torch.where(total > 0, apart - length, -torch.inf).clamp_max(0.0)
 
     def take(self, index: Tensor | slice) -> Split:
         """The samples at these places."""
         return Split(*(getattr(self, field.name)[index] for field in fields(self)))
 
 
-def split(tokens: Float[Tensor, "b n d"], reference: Float[Tensor, "b n"] | None = None) -> Split:
+def split(
+    tokens: Float[Tensor, "b n d"], reference: Float[Tensor, "b n"] | None = None, checked: bool = False
+) -> Split:
     """Ordinary tokens, split; they are taken as exact float64 numbers. The default reference is the mean token."""
     check_tokens(tokens)
-    check_finite(tokens)
+    if not checked:
+        check_finite(tokens)
     wide = tokens.double()
     largest = wide.abs().amax(dim=(-2, -1))
     largest = largest.where(largest > 0, 1.0)
@@ -105,11 +113,21 @@ def split(tokens: Float[Tensor, "b n d"], reference: Float[Tensor, "b n"] | None
     return normal_form(common, wide / largest[:, None, None], largest.log(), zero, reference)
 
 
-def normal_form(common: Tensor, residual: Tensor, log_size: Tensor, log_ratio: Tensor, reference: Tensor) -> Split:
+def normal_form(
+    common: Tensor,
+    residual: Tensor,
+    log_size: Tensor,
+    log_ratio: Tensor,
+    reference: Tensor,
+    known: Gathered | None = None,
+) -> Split:
     """The same tokens with the residual's reference moved into the common part and both parts scaled.
 
-    Takes over the residual's memory: at this size a fresh copy costs more than the arithmetic.
+    Takes over the residual's memory: at this size a fresh copy costs more than the arithmetic. `known` is what a
+    kernel gathered while it wrote the residual.
     """
+    if usable(residual):
+        return Split(*normal(common, residual, log_size, log_ratio, reference, known), reference)
     moved = reference[:, None, :] @ residual
     residual = residual.sub_(moved)
     added = log_ratio.exp()[:, None] * moved[:, 0]
@@ -166,12 +184,12 @@ NEAR = 0.1
 
 
 def split_norm(state: Split, norm: Norm) -> Split:
-    """The norm of every token, split again: exactly for scalings, in plain float64 for any other norm."""
+    """The norm of every token, split again: exactly for scalings and norms with secants, else in plain float64."""
     if norm.identity:
         return state
     scaling = norm.scaling(state.common.shape[-1])
     if scaling is None:
-        return split(norm(state.tokens()), state.reference)
+        return _by_secants(state, norm)
     if norm.centres:
         state = _centre_coordinates(state)
     epsilon = scaling.epsilon
@@ -180,13 +198,26 @@ def split_norm(state: Split, norm: Norm) -> Split:
     longest = torch.linalg.vector_norm(state.residual, dim=-1).amax(dim=-1) * state.log_ratio.exp()
     length = torch.linalg.vector_norm(state.common, dim=-1)
     near = (length > 0) & (longest <= NEAR * length)
-    if bool(near.all()):
+    if decide(near.all()):
         done = _near(state, shrunk)
-    elif bool((~near).all()):
+    elif decide((~near).all()):
         done = _far(state, shrunk)
     else:
         done = _choose(near, _near(state, shrunk), _far(state, shrunk))
     return replace(done, log_size=done.log_size + math.log(scaling.length))
+
+
+def _by_secants(state: Split, norm: Norm) -> Split:
+    """norm(m + step) = m * secant from 0 to m + step * secant from m: both factors without cancellation."""
+    common = state.log_size.exp()[:, None] * state.common
+    steps = (state.log_size + state.log_ratio).exp()[:, None, None] * state.residual
+    first = norm.secants(torch.zeros_like(common), common)
+    further = norm.secants(common[:, None, :].expand_as(steps), steps)
+    if first is None or further is None:
+        return split(norm(state.tokens()), state.reference)
+    return normal_form(
+        first * state.common, further * state.residual, state.log_size, state.log_ratio, state.reference
+    )
 
 
 def _near(state: Split, epsilon: Tensor) -> Split:
@@ -212,7 +243,7 @@ def _near(state: Split, epsilon: Tensor) -> Split:
 def _far(state: Split, epsilon: Tensor) -> Split:
     x = state.scaled_tokens()
     length = (x.square().sum(dim=-1) + epsilon[:, None]).sqrt()
-    if bool((length == 0).any()):
+    if decide((length == 0).any()):
         sample, token = (int(place) for place in (length == 0).nonzero()[0])
         raise RequestError(
             required="tokens that a norm can scale",

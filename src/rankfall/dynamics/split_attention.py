@@ -22,6 +22,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from rankfall.dynamics.decisions import decide, require_looking
+from rankfall.dynamics.kernels import Gathered, block_attend, block_average, one_map_per_token
 from rankfall.dynamics.mixing import Mixer, SampleGroup
 from rankfall.dynamics.split import LEAST, Split, add, merge, normal_form, split_norm
 from rankfall.dynamics.step import PURE_ATTENTION, Rule
@@ -56,9 +58,15 @@ def split_attention(state: Split, prepared: PreparedHeads, mixer: Mixer) -> Spli
     """Sum over heads of A_h X V_h, split: (b, n, d) to (b, n, o)."""
     if prepared.biased:
         state = _at_least_unit_size(state)
-    flat = bool(scores_negligible(state.log_size, state.log_ratio, [prepared]).all())
+    flat = decide(scores_negligible(state.log_size, state.log_ratio, [prepared]).all())
     if mixer.complete:
         return _flat_complete(state, prepared) if flat else complete_attention(state, prepared, mixer)
+    if mixer.by_kernel(state.residual):
+        if flat:
+            found = block_average(state.residual, prepared.value_sum, mixer.blocks, state.reference)
+            return _rebuilt(state, prepared, *found)
+        if one_map_per_token(prepared.heads):
+            return _rows_apart_by_kernel(state, prepared, mixer)
     if flat:
         return _rebuilt(state, prepared, mixer.average(state.residual @ prepared.value_sum))
     return _rows_apart(state, prepared, prepared.project(state.residual), mixer)
@@ -72,13 +80,26 @@ def _rows_apart(state: Split, prepared: PreparedHeads, projected: Tensor, mixer:
     weights = mixer.weights(query, key)
     if weights is None:  # along a narrow band no key is seen by all
         return _rebuilt(state, prepared, _combined(mixer.attend(query, key, value), prepared))
-    if bool((weights.amin(dim=-2).amax(dim=-1) > SHARED_KEY).any()):
+    if decide((weights.amin(dim=-2).amax(dim=-1) > SHARED_KEY).any()):
         return _about_the_shared_key(state, prepared, mixer.log_weights(query, key), value)
     mixed = weights @ value
     # The residual of a token that is itself the reference is zero, and no rounding is in it.
     rounded = (weights @ (state.reference < 1).double()[:, None, :, None]).amax(dim=(-3, -2, -1))
     _require_digits(mixed - mixed[..., :1, :], rounded * value.abs().amax(dim=(-3, -2, -1)))
     return _rebuilt(state, prepared, _combined(mixed, prepared))
+
+
+def _rows_apart_by_kernel(state: Split, prepared: PreparedHeads, mixer: Mixer) -> Split:
+    """`_rows_apart` by one kernel, which tells what the choice between its forms needs."""
+    small, query = (state.log_size + state.log_ratio).exp(), _common_query(state, prepared)
+    residual, known, told = block_attend(state.residual, prepared, query, small, mixer.blocks, state.reference)
+    if mixer.blocks.whole:
+        most_shared, apart, rounded = told
+        if decide((most_shared > SHARED_KEY).any()):
+            return _rows_apart(state, prepared, prepared.project(state.residual), mixer)
+        if decide((apart < LOST_SHARE * rounded).any()):
+            raise DigitsLostError
+    return _rebuilt(state, prepared, residual, known)
 
 
 def _about_the_shared_key(state: Split, prepared: PreparedHeads, log_weights: Tensor, value: Tensor) -> Split:
@@ -100,18 +121,19 @@ def complete_attention(state: Split, prepared: PreparedHeads, mixer: Mixer) -> S
     projected = prepared.project(state.residual)
     shrunk = (2.0 * (state.log_size + state.log_ratio)).exp()
     bound = shrunk * row_specific_strength(prepared, projected)
-    least, most, smallest = torch.stack([bound.min(), bound.max(), shrunk.min()]).tolist()
-    if most < NEGLIGIBLE:
+    least, most = bound.aminmax()
+    if decide(most < NEGLIGIBLE):
         return _linear(state, prepared, projected)
-    if most < ROWS_ALIKE and smallest > LEAST_SQUARE:
+    if decide((most < ROWS_ALIKE) & (shrunk.amin() > LEAST_SQUARE)):
         return _nearly_alike(state, prepared, projected)
-    if least >= ROWS_ALIKE:
+    if decide(least >= ROWS_ALIKE):
         return _rows_apart(state, prepared, projected, mixer)
     return _each_by_its_form(state, prepared, projected, mixer, bound)
 
 
 def _each_by_its_form(state: Split, prepared: PreparedHeads, projected: Tensor, mixer: Mixer, bound: Tensor) -> Split:
     """A batch whose samples stand at different sizes, parted and put together again."""
+    require_looking("samples by different forms")
     apart, negligible = bound >= ROWS_ALIKE, bound < NEGLIGIBLE
     parts, places = [], []
     for chosen in (apart, negligible, ~(apart | negligible)):
@@ -200,7 +222,7 @@ def _require_digits(found: Tensor, terms: Tensor) -> None:
     Tokens that agree to sixteen digits while others differ, and then all join at once: their differences, which
     would decide, are of a scale that one residual cannot carry beside the others.
     """
-    if bool((found.abs().amax(dim=(-3, -2, -1)) < LOST_SHARE * terms).any()):
+    if decide((found.abs().amax(dim=(-3, -2, -1)) < LOST_SHARE * terms).any()):
         raise DigitsLostError
 
 
@@ -221,8 +243,9 @@ def _cubic(state: Split, prepared: PreparedHeads, mean: Tensor, row_specific: Te
     return normal_form(common, _combined(row_specific, prepared), state.log_size, log_ratio, state.reference)
 
 
-def _rebuilt(state: Split, prepared: PreparedHeads, residual: Tensor) -> Split:
-    return normal_form(mapped_common(state, prepared), residual, state.log_size, state.log_ratio, state.reference)
+def _rebuilt(state: Split, prepared: PreparedHeads, residual: Tensor, known: Gathered | None = None) -> Split:
+    common = mapped_common(state, prepared)
+    return normal_form(common, residual, state.log_size, state.log_ratio, state.reference, known)
 
 
 def _combined(mixed: Tensor, prepared: PreparedHeads) -> Tensor:
@@ -300,9 +323,12 @@ def cubic_mixing(residual: Tensor, prepared: PreparedHeads) -> Tensor:
 
 
 def split_step(state: Split, heads: Heads, groups: list[SampleGroup], rule: Rule = PURE_ATTENTION) -> Split:
-    """X' = norm(residual X + A X W_V), or residual X + A norm(X) W_V where the norm stands in front."""
-    normed = split_norm(state, rule.norm) if rule.placement == "pre" else state
+    """X' = norm(residual X + A X W_V); residual X + A norm(X) W_V where the norm stands in front; residual X +
+    norm(A norm(X) W_V) where it stands on both sides."""
+    normed = state if rule.placement == "post" else split_norm(state, rule.norm)
     mixed = _attend(normed, heads, groups)
+    if rule.placement == "peri":
+        mixed = split_norm(mixed, rule.norm)
     if rule.residual != 0:
         mixed = add(state, mixed, rule.residual)
     return split_norm(mixed, rule.norm) if rule.placement == "post" else mixed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import final
 
 import torch
@@ -23,7 +23,8 @@ from rankfall.shapes import Tokens
 @final
 @dataclass(frozen=True)
 class Rule:
-    """post: X' = norm(residual X + A X W_V); pre: X' = residual X + A norm(X) W_V (A computed from norm(X) too)."""
+    """post: X' = norm(residual X + A X W_V); pre: X' = residual X + A norm(X) W_V (A computed from norm(X) too);
+    peri: X' = residual X + norm(A norm(X) W_V)."""
 
     norm: Norm = field(default_factory=NoNorm)
     placement: Placement = "post"
@@ -37,6 +38,10 @@ class Rule:
             got=self.residual,
             remedy="0 for none, 1 for a usual skip connection",
         )
+
+    def at(self, layer: int) -> Rule:
+        """The rule of that layer, the first of which is 0."""
+        return replace(self, norm=self.norm.at(layer + 1)) if self.norm.by_depth else self
 
 
 PURE_ATTENTION = Rule()
@@ -70,7 +75,7 @@ def counterexample_tokens(seeds: Sequence[int], n: int, d: int) -> Float[Tensor,
 
 
 def step(tokens: Tokens, heads: Heads, mask: Mask | Tensor | None = None, rule: Rule = PURE_ATTENTION) -> Tokens:
-    """X' = norm(residual X + A X W_V) for post, residual X + A norm(X) W_V for pre; (..., n, d) to (..., n, d).
+    """The layer as the rule says it; (..., n, d) to (..., n, d).
 
     The weights may carry batch axes of their own, which broadcast against those of the tokens. Once tokens agree
     to machine precision this shows rounding noise; `split_step` does not.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -12,8 +12,12 @@ import torch
 from torch import Tensor
 
 from rankfall.catalogue import MEASURES
+from rankfall.dynamics import replay
+from rankfall.dynamics.decisions import noting
 from rankfall.dynamics.mixing import MaskPlan, Masks
 from rankfall.dynamics.ordinary import OrdinaryFloor, OrdinaryRoute
+from rankfall.dynamics.replay import LayerKind, Passed, Replays, borrowed, given_back
+from rankfall.dynamics.self_check import trust
 from rankfall.dynamics.split import Split, joined, split
 from rankfall.dynamics.split_attention import (
     NEGLIGIBLE_LOG,
@@ -92,6 +96,17 @@ class MeasureTable:
         if self._held_numbers >= self._most_held:
             self._measure()
 
+    @property
+    def only_spread(self) -> bool:
+        """Whether log mu and log relative mu are all that it asks of a layer."""
+        return not self.names and not self.keep_tokens
+
+    def record_spreads(self, layers: Sequence[int], spreads: Tensor) -> None:
+        """Take down these layers by their log mu and log relative mu, (layers, 2, b)."""
+        self._measure()
+        self.layers += layers
+        self._write(_spread_columns(*spreads.transpose(0, 1).cpu()), len(layers))
+
     def columns(self) -> dict[str, Tensor]:
         """Every measure as a (layers, b) float64 tensor on the CPU."""
         self._measure()
@@ -102,13 +117,7 @@ class MeasureTable:
             return
         states = joined(self._held)
         self._held, self._held_numbers = [], 0
-        log_mu, log_relative = states.log_spread()
-        found = {
-            "log10_mu": log_mu / math.log(10),
-            "mu": log_mu.exp(),
-            "log10_relative_mu": log_relative / math.log(10),
-            "relative_mu": log_relative.exp(),
-        }
+        found = _spread_columns(*torch.stack(states.log_spread()).cpu())
         if self.names:
             tokens, size = states.scaled_tokens(), states.log_size.exp()
             # Tokens that agree to the last digit need no decomposition: one of them tells everything.
@@ -120,34 +129,86 @@ class MeasureTable:
             found |= {name: measured[name] * size ** MEASURES[name].degree for name in self.names}
             residual = measure(states.centred(), ["effective_rank", "energy_rank"])
             found |= {f"residual_{name}": values for name, values in residual.items()}
-        end = self._filled + states.batch // self.batch
+        self._write(found, states.batch // self.batch)
+
+    def _write(self, found: Mapping[str, Tensor], rows: int) -> None:
+        end = self._filled + rows
         for name, values in found.items():
             table = self._columns.setdefault(name, torch.empty(self.rows, self.batch, dtype=torch.float64))
             table[self._filled : end] = values.reshape(-1, self.batch)
         self._filled = end
 
 
+def _spread_columns(log_mu: Tensor, log_relative: Tensor) -> dict[str, Tensor]:
+    return {
+        "log10_mu": log_mu / math.log(10),
+        "mu": log_mu.exp(),
+        "log10_relative_mu": log_relative / math.log(10),
+        "relative_mu": log_relative.exp(),
+    }
+
+
 # A stretch's states are all held at once: at most so many, and of so many numbers that they stay near the processor.
 STRETCH_LAYERS = 64
-STRETCH_NUMBERS = 1_048_576
+STRETCH_NUMBERS = {"cpu": 1 << 20, "cuda": 1 << 24}
 
 
 @final
 class Stepper:
-    """Split tokens through `layers` layers of these weights and masks."""
+    """Split tokens through `layers` layers of these weights and masks; recorded are every `thin`-th and the last."""
 
-    def __init__(self, weights: Weights, plan: MaskPlan, rule: Rule, layers: int) -> None:
+    def __init__(
+        self, weights: Weights, plan: MaskPlan, rule: Rule, layers: int, thin: int = 1, only_spread: bool = False
+    ) -> None:
         self.weights, self.plan, self.rule, self.layers = weights, plan, rule, layers
+        self.thin, self.only_spread = thin, only_spread
         self.bare = rule.norm.identity and rule.residual == 0
         self._next_try = 0
+        self._replays: Replays | None = None
 
-    def advance(self, layer: int, state: Split, single: bool = False) -> Split:
-        """The states after layer + 1, layer + 2, ...: one, or as many as a stretch holds; (layers * b) samples."""
-        states = None if single else self._stretch(layer, state)
-        if states is not None:
-            return states
+    def advance(self, layer: int, state: Split, single: bool = False) -> Passed:
+        """One layer on, or as many as need no other form than the last."""
+        if not single:
+            replayed = self._replay(layer, state)
+            if replayed is not None:
+                return replayed
+            states = self._stretch(layer, state)
+            if states is not None:
+                return self._passed(layer, states, state.batch)
+        return self._passed(layer, self._step(layer, state), state.batch)
+
+    def close(self) -> None:
+        """Leave what was captured to the next run of the same."""
+        if self._replays is not None:
+            given_back(self._replays)
+
+    def _passed(self, layer: int, states: Split, batch: int) -> Passed:
+        """Layers whose states stand one behind the other: (layers * b) samples."""
+        passed = range(layer + 1, layer + 1 + states.batch // batch)
+        recorded = [reached for reached in passed if reached % self.thin == 0 or reached == self.layers]
+        kept = _of_layers(states, [reached - passed[0] for reached in recorded], batch) if recorded else None
+        return Passed(passed[-1], states.take(slice(-batch, None)), recorded, kept)
+
+    def _replay(self, layer: int, state: Split) -> Passed | None:
+        """Layers repeated without a look, where the device makes that pay and all layers are alike."""
+        if state.residual.device.type not in replay.DEVICES or self.plan.period > 1 or self.rule.norm.by_depth:
+            return None
+        kind = LayerKind(self.weights.at(layer), self.plan.at(layer), self.rule)
+        if self._replays is None:
+            self._replays = borrowed(kind, state, self.plan.key)
+        elif self._replays.layer.heads is not kind.heads:
+            return None  # weights are new in every layer
+        if self.bare and kind.groups[0].mixer.complete and len(kind.groups) == 1 and not self._replays.again:
+            return None  # a stretch knows the cubic collapse in closed form, and needs no capture
+        return self._replays.advance(layer, state, self.layers, self.thin, self.only_spread)
+
+    def _step(self, layer: int, state: Split) -> Split:
         try:
-            return split_step(state, self.weights.at(layer), self.plan.at(layer), self.rule)
+            with noting() as noted:
+                made = split_step(state, self.weights.at(layer), self.plan.at(layer), self.rule.at(layer))
+            if self._replays is not None:
+                self._replays.note(tuple(noted.answers))
+            return made
         except DigitsLostError:
             raise RequestError(
                 required="tokens whose differences float64 can follow",
@@ -157,7 +218,8 @@ class Stepper:
             ) from None
 
     def _stretch(self, layer: int, state: Split) -> Split | None:
-        length = min(STRETCH_LAYERS, self.layers - layer, STRETCH_NUMBERS // state.residual.numel())
+        numbers = STRETCH_NUMBERS.get(state.residual.device.type, STRETCH_NUMBERS["cpu"])
+        length = min(STRETCH_LAYERS, self.layers - layer, numbers // state.residual.numel())
         if not self.bare or length < 2 or layer < self._next_try:
             return None
         first = self._at(layer)
@@ -198,7 +260,8 @@ LAYERS_BETWEEN_CHECKS = 16
 class Trajectory:
     """What happened. `columns` hold (recorded layers, b) tensors; `kept` the tokens (recorded layers, b, n, d).
 
-    Not `exact` under a norm that is no scaling: tokens then agree to rounding once they agree to sixteen digits.
+    Not `exact` under a norm that has no exact arithmetic: tokens then agree to rounding once they agree to sixteen
+    digits.
     """
 
     layers: tuple[int, ...]
@@ -244,32 +307,37 @@ def run_layers(
     require_count("the number of layers", layers, least=0)
     require_count("thin", thin)
     _check_start(tokens, weights.at(0), rule)
+    trust(str(tokens.device))
     plan = MaskPlan(masks, tokens.shape[0], tokens.shape[1], tokens.device)
     batch = tokens.shape[0]
     recorder = MeasureTable(tuple(measures), 1 + -(-layers // thin), batch, keep_tokens)
     beside = OrdinaryRoute(tokens) if ordinary else None
-    state = split(tokens, plan.reference())
-    stepper = Stepper(weights, plan, rule, layers)
+    state = split(tokens, plan.reference(), checked=True)
+    stepper = Stepper(weights, plan, rule, layers, thin, recorder.only_spread)
     layer = 0
+    if layers == 0:
+        _check_state(state, 0, tokens, weights.at(0))
     with fitting_threads(tokens.numel()):
         recorder.record([0], state)
         if beside is not None:
             beside.follow(0, state.log_mu())
         while layer < layers:
             beside_active = beside is not None and beside.active
-            states = stepper.advance(layer, state, single=beside_active)
-            passed = range(layer + 1, layer + 1 + states.batch // batch)
-            state, layer = states.take(slice(-batch, None)), passed[-1]
-            if len(passed) > 1 or layer % LAYERS_BETWEEN_CHECKS == 0 or layer == layers:
-                _check_state(state, layer)
+            passed = stepper.advance(layer, state, single=beside_active)
+            several = passed.reached > layer + 1
+            state, layer = passed.state, passed.reached
+            if several or layer % LAYERS_BETWEEN_CHECKS == 0 or layer == layers:
+                _check_state(state, layer, tokens, weights.at(layer - 1))
             if beside is not None and beside_active:
-                beside.advance(weights.at(layer - 1), plan.at(layer - 1), rule)
+                beside.advance(weights.at(layer - 1), plan.at(layer - 1), rule.at(layer - 1))
                 beside.follow(layer, state.log_mu())
             progress("layers", layer / layers)
-            recorded = [reached for reached in passed if reached % thin == 0 or reached == layers]
-            if recorded:
-                recorder.record(recorded, _of_layers(states, [reached - passed[0] for reached in recorded], batch))
+            if passed.spreads is not None:
+                recorder.record_spreads(passed.layers, passed.spreads)
+            elif passed.states is not None:
+                recorder.record(passed.layers, passed.states)
         columns = recorder.columns()
+    stepper.close()
     return Trajectory(
         layers=tuple(recorder.layers),
         columns=columns,
@@ -295,9 +363,8 @@ def _check_start(tokens: Tensor, heads: Heads, rule: Rule) -> None:
         got=f"shape {tuple(tokens.shape)}",
         remedy="add a batch axis in front",
     )
-    check_finite(tokens)
-    for name in ("query", "key", "value"):
-        check_finite(getattr(heads, name), f"{name} weights")
+    if not tokens.is_cuda:
+        _require_finite(tokens, heads)  # on a GPU a look costs more than a layer, and the state will tell
     require(
         heads.width == tokens.shape[-1] == heads.out_width,
         required=f"weights that map tokens of width {tokens.shape[-1]} to the same (a square value map)",
@@ -315,9 +382,16 @@ def _check_start(tokens: Tensor, heads: Heads, rule: Rule) -> None:
             )
 
 
-def _check_state(state: Split, layer: int) -> None:
+def _require_finite(tokens: Tensor, heads: Heads) -> None:
+    check_finite(tokens)
+    for name in ("query", "key", "value"):
+        check_finite(getattr(heads, name), f"{name} weights")
+
+
+def _check_state(state: Split, layer: int, tokens: Tensor, heads: Heads) -> None:
     largest = float(state.log_size.max() + 0.0 * state.log_ratio.exp().sum() + 0.0 * state.residual[:, 0, 0].sum())
     if math.isnan(largest) or largest > LARGEST_LOG_SIZE:
+        _require_finite(tokens, heads)
         size = "beyond float64" if math.isnan(largest) else f"10^{largest / math.log(10):.0f}"
         raise RequestError(
             required="tokens that stay representable",

@@ -17,6 +17,9 @@ from rankfall.errors import require, require_count, require_one_of
 from rankfall.mechanism.attend import expand_groups, head_scale
 from rankfall.mechanism.heads import Heads, value_forms
 
+LEAST_TEMPERATURE = 1e-100
+"""Scores are divided by it, and must stay numbers."""
+
 Draw = Callable[[int, int, Generator], Tensor]
 """Takes rows, columns and a generator; gives a float64 matrix."""
 
@@ -139,8 +142,8 @@ class DrawnWeights:
         self.scale: Tensor | None = None
         if temperatures is not None:
             require(
-                all(temperature > 0 for temperature in temperatures) and len(temperatures) == len(self.seeds),
-                required="one positive temperature for each sample",
+                all(one >= LEAST_TEMPERATURE for one in temperatures) and len(temperatures) == len(self.seeds),
+                required=f"one positive temperature for each sample, of at least {LEAST_TEMPERATURE:g}",
                 got=list(temperatures),
                 remedy="1 is the usual 1/sqrt(r)",
             )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from rankfall.equilibria.stability import Stability, stability
 from rankfall.errors import RequestError, require, require_count
 from rankfall.linalg.spectra import singular_values
 from rankfall.progress import Progress, silent
+from rankfall.sources import read_json
 
 EPSILON = float(torch.finfo(torch.float64).eps)
 # A certified radius is a float64 that decimal arithmetic rounded up at the sixteenth digit.
@@ -251,7 +251,7 @@ def from_document(document: Mapping[str, Any]) -> tuple[NormalisedLayer, Tensor]
 def read_document(path: Path) -> tuple[NormalisedLayer, Tensor]:
     """The same from a JSON file."""
     try:
-        document = json.loads(path.read_text())
+        document = read_json(path)
     except OSError as error:
         raise RequestError(
             required="a readable JSON file", got=f"{path}: {error.strerror}", remedy="check the path"

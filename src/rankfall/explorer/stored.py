@@ -120,7 +120,7 @@ def settled(rows: list[dict[str, Any]]) -> str:
 
 
 def draw_audits(audits: Sequence[StoredAudit], measure: str, view: str) -> dict[str, Any]:
-    """One curve per audited model: all tokens, sinks among them, at block boundaries, where `hidden_states` are."""
+    """One curve per audited model: all tokens, massive ones among them, at block boundaries (`hidden_states`)."""
     series = []
     for audit, colour in zip(audits, CYCLE * len(audits), strict=False):
         table = audit.depth

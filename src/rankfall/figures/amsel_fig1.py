@@ -11,7 +11,7 @@ from rankfall.figures.base import Claim, FigureOutcome, Reproduction, Scale, pub
 from rankfall.figures.trained import error_of, gather, points
 from rankfall.progress import Progress, silent
 from rankfall.training.cell import DATA, Cell
-from rankfall.training.grid import read_grid
+from rankfall.training.grid import read_points
 
 BY = ("layers", "multiplier", "rank")
 GRIDS = ("amsel-fig1", "amsel-fig1-fresh", "amsel-fig1-extra")
@@ -63,7 +63,7 @@ def published_errors() -> dict[tuple[int, ...], float]:
 def figure_cells(scale: Scale) -> list[Cell]:
     """The cells of the figure: on the repeated sample and, beside them, on fresh data."""
     if scale == "paper":
-        return [cell for grid in GRIDS for cell in read_grid(grid)]
+        return [cell for grid in GRIDS for cell in read_points(grid)]
     base = Cell(**SMALL[scale], rank=1)
     return [
         dataclasses.replace(base, rank=2**power, data=data, seed=seed)

@@ -13,7 +13,7 @@ from rankfall.figures.base import Claim, FigureOutcome, Reproduction, Scale
 from rankfall.figures.trained import gather
 from rankfall.progress import Progress, silent
 from rankfall.training.cell import Cell
-from rankfall.training.grid import read_grid
+from rankfall.training.grid import read_points
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -53,7 +53,7 @@ def run(scale: Scale, progress: Progress = silent) -> FigureOutcome:
 def figure_cells(scale: Scale) -> list[Cell]:
     """Full rank, one layer, on the repeated sample: 1, 8, 64 heads."""
     if scale == "paper":
-        return [cell for cell in read_grid(GRID) if cell.rank == cell.width and cell.data == "published"]
+        return [cell for cell in read_points(GRID) if cell.rank == cell.width and cell.data == "published"]
     base = Cell(**SMALL[scale], rank=SMALL[scale]["dim"])
     return [dataclasses.replace(base, multiplier=multiplier) for multiplier in (1, 4)]
 

@@ -11,7 +11,7 @@ from rankfall.figures.base import Claim, FigureOutcome, Reproduction, Scale, pub
 from rankfall.figures.trained import error_of, gather, points
 from rankfall.progress import Progress, silent
 from rankfall.training.cell import POSITIONS, Cell
-from rankfall.training.grid import read_grid
+from rankfall.training.grid import read_points
 
 GRID = "amsel-fig3"
 BY = ("layers", "positions", "rank")
@@ -50,7 +50,7 @@ def run(scale: Scale, progress: Progress = silent) -> FigureOutcome:
 def figure_cells(scale: Scale) -> list[Cell]:
     """Budget d^2.5, that is 8 copies; small scales train lowest and full rank, on fresh data only."""
     if scale == "paper":
-        return read_grid(GRID)
+        return read_points(GRID)
     base = Cell(**SMALL[scale], multiplier=2, learning_rate=0.005, rank=1, data="fresh")
     return [
         dataclasses.replace(base, layers=layers, positions=positions, rank=rank)

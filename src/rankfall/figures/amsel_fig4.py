@@ -12,7 +12,7 @@ from rankfall.figures.base import Claim, FigureOutcome, Reproduction, Scale, pub
 from rankfall.figures.trained import error_of, gather, points
 from rankfall.progress import Progress, silent
 from rankfall.training.cell import Cell
-from rankfall.training.grid import read_grid
+from rankfall.training.grid import read_points
 
 GRID = "amsel-fig4"
 BY = ("points", "rank")
@@ -48,7 +48,7 @@ def run(scale: Scale, progress: Progress = silent) -> FigureOutcome:
 def figure_cells(scale: Scale) -> list[Cell]:
     """Two layers, 64 copies, N = 4, 16, 64, 256; small scales have shorter contexts and fresh data only."""
     if scale == "paper":
-        return read_grid(GRID)
+        return read_points(GRID)
     base = Cell(**SMALL[scale], layers=2, multiplier=2, learning_rate=0.005, rank=1, data="fresh")
     return [
         dataclasses.replace(base, points=length, rank=rank)

@@ -12,7 +12,7 @@ from rankfall.figures.trained import error_of, gather, points
 from rankfall.progress import Progress, silent
 from rankfall.tasks.in_context import InContext
 from rankfall.training.cell import Cell
-from rankfall.training.grid import read_grid
+from rankfall.training.grid import read_points
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -74,7 +74,7 @@ def run(scale: Scale, progress: Progress = silent) -> FigureOutcome:
 def figure_cells(scale: Scale) -> list[Cell]:
     """One width, all ranks: equal parameters throughout, and fresh data, as the task's authors train."""
     if scale == "paper":
-        return read_grid(GRID)
+        return read_points(GRID)
     base = Cell(**SHARED, **SMALL[scale], rank=1, learning_rate=0.005)
     return [
         dataclasses.replace(base, rank=rank, seed=seed)
@@ -116,9 +116,8 @@ def _draw(found: Sequence[Mapping[str, Any]], dim: int, least: float) -> Figure:
         line=lambda record: f"{record['layers']} layers",
         width=lambda record: dim,
     )
-    for level, meaning in ((1.0, "outputting zero"), (least, "the least there is")):
-        figure.axes[0].axhline(level, color="#999999", linewidth=1, linestyle=":")
-        figure.axes[0].annotate(meaning, (1.0, level), ha="right", va="bottom", fontsize=8, color="#555555")
+    figure.axes[0].axhline(least, color="#999999", linewidth=1, linestyle=":")
+    figure.axes[0].annotate("the least there is", (1.0, least), ha="right", va="bottom", fontsize=8, color="#555555")
     return figure
 
 

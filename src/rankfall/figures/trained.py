@@ -106,13 +106,15 @@ def points(trained: Sequence[Trained], by: tuple[str, ...], published: Mapping[K
 def _point(key: dict[str, Any], kinds: Mapping[str, Mapping[str, Any]], published: float | None) -> dict[str, Any]:
     repeated, fresh = kinds.get("published", {}), kinds.get("fresh", {})
     ours = repeated.get("mse_best_best")
-    agrees = None
+    agrees = tolerance = None
     if published is not None and ours is not None:
-        agrees = abs(ours - published) <= max(TOLERANCE * published, repeated["mse_best_spread"])
+        tolerance = max(TOLERANCE * published, repeated["mse_best_spread"])
+        agrees = abs(ours - published) <= tolerance
     return {
         **key,
         "published": published,
         "ours": ours,
+        "tolerance": tolerance,
         "agrees": agrees,
         "mean": repeated.get("mse_best_mean"),
         "spread": repeated.get("mse_best_spread"),

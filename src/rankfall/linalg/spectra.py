@@ -5,7 +5,8 @@ from a float64 Gram matrix, so everything below 1e-8 of the largest is noise the
 care; the smallest singular value and the numerical rank do, and take the SVD where the Gram matrix cannot tell.
 
 On processors, large matrices are left to NumPy, which releases the GIL: one thread for each matrix uses all cores,
-which one decomposition on several threads does not.
+which one decomposition on several threads does not. GPUs take longer than that for many small matrices, one after the
+other; and for a large singular value decomposition many times as long as for eigenvalues that are the same numbers.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ Matrix = npt.NDArray[Any]
 
 # Below this many multiplications a thread costs more than it saves.
 WORTH_A_THREAD = 1 << 24
+# Up to this size the host is faster than a GPU.
+SMALL = 128
 
 
 def smaller_gram(matrix: Float[Tensor, "... n d"]) -> Float[Tensor, "... s s"]:
@@ -37,18 +40,48 @@ def smaller_gram(matrix: Float[Tensor, "... n d"]) -> Float[Tensor, "... s s"]:
 
 def gram_eigenvalues(gram: Float[Tensor, "... s s"]) -> Float[Tensor, "... s"]:
     """Squared singular values, smallest first, each right relative to the largest; rounding below zero is cut off."""
-    found = _each(np.linalg.eigvalsh, gram) if _large(gram) else torch.linalg.eigvalsh(gram)
-    return found.clamp_min(0)
+    given = gram.cpu() if gram.shape[-1] <= SMALL else gram
+    found = _each(np.linalg.eigvalsh, given) if _large(given) else torch.linalg.eigvalsh(given)
+    return found.clamp_min(0).to(gram.device)
 
 
 def singular_values(matrix: Float[Tensor, "... n d"]) -> Float[Tensor, "... s"]:
     """Singular values in float64, largest first, each right relative to the largest."""
-    wide = matrix.double()
+    wide = _square(matrix.double())
+    if wide.device.type != "cpu":
+        return by_eigenvalues(wide)
     return _each(_singular_values, wide) if _large(wide) else torch.linalg.svdvals(wide)
+
+
+def _square(matrix: Float[Tensor, "... n d"]) -> Float[Tensor, "... s s"]:
+    """The triangular factor of a matrix that is not square, which has its singular values."""
+    tall = matrix if matrix.shape[-2] >= matrix.shape[-1] else matrix.mT
+    if tall.shape[-2] == tall.shape[-1]:
+        return tall
+    return _each(_triangle, tall) if _large(tall) else torch.linalg.qr(tall, mode="r").R
+
+
+def by_eigenvalues(square: Float[Tensor, "... s s"]) -> Float[Tensor, "... s"]:
+    """The same as eigenvalues of [[0, A^T], [A, 0]], which are plus and minus these: nothing is squared."""
+    side = square.shape[-1]
+    whole = square.new_zeros(*square.shape[:-2], 2 * side, 2 * side)
+    # The upper half is not read.
+    whole[..., side:, :side] = square
+    return torch.linalg.eigvalsh(whole)[..., side:].flip(-1).clamp_min(0)
+
+
+def distinct_rows(matrix: Float[Tensor, "n d"]) -> Float[Tensor, "m d"]:
+    """Each row once, times the root of how often it is there: the same singular values, but for zeros."""
+    rows, times = torch.unique(matrix, dim=0, return_counts=True)
+    return rows * times.to(rows).sqrt()[:, None]
 
 
 def _singular_values(matrix: Matrix) -> Matrix:
     return np.linalg.svd(matrix, compute_uv=False)
+
+
+def _triangle(matrix: Matrix) -> Matrix:
+    return np.asarray(np.linalg.qr(matrix, mode="r"))
 
 
 def _large(matrices: Float[Tensor, "... n d"]) -> bool:

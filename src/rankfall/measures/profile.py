@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import cached_property
 from typing import final
 
@@ -9,11 +10,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from rankfall.linalg.spectra import gram_eigenvalues, singular_values, smaller_gram
+from rankfall.linalg.spectra import distinct_rows, gram_eigenvalues, singular_values, smaller_gram
 
 # An eigenvalue of a float64 Gram matrix is off by a few 1e-16 of the largest: above this share of the largest, its
-# square root is right to 1e-6 or better; below it, the SVD decides.
-TRUSTED_SHARE = 1e-9
+# square root is right to 1e-6 or better; below it, the SVD decides. Tokens that came in half precision are themselves
+# off by more than that, and theirs need be right to an eighth of their rounding only.
+TRUSTED_SHARE, RIGHT = 1e-9, 1e-6
 # Squares of lengths below this come near the least float64 numbers; such tokens are scaled by the power of two first.
 SHORT, LENGTHENED = 1e-100, 2.0**700
 # The pairwise cosines of this many tokens are held at once.
@@ -28,8 +30,8 @@ class Profile:
 
     The tokens are held divided by their largest entry, `size`, so that no square over- or underflows: facts are those
     of the tokens so scaled, and `Measure.of` puts the size back. Tokens that come with a `size` are scaled already.
-    `epsilon` is the rounding that they came with, that of their dtype unless given. The last `structural_zeros`
-    singular values are zero by construction.
+    `epsilon` is the rounding that they came with, that of their dtype unless given. Of tokens that are
+    `mean_free` the mean was taken off.
     """
 
     def __init__(
@@ -38,7 +40,7 @@ class Profile:
         *,
         size: Float[Tensor, ...] | None = None,
         epsilon: float | None = None,
-        structural_zeros: int = 0,
+        mean_free: bool = False,
     ) -> None:
         wide = tokens.detach().double()
         if size is None:
@@ -48,7 +50,13 @@ class Profile:
         self.tokens, self.size = wide, size
         # Tokens that came as float32 carry float32 rounding: their numerical rank is judged by that.
         self.epsilon = torch.finfo(tokens.dtype).eps if epsilon is None else epsilon
-        self.structural_zeros = structural_zeros
+        self.mean_free = mean_free
+        self.structural_zeros = self._zeros(self.count)
+
+    def _zeros(self, count: int) -> int:
+        """Singular values that are zero by construction: so many centred tokens, if they are no more than their
+        coordinates, have one direction less than tokens."""
+        return int(self.mean_free and count <= self.width)
 
     @property
     def count(self) -> int:
@@ -124,16 +132,41 @@ class Profile:
         """Singular values, largest first, each right to 1e-6: by the Gram matrix where it can tell, or by the SVD."""
         squares = self.eigenvalues
         values = squares.flip(-1).sqrt()
-        smallest = min(self.structural_zeros, squares.shape[-1] - 1)
-        doubtful = squares[..., smallest] <= TRUSTED_SHARE * squares[..., -1]
+        doubtful = self._doubtful(squares, self.structural_zeros)
         if bool(doubtful.any()):
-            exact = singular_values(self.tokens[doubtful])
+            values[doubtful] = self._exact(self.tokens[doubtful])
+        return values
+
+    def _doubtful(self, squares: Float[Tensor, "... s"], zeros: int) -> Tensor:
+        """Where the Gram matrix cannot tell the smallest value that is not zero by construction."""
+        trusted = TRUSTED_SHARE * RIGHT / max(RIGHT, self.epsilon / 8)
+        return squares[..., min(zeros, squares.shape[-1] - 1)] <= trusted * squares[..., -1]
+
+    def _exact(self, tokens: Float[Tensor, "k n d"]) -> Float[Tensor, "k s"]:
+        """Singular values of what the Gram matrix cannot tell."""
+        found = [self._of_distinct(one) for one in tokens]
+        left = [at for at, values in enumerate(found) if values is None]
+        if left:
+            exact = singular_values(tokens[left])
             # The SVD is off by so much: what is smaller may as well be zero.
             rounding = max(self.count, self.width) * torch.finfo(torch.float64).eps
             exact = exact.where(exact > rounding * exact[..., :1], 0.0)
             exact[..., exact.shape[-1] - self.structural_zeros :] = 0.0
-            values[doubtful] = exact
-        return values
+            for at, values in zip(left, exact, strict=True):
+                found[at] = values
+        return torch.stack([values for values in found if values is not None])
+
+    def _of_distinct(self, tokens: Float[Tensor, "n d"]) -> Float[Tensor, " s"] | None:
+        """By the Gram matrix of tokens that are equal taken together, which most often are why it could not tell."""
+        rows = distinct_rows(tokens)
+        if len(rows) == len(tokens):
+            return None
+        zeros = self._zeros(len(rows))
+        squares = gram_eigenvalues(smaller_gram(rows))
+        if bool(self._doubtful(squares, zeros)):
+            return None
+        squares[:zeros] = 0.0
+        return torch.cat([squares.flip(-1).sqrt(), squares.new_zeros(min(tokens.shape) - len(squares))])
 
     @cached_property
     def absolute_cosine_sum(self) -> Float[Tensor, ...]:
@@ -148,8 +181,8 @@ class Profile:
         return (total - (self.lengths > 0).sum(dim=-1)).clamp_min(0)
 
 
-def views(tokens: Float[Tensor, "... n d"]) -> dict[str, Profile]:
-    """Profiles of four views of the same tokens.
+def views(tokens: Float[Tensor, "... n d"], chosen: Collection[str] = VIEWS) -> dict[str, Profile]:
+    """Profiles of the chosen views of the same tokens.
 
     raw           as they are
     unit          each token divided by its length (a zero token stays zero)
@@ -157,19 +190,21 @@ def views(tokens: Float[Tensor, "... n d"]) -> dict[str, Profile]:
     centred_unit  each divided by its length, then without the mean of these
     """
     raw = Profile(tokens)
-    unit = Profile(raw.directions, size=torch.ones_like(raw.size), epsilon=raw.epsilon)
-    # Tokens of one direction have lengths of one but for rounding, and that distinguishes nothing.
-    rounding = 4 * torch.finfo(torch.float64).eps * raw.count**0.5
-    unit.centred.mul_((unit.spread > rounding)[..., None, None])
-    unit.spread.mul_(unit.spread > rounding)
-    # Centred tokens that are no more than their coordinates have one direction less than tokens.
-    few = raw.count <= raw.width
-    raw.absolute_cosine_sum = unit.absolute_cosine_sum
-    centred, centred_unit = (
-        Profile(one.centred, size=one.size, epsilon=one.epsilon, structural_zeros=int(few)) for one in (raw, unit)
-    )
-    centred.spread, centred_unit.spread = raw.spread, unit.spread
-    return {"raw": raw, "unit": unit, "centred": centred, "centred_unit": centred_unit}
+    found = {"raw": raw}
+    if "unit" in chosen or "centred_unit" in chosen:
+        unit = found["unit"] = Profile(raw.directions, size=torch.ones_like(raw.size), epsilon=raw.epsilon)
+        # Tokens of one direction have lengths of one but for rounding, and that distinguishes nothing.
+        rounding = 4 * torch.finfo(torch.float64).eps * raw.count**0.5
+        unit.centred.mul_((unit.spread > rounding)[..., None, None])
+        unit.spread.mul_(unit.spread > rounding)
+        if "raw" in chosen:
+            raw.absolute_cosine_sum = unit.absolute_cosine_sum
+    for name, of in (("centred", "raw"), ("centred_unit", "unit")):
+        if name in chosen:
+            one = found[of]
+            found[name] = Profile(one.centred, size=one.size, epsilon=one.epsilon, mean_free=True)
+            found[name].spread = one.spread
+    return {name: found[name] for name in VIEWS if name in chosen}
 
 
 def profile_of_equals(tokens: Float[Tensor, "... n d"]) -> Profile:

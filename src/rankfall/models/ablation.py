@@ -7,10 +7,9 @@ host's memory until its turn comes, so that what lies on the device does not gro
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, final, get_args
 
 import torch
@@ -20,14 +19,14 @@ from rankfall.errors import RequestError
 from rankfall.masks import Mask
 from rankfall.measures.measures import NUMBERS_AT_ONCE, measure
 from rankfall.models import configuration as aliases
-from rankfall.models.assembly import HALF, Assembly, assemblies
+from rankfall.models.ablated_block import AblatedBlock, ReplayCheck, block_around, changed
 from rankfall.models.blocks import BlockStack, as_tokens, body_of, stacks_that_run
 from rankfall.models.calling import Inputs
 from rankfall.models.depth.capture import Place, capture
-from rankfall.models.interface import Eager, Route, routed
-from rankfall.models.placement import alone
+from rankfall.models.interface import routed
 from rankfall.models.recorder import Call, recorded
-from rankfall.models.replay import KeepFloat64, Replay, Site, float64_copy, tensors_changed, traced
+from rankfall.models.replay import Site, traced
+from rankfall.models.single_texts import equal_texts, single_texts
 from rankfall.norms import UnitNorm
 from rankfall.progress import Progress, silent
 
@@ -37,14 +36,6 @@ Frobenius norm is what the layer got in the real model; without it a missing nor
 saturates."""
 
 SCALINGS: tuple[Scaling, ...] = get_args(Scaling)
-
-# Float64 against the pass that was traced, relative to the largest entry: a model in half precision has rounded
-# several times by the end of a block. It is first run again in its own arithmetic, where one rounding may differ.
-VERIFIED = {torch.bfloat16: 2**-5, torch.float16: 2**-8}
-VERIFIED_AT_LEAST = 1e-3
-
-# The library masks by adding the most negative float32; scores can be larger than that in float64.
-FORBIDDEN = -1e30
 
 
 @final
@@ -94,20 +85,25 @@ class AblationRow:
     def record(self) -> dict[str, Any]:
         """The row as `--json` prints it."""
         row = asdict(self)
-        return {name: value for name, value in row.items() if value is not None or name not in BY_SVD}
+        return {
+            name: value for name, value in row.items() if value is not None or name not in (*BY_SVD, "energy_rank")
+        }
 
 
-MEASURES = ("mu", "relative_mu", "rank", "effective_rank", "energy_rank", "mean_abs_cosine", "min_singular_value")
+# What decides whether a variant collapses, as for the model itself: of tokens scaled to length one.
+OF_UNIT_TOKENS = {"unit_relative_mu": "relative_mu", "unit_energy_rank": "energy_rank"}
+OF_TOKENS = ("mu", "relative_mu", "rank", "effective_rank", "energy_rank", "mean_abs_cosine", "min_singular_value")
+MEASURES = (*OF_TOKENS, *OF_UNIT_TOKENS)
 # Of collapsed tokens these need a singular value decomposition, which takes longer than everything else together.
 BY_SVD = ("rank", "effective_rank", "min_singular_value")
 QUICK = tuple(name for name in MEASURES if name not in BY_SVD)
+# What an audit reads: of the energy ranks the one that decides.
+AUDITED = tuple(name for name in QUICK if name != "energy_rank")
 # These need no decomposition at all.
-PLAIN = ("mu", "relative_mu", "mean_abs_cosine")
-# Decompositions grow with the cube of the smaller side: beyond this size they are made at a few layers.
+PLAIN = tuple(name for name in AUDITED if name != "unit_energy_rank")
+# Decompositions grow with the cube of the smaller side: beyond this they are made at both ends and in the middle.
 EVERY_LAYER_BELOW = 1024
-LARGE_LAYERS = 5
-# What decides whether a variant collapses, as for the model itself: of tokens scaled to length one.
-UNIT_MEASURES = ("relative_mu", "energy_rank")
+LARGE_LAYERS = 3
 
 
 @final
@@ -128,32 +124,6 @@ class Ablation:
     def verified(self) -> float | None:
         """The largest relative distance of a block replayed in float64 from the traced one."""
         return None if self.check is None else self.check.error
-
-
-@final
-@dataclass(frozen=True)
-class ReplayCheck:
-    """How far replayed blocks are from the traced pass, at worst, relative to their largest entry.
-
-    `error` is that of the replay in float64, which may be at most `tolerance`, a number that follows `dtype`, the
-    arithmetic of the model. `own_error` is that of the replay in this arithmetic, for models in half precision: it
-    may be at most one rounding, `own_tolerance`.
-    """
-
-    dtype: str
-    error: float
-    tolerance: float
-    own_error: float | None = None
-    own_tolerance: float | None = None
-
-    def and_(self, other: ReplayCheck) -> ReplayCheck:
-        """The worse of both."""
-        own = [one for one in (self.own_error, other.own_error) if one is not None]
-        return replace(self, error=max(self.error, other.error), own_error=max(own) if own else None)
-
-    def record(self) -> dict[str, Any]:
-        """The check as `--json` prints it."""
-        return asdict(self)
 
 
 @final
@@ -277,230 +247,6 @@ def whole_under(
     return rows
 
 
-def single_texts(inputs: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Each text of a batch alone, without its padding: what padding does to a replay need not be known then."""
-    mask = inputs.get("attention_mask")
-    first = inputs.get("input_ids", next((value for value in inputs.values() if isinstance(value, Tensor)), None))
-    assert isinstance(first, Tensor)
-    batch = first.shape[0]
-    for index in range(batch):
-        # What has another number of rows, such as the patches of all images in one row, goes with every text.
-        text = {
-            name: value[index : index + 1] if value.shape[:1] == (batch,) else value
-            for name, value in inputs.items()
-            if isinstance(value, Tensor)
-        }
-        if mask is not None:
-            kept = mask[index].bool()
-            text = {
-                name: value[:, kept] if value.ndim == 2 and value.shape[1] == kept.shape[0] else value
-                for name, value in text.items()
-                if name != "attention_mask"
-            }
-        yield text
-
-
-def equal_texts(texts: Sequence[dict[str, Any]], most: int) -> Iterator[tuple[list[int], dict[str, Any]]]:
-    """Texts of one length together, at most `most`, with their numbers; what is no row of a text keeps them apart."""
-    groups: dict[Any, list[int]] = {}
-    for number, text in enumerate(texts):
-        alike: Any = tuple((name, value.shape) for name, value in text.items())
-        mergeable = all(value.shape[:1] == (1,) for value in text.values())
-        groups.setdefault(alike if mergeable else number, []).append(number)
-    for numbers in groups.values():
-        for first in range(0, len(numbers), most):
-            some = numbers[first : first + most]
-            yield some, {name: torch.cat([texts[number][name] for number in some]) for name in texts[some[0]]}
-
-
-class AblatedBlock:
-    """A block's attention half as a function of tokens (b, n, d), in float64."""
-
-    def __init__(self, site: Site, block: Assembly) -> None:
-        self.site, self.block = site, block
-        self.device = block.stream.device
-        self._replay: Replay | None = None
-        self._before: nn.Module | None = None
-        self._after: nn.Module | None = None
-
-    def parked(self) -> AblatedBlock:
-        """The same without what only the search for the block needed, the rest in the host's memory."""
-        moved: dict[int, Tensor] = {}
-
-        def park(tensor: Tensor) -> Tensor:
-            # Masks and position embeddings are one tensor for all blocks; it stays one for those of this block.
-            return moved.setdefault(id(tensor), tensor.cpu())
-
-        site, nothing = self.site, torch.empty(0)
-        call = replace(
-            site.call, query=None, key=None, value=None, mask=None, weights=None, output=None, given=((), {})
-        )
-        projection = site.projection and replace(site.projection, input=nothing, output=nothing)
-        arguments = {name: tensors_changed(value, park) for name, value in site.arguments.items()}
-        block = replace(self.block, stream=park(self.block.stream), target=park(self.block.target))
-        entry = site.entry and replace(site.entry, input=nothing, output=park(site.entry.output))
-        light = replace(site, call=call, arguments=arguments, before=(), after=(), projection=projection, entry=entry)
-        made = AblatedBlock(light, block)
-        made.device = self.device
-        return made
-
-    def __enter__(self) -> AblatedBlock:
-        """Copy the modules in float64; they go again on the way out, so that a deep model is never held twice."""
-        self._copy(own=False)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._replay = self._before = self._after = None
-
-    def _copy(self, *, own: bool) -> None:
-        copied = alone if own else float64_copy
-        self._replay = Replay(self.site, own=own)
-        self._before = None if self.block.before is None else copied(self.block.before)
-        self._after = None if self.block.after is None else copied(self.block.after)
-
-    def __call__(self, tokens: Tensor, *, norm: bool, residual: bool, route: Route | None) -> Tensor:
-        """The block without what is switched off."""
-        assert self._replay is not None
-        kind = self.block.kind
-        normed = _applied(self._before, tokens) if norm else tokens
-        branch = self._replay.branch(normed, route, must_reach=route not in (None, as_traced))
-        if kind in ("sandwich", "inner") and norm:
-            branch = _applied(self._after, branch)
-        out = tokens + self.block.scale * branch if residual else branch
-        return _applied(self._after, out) if kind == "post" and norm else out
-
-    def verify(self) -> ReplayCheck:
-        """Run it whole on the traced tokens: its distance from what the model did, or a refusal."""
-        dtype = self.block.stream.dtype
-        tolerance = VERIFIED.get(dtype, VERIFIED_AT_LEAST)
-        check = ReplayCheck(str(dtype).removeprefix("torch."), 0.0, tolerance)
-        if dtype in HALF:
-            self._copy(own=True)
-            rounding = torch.finfo(dtype).eps
-            check = replace(check, own_error=self._error(dtype, rounding), own_tolerance=rounding)
-            self._copy(own=False)
-        return replace(check, error=self._error(torch.float64, tolerance))
-
-    def _error(self, dtype: torch.dtype, most: float) -> float:
-        given = self.block.stream.to(self.device, dtype)
-        # Minus infinity has no place in half precision's own mask.
-        route = as_traced if dtype == torch.float64 else None
-        ours = self(given, norm=True, residual=True, route=route).double()
-        theirs = self.block.target.to(self.device, torch.float64)
-        largest = theirs.abs().amax(dim=(-2, -1)).clamp_min(1e-300)
-        error = float(((ours - theirs).abs().amax(dim=(-2, -1)) / largest).max())
-        if not error <= most:
-            raise RequestError(
-                required=f"the replay of {self.site.name} to equal the traced pass to {most:.2g}",
-                got=f"{error:.2g} as a {self.block.kind}-norm block in {str(dtype).removeprefix('torch.')}",
-                remedy="its ablation would not be the model's own",
-            )
-        return error
-
-    def scaled(self, tokens: Tensor, variant: Variant) -> Tensor:
-        """Tokens of each text as large as those that the real layer got: its stream where the norm is in place, else
-        what the norm gave."""
-        real = (self.block.stream if variant.norm else self.site.tokens).to(tokens.device, torch.float64)
-        size = torch.linalg.vector_norm(tokens, dim=(-2, -1), keepdim=True)
-        wanted = torch.linalg.vector_norm(real, dim=(-2, -1), keepdim=True)
-        return tokens * (wanted / size).where(size > 0, 1.0)
-
-
-def block_around(site: Site) -> Assembly:
-    """The block around a site, or a refusal that says what was tried."""
-    if site.tokens_name is None or site.projection is None:
-        raise _refusal(site, "no (b, n, d) tokens, or no linear map after attention", "it cannot be replayed")
-    for block in assemblies(site.tokens, site.projection.output, site.before, site.after):
-        return block
-    raise _refusal(
-        site, "no sum of tokens and attention reappears in the pass", "its residual is not one we can replay"
-    )
-
-
-def as_traced(eager: Eager, module: nn.Module, *tensors: Tensor, **options: object) -> tuple[Tensor, Tensor | None]:
-    """The model's own mask and scaling, with what is forbidden truly forbidden."""
-    query, key, value, mask = tensors
-    return _by_rows(eager, module, query, key, value, _truly_forbidden(mask), **options)
-
-
-def changed(temperature: float, mask: Mask | None) -> Route:
-    """Attention at another temperature (scores divided by it), under another mask than the model's own."""
-    if temperature == 1.0 and mask is None:
-        return as_traced
-
-    def route(
-        eager: Eager,
-        module: nn.Module,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        given: Tensor | None,
-        **options: object,
-    ) -> tuple[Tensor, Tensor | None]:
-        scaling = options.get("scaling")
-        factor = float(query.shape[-1]) ** -0.5 if scaling is None else float(scaling)  # type: ignore[arg-type]
-        options["scaling"] = factor / temperature
-        pattern = _truly_forbidden(given) if mask is None else _replaced(mask, given, query)
-        return _by_rows(eager, module, query, key, value, pattern, **options)
-
-    return route
-
-
-# Scores that are held at once, in float64: a quarter of a GiB.
-SCORES_AT_ONCE = 1 << 25
-
-
-def _by_rows(
-    eager: Eager,
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    **options: object,
-) -> tuple[Tensor, Tensor | None]:
-    """Attention for some queries at a time, which do not know of each other; whether that holds for a model's own
-    function is verified with its block."""
-    batch, heads, n = query.shape[:3]
-    rows = max(1, SCORES_AT_ONCE // (batch * heads * key.shape[-2]))
-    # A causal mask that is only a word is that of all queries together.
-    if rows >= n or (mask is None and options.get("is_causal")):
-        return eager(module, query, key, value, mask, **options)
-    parts = []
-    for first in range(0, n, rows):
-        some = slice(first, first + rows)
-        seen = mask if mask is None or mask.shape[-2] != n else mask[..., some, :]
-        parts.append(eager(module, query[:, :, some], key, value, seen, **options)[0])
-    return torch.cat(parts, dim=1), None
-
-
-def _replaced(mask: Mask, given: Tensor | None, query: Tensor) -> Tensor:
-    if given is not None and given.is_floating_point() and bool(((given != 0) & (given > FORBIDDEN)).any()):
-        raise RequestError(
-            required="a mask that only allows and forbids, for it to be replaced",
-            got="position biases in the model's mask",
-            remedy="leave the mask as it is",
-        )
-    n = query.shape[-2]
-    forbidden = ~mask.dense(n, device=query.device)
-    return torch.zeros(n, n, dtype=query.dtype, device=query.device).masked_fill(forbidden, -torch.inf)[None, None]
-
-
-def _truly_forbidden(mask: Tensor | None) -> Tensor | None:
-    if mask is None or not mask.is_floating_point():
-        return mask
-    return mask.masked_fill(mask < FORBIDDEN, -torch.inf)
-
-
-def _applied(norm: nn.Module | None, tokens: Tensor) -> Tensor:
-    if norm is None:
-        return tokens
-    kept = KeepFloat64() if tokens.dtype == torch.float64 else contextlib.nullcontext()
-    with torch.no_grad(), kept:
-        out: Tensor = norm(tokens)
-    return out
-
-
 def _steps(body: nn.Module, inputs: Mapping[str, Any], stack: BlockStack) -> tuple[list[AblatedBlock], Tensor]:
     """The attention halves of the stack's blocks in turn, and what the last block gave (b, n, d)."""
     steps: list[AblatedBlock] = []
@@ -559,7 +305,7 @@ def _replayed(
             check = step.verify()
             for place, setting in enumerate(settings):
                 variant, tokens = setting.variant, states[place].to(step.device)
-                entering = step.scaled(tokens, variant) if setting.scaling == "matched" else tokens
+                entering = step.scaled(tokens, norm=variant.norm) if setting.scaling == "matched" else tokens
                 route = changed(setting.temperature, setting.mask)
                 states[place] = step(entering, norm=variant.norm, residual=variant.residual, route=route)
         yield layer, check, states
@@ -576,28 +322,24 @@ def _rows(
     if not states:
         return []
     nothing: dict[str, float | None] = dict.fromkeys(MEASURES)
-    every = [one for state in states for one in state[: len(texts)]]
+    # What enters the first block is one tensor under every setting.
+    kept = {id(state): state for state in states}
+    every = [one for state in kept.values() for one in state[: len(texts)]]
     finite = [bool(one.isfinite().all()) for one in every]
     found: list[dict[str, float | None]] = [dict(nothing) for _ in every]
     alive = [place for place, whole in enumerate(finite) if whole]
     at_once = max(1, NUMBERS_AT_ONCE // every[0].numel())
     for some in (alive[first : first + at_once] for first in range(0, len(alive), at_once)):
         tokens = torch.stack([every[place] for place in some])
-        unit = measure(UnitNorm()(tokens.double()), [name for name in UNIT_MEASURES if name in measures])
-        values = {**measure(tokens, measures), **{f"unit_{name}": column for name, column in unit.items()}}
+        values = measure(tokens, [name for name in OF_TOKENS if name in measures])
+        unit = measure(UnitNorm()(tokens.double()), [of for name, of in OF_UNIT_TOKENS.items() if name in measures])
+        values |= {name: unit[of] for name, of in OF_UNIT_TOKENS.items() if of in unit}
         for name, column in values.items():
             for place, value in zip(some, column.tolist(), strict=True):
                 found[place][name] = value
-    where = [(label, text) for label in labels for text in texts]
+    first = {name: place * len(texts) for place, name in enumerate(kept)}
     return [
-        AblationRow(**label, **values, text=text, layer=layer)  # type: ignore[arg-type]
-        for (label, text), values in zip(where, found, strict=True)
+        AblationRow(**label, **found[first[id(state)] + place], text=text, layer=layer)  # type: ignore[arg-type]
+        for state, label in zip(states, labels, strict=True)
+        for place, text in enumerate(texts)
     ]
-
-
-def _refusal(site: Site, got: str, remedy: str) -> RequestError:
-    return RequestError(
-        required=f"a block around {site.name} ({type(site.call.module).__name__}) that can be taken apart",
-        got=got,
-        remedy=remedy,
-    )

@@ -12,7 +12,10 @@ from torch import Tensor, nn
 
 from rankfall.errors import RequestError, reason_of, require, require_count, require_number, require_seed
 from rankfall.models import configuration as aliases
-from rankfall.models.ablation import QUICK, Ablation, ablate, single_texts
+from rankfall.models.ablation import AUDITED, Ablation, ablate
+from rankfall.models.attention.heads import HeadAttention
+from rankfall.models.attention.observer import AttentionObserver
+from rankfall.models.attention.summary import attention_reasons
 from rankfall.models.blocks import BlockStack, body_of, choose_stack, find_stacks, stacks_that_run
 from rankfall.models.calling import unwrapped
 from rankfall.models.controls import DRAWS, Control, Given, run_controls
@@ -21,9 +24,17 @@ from rankfall.models.depth.pooled import Pool
 from rankfall.models.depth.rows import DepthRow
 from rankfall.models.explanations import bound_reason, heads_reason, layer_rate, parts_reason, stack_reason
 from rankfall.models.given import Reading, of_library, read_by_library, read_by_module
+from rankfall.models.head_explanations import cut_reason, needs_reason
+from rankfall.models.heads.key_values import KeyValueRecord, KeyValues
+from rankfall.models.heads.needed import DIVERGENCE
+from rankfall.models.heads.probe import HeadMaps
 from rankfall.models.heads.random import random_head_ranks
 from rankfall.models.heads.ranks import HeadRecord, ProbedHeads, probe_heads
+from rankfall.models.heads.seen import Seen, tokens_seen
+from rankfall.models.heads.study import HeadQuestions, HeadStudy, study_heads
+from rankfall.models.heads.subspaces import HeadSpaces
 from rankfall.models.interface import ALONE, runs_as_is
+from rankfall.models.key_value_reason import key_value_reason
 from rankfall.models.layers import as_in_tokens
 from rankfall.models.load.folder import LoadedModel
 from rankfall.models.load.guards import LIMITS
@@ -33,9 +44,10 @@ from rankfall.models.loss import last_hidden, text_loss
 from rankfall.models.masks import MaskObserver, ObservedMask, observe_masks
 from rankfall.models.recorder import Coverage, recorded
 from rankfall.models.result import AuditFindings, ModelFacts, StackDepth, TextFacts
+from rankfall.models.single_texts import single_texts
 from rankfall.models.texts import Batch, encode, shipped_text
 from rankfall.models.verdict import judge
-from rankfall.progress import Progress, part, silent
+from rankfall.progress import Progress, part, silent, widened
 from rankfall.provenance import provenance
 
 DEFAULT_TOKENS = 128
@@ -56,6 +68,10 @@ def audit(
     stack: str | None = None,
     inside: bool = False,
     heads: bool = True,
+    attention: bool = True,
+    head_needs: bool = False,
+    head_cut: bool = False,
+    head_divergence: float = DIVERGENCE,
     controls: bool = True,
     draws: int = DRAWS,
     ablation: bool = True,
@@ -70,7 +86,7 @@ def audit(
     progress: Progress = silent,
     command: str | None = None,
 ) -> AuditFindings:
-    """Measure token rank by depth, masks, head ranks, controls and ablations of a model, and judge.
+    """Measure token rank by depth, masks, attention, head ranks, controls and ablations of a model, and judge.
 
     `model` is a short name, a folder, a GGUF file, a hub id, or any module; that one needs `tokenizer`, or `inputs`:
     token ids (n,) or (b, n), vectors (b, n, d), a list of texts of unequal length, or the keyword arguments of its
@@ -83,8 +99,11 @@ def audit(
     require_seed(seed, "seed")
     require_number("load_seconds", load_seconds, above=0, most=MOST_LOAD_SECONDS)
     require_count("draws", draws)
+    asked_of_heads = HeadQuestions(head_needs, head_cut, require_number("head_divergence", head_divergence, above=0))
     if passages is not None:
         require_count("passages", passages)
+    if head_cut:
+        progress = widened(progress, 0.45, 0.55, 0.08)
     progress("opening the model", 0.0)
     options = {"dtype": dtype, "device": device, "allow_download": allow_download, "load_seconds": load_seconds}
     options |= {"revision": revision, "adapter": adapter}
@@ -100,10 +119,12 @@ def audit(
         asked = {"layers": wanted, "inside": inside, "seed": seed, "also": pool}
         with last_hidden(network) as hidden, running(loaded.name):
             chosen, others = _stacks(network, first, stack)
-            depth, seen, coverage = _depth(network, given, {**asked, "stack": chosen}, missing)
+            watched = AttentionObserver(given.real, given.names, len(given.calls), seed) if attention else None
+            depth, seen, coverage = _depth(network, given, {**asked, "stack": chosen}, missing, watched)
         loss = text_loss(loaded, given.batch, hidden)
         hidden.tokens = None
         seen = list(as_in_tokens(seen, depth))
+        attended = as_in_tokens(_attention(watched, missing), depth)
         if layers is not None:
             _require_layers(layers, depth[-1].layer)
         beside: list[StackDepth] = []
@@ -113,18 +134,45 @@ def audit(
                 beside.append(StackDepth(other.name, tuple(rows)))
         found_heads: tuple[HeadRecord, ...] = ()
         by_chance: tuple[HeadRecord, ...] = ()
+        key_values: tuple[KeyValueRecord, ...] = ()
+        spaces = HeadSpaces()
         if heads:
             progress("probing the heads", 0.4)
             with _noted(missing, "heads"):
                 sample = next(single_texts(first)) if given.sample is None else given.sample
-                probed = probe_heads(network, offset=offset, inputs=sample)
+                joint, seen_tokens = KeyValues(), dict[int, Seen]()
+                with _noted(missing, "tokens that heads are given"):
+                    seen_tokens = tokens_seen(network, given.calls, given.real)
+
+                def found_maps(maps: HeadMaps, tokens: Seen | None) -> None:
+                    with _noted(missing, "keys and values"):
+                        joint.take(maps, tokens)
+                    if asked_of_heads.any:
+                        spaces.take(maps)
+
+                probed = probe_heads(network, offset, sample, seen=seen_tokens, on_maps=found_maps)
                 found_heads = as_in_tokens(probed.records, depth)
+                key_values = as_in_tokens(joint.records(), depth)
                 if probed.missing:
                     missing["heads"] = _unprobed(probed)
                 if controls and found_heads:
                     with _noted(missing, "control of the heads"):
                         drawn = random_head_ranks(network, seed, offset=offset, inputs=sample)
                         by_chance = as_in_tokens(drawn, depth)
+        study = HeadStudy()
+        if asked_of_heads.any:
+            study = study_heads(
+                loaded,
+                given,
+                asked_of_heads,
+                rows=depth,
+                stack=chosen,
+                spaces=spaces,
+                controls=controls,
+                seed=seed,
+                missing=missing,
+                progress=part(progress, 0.45, 0.55),
+            )
         compared: tuple[Control, ...] = ()
         if controls:
             progress("running the controls", 0.55)
@@ -138,8 +186,12 @@ def audit(
     boundaries = [row for row in depth if row.part == "boundary"]
     more = [
         *(stack_reason(one.name, one.rows) for one in beside),
+        *attention_reasons(attended),
         heads_reason(found_heads, by_chance),
+        needs_reason(study.head_needs, study.random_head_needs),
+        cut_reason(study.head_cut),
         bound_reason(found_heads),
+        key_value_reason(key_values),
         parts_reason([row.record() for row in parts.rows]),
     ]
     return AuditFindings(
@@ -168,11 +220,14 @@ def audit(
         ),
         stack=chosen.name,
         other_stacks=tuple(beside),
+        attention=attended,
         missing=missing,
         provenance=provenance(command),
         measured_rate=layer_rate(boundaries),
         random_heads=by_chance,
+        key_values=key_values,
         pooled=pool.rows(seed),
+        **vars(study),
     )
 
 
@@ -293,27 +348,44 @@ def _require_known_tokens(network: Any, batch: Batch) -> None:
 
 
 def _depth(
-    network: nn.Module, given: Reading, options: Mapping[str, Any], missing: dict[str, str]
+    network: nn.Module,
+    given: Reading,
+    options: Mapping[str, Any],
+    missing: dict[str, str],
+    attention: AttentionObserver | None,
 ) -> tuple[list[DepthRow], list[ObservedMask], Coverage | None]:
-    """Tokens by depth and the masks of attention, in one pass; without the masks, if those cannot be had."""
+    """Tokens by depth, masks and statistics of attention, in one pass; without masks, if those cannot be had."""
     depth: list[DepthRow] | None = None
     seen: list[ObservedMask] = []
     coverage: Coverage | None = None
     options = {**options, "real": given.real, "names": given.names}
     with _noted(missing, "mask"):
         if runs_as_is(network):
-            observer = MaskObserver(given.real)
-            with recorded(network, observer.see, own=True) as recorder:
+            observer = MaskObserver(given.real, attention)
+            with recorded(network, observer.see, own=True, on_leaf=observer.see_linear) as recorder:
                 depth = measure_depth(network, given.calls, **options)
             seen, coverage = observer.masks(), recorder.coverage()
         else:
             # Attention kernels that do not show their mask: eager attention does, in a pass of its own.
-            seen, coverage = observe_masks(network, given.calls[0], given.real)
+            seen, coverage = observe_masks(network, given.calls[0], given.real, attention)
         if not coverage.complete:
             missing["attention"] = coverage.reason
     if depth is None:
         depth = measure_depth(network, given.calls, **options)
     return depth, seen, coverage
+
+
+def _attention(watched: AttentionObserver | None, missing: dict[str, str]) -> list[HeadAttention]:
+    found: list[HeadAttention] = []
+    if watched is not None:
+        with _noted(missing, "attention statistics"):
+            found = watched.heads()
+        if watched.missing:
+            name, reason = next(iter(watched.missing.items()))
+            missing["attention statistics"] = f"{len(watched.missing)} attention modules, the first {name}: {reason}"
+        elif not found and not missing.keys() & {"mask", "attention"}:
+            missing["attention statistics"] = "no attention of this model was seen"
+    return found
 
 
 def _unprobed(probed: ProbedHeads) -> str:
@@ -339,7 +411,7 @@ def _ablation(
     inputs = given.calls[0] if given.singles is None else given.singles
     with _noted(missing, "ablation"):
         told = part(progress, 0.75, 0.95, "taking apart")
-        found = ablate(network, inputs, measures=QUICK, stack=stack, progress=told)
+        found = ablate(network, inputs, measures=AUDITED, stack=stack, progress=told)
     if found.refusal is not None:
         missing["ablation"] = found.refusal
     return found

@@ -113,7 +113,10 @@ STAGE_LAYERS = ("depths", "depth", "blocks_per_stage")
 # Lists with one number per layer.
 PER_LAYER = ("num_attention_heads_per_layer", "num_key_value_heads_per_layer", "head_dim_per_layer")
 
+# Vectors from which keys and values, or queries, are read, and the part of a key that is not.
 LATENT_RANK = ("kv_lora_rank",)
+QUERY_LATENT = ("q_lora_rank",)
+ROTARY_PART = ("qk_rope_head_dim",)
 
 FEED_FORWARD = (
     "intermediate_size",

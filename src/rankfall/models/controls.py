@@ -15,13 +15,14 @@ from rankfall.models.blocks import BlockStack, same_stack
 from rankfall.models.calling import Inputs, as_calls
 from rankfall.models.depth.measure import measure_depth
 from rankfall.models.depth.rows import DepthRow
-from rankfall.models.reset import fresh_copy, not_reset
+from rankfall.models.reset import fresh_weights, not_reset
 from rankfall.models.texts import Batch, shuffled, with_random_tokens
 from rankfall.models.twin import draw_seed, random_weights, separate_twin
 
 DRAWS = 3
-# Models are judged by the directions of tokens; in the other views one long token decides.
-COMPARED = ("unit", "centred_unit")
+# Models are judged by the directions of tokens; in the other views one long token decides. What is left without the
+# mean is compared by the ranks of fewer tokens.
+COMPARED = ("unit",)
 # Decompositions grow with the cube of the smaller side: beyond this size a control is measured at a few layers.
 EVERY_LAYER_BELOW = 1024
 LARGE_LAYERS = 5
@@ -30,7 +31,7 @@ LARGE_LAYERS = 5
 @final
 @dataclass(frozen=True)
 class Control:
-    """Depth rows of one draw of one control, in the views that are compared; `reason` says why there are none.
+    """Depth rows of one draw of one control, of tokens scaled to length one; `reason` says why there are none.
 
     Draw 0 is measured at every layer, or, where the matrices are large, at a few layers spread evenly; further draws,
     which are there for the spread, at the embeddings, in the middle and at the end.
@@ -207,9 +208,9 @@ def _random_weights(
     control = Control("random_weights", "the same architecture with freshly initialised weights", draw=draw)
     try:
         if not hasattr(network, "_from_config"):
-            twin, left = fresh_copy(network, seed)
-            control = replace(control, meaning=control.meaning + not_reset(left))
-            return _measured(control, twin, given, seed, layers)
+            with fresh_weights(network, seed) as left:
+                control = replace(control, meaning=control.meaning + not_reset(left))
+                return _measured(control, network, given, seed, layers)
         try:
             with random_weights(network, seed):
                 return _measured(control, network, given, seed, layers)

@@ -14,9 +14,13 @@ from rankfall.models.depth.rows import DepthRow, layer_title
 from rankfall.models.heads.ranks import HeadRecord
 from rankfall.models.judgement import Decision, decide, log, middle
 from rankfall.models.masks import ObservedMask
+from rankfall.models.positions import PositionMass
 from rankfall.models.questions import Stretch, spans
 from rankfall.models.thresholds import SEPARATED, THRESHOLDS, Thresholds
 from rankfall.theory.head_bounds import HeadClass, mse_floor
+
+# More rates than this are told as a range.
+FEW_RATES = 3
 
 
 @final
@@ -83,10 +87,32 @@ def mask_reason(rows: Sequence[DepthRow], masks: Sequence[ObservedMask]) -> Reas
     ours = layer_rate(rows)
     text = f"attention saw {listed}"
     if rates:
-        text += f"; in the long run pure attention would {' or '.join(_effect(rate) for rate in rates)}"
+        text += f"; in the long run pure attention would {_effects(rates)}"
+        if any(one.sinks is not None for one in masks):
+            text += ", relative to their size, with the learned sinks"
+    weights = [one.by_positions for one in masks if one.by_positions is not None]
+    if weights:
+        text += f"; by positions alone {_first_token(weights)}"
     if ours is not None:
         text += f"; the whole model multiplies them by {ours:.3f} a layer"
     return Reason("mask", text, {"masks": kinds, "predicted_rates": rates, "measured_rate": ours})
+
+
+def _first_token(weights: Sequence[PositionMass]) -> str:
+    """The weight on the first token that mask and positions give: the median layer, uniform and rotary."""
+    uniform, rotary = (
+        [value for one in weights if (value := getattr(one, name)) is not None]
+        for name in ("first_token_uniform", "first_token_rotary")
+    )
+    decayed = f" ({statistics.median(rotary):.1%} with rotary decay)" if rotary else ""
+    return f"the first token would get {statistics.median(uniform):.1%} of the weight{decayed}"
+
+
+def _effects(rates: Sequence[float]) -> str:
+    """Each rate, or the range of more than three: learned sinks give every layer one of its own."""
+    if len(rates) <= FEW_RATES:
+        return " or ".join(_effect(rate) for rate in rates)
+    return f"multiply differences between tokens by {rates[0]:.3f} to {rates[-1]:.3f} a layer"
 
 
 def _effect(rate: float) -> str:
@@ -102,16 +128,17 @@ NAMED = 3
 def heads_reason(heads: Sequence[HeadRecord], random: Sequence[HeadRecord] = ()) -> Reason | None:
     """How far heads spread their query/key form over the rank that they have, beside random weights; lowest named.
 
-    `needed_rank` is left open: what a head needs is not what its weights spread over.
+    What a head needs of it is another question: `head_explanations`.
     """
     if not heads:
         return None
-    width, rank, count = heads[0].width, heads[0].head_dim, heads[0].heads
+    width, rank, count = heads[0].width, heads[0].structural_rank, heads[0].heads
     usual = statistics.median(head.qk_energy_rank for head in heads)
     text = (
         f"each layer has {count} heads of rank {rank} in width {width} (H r / d = {count * rank / width:.2g}); the"
         f" median head spreads its query/key form over {usual:.1f} of {rank} directions (energy rank)"
     )
+    text += _limits_and_gates(heads)
     by_chance = statistics.median(head.qk_energy_rank for head in random) if random else None
     if by_chance is not None:
         compared = (
@@ -136,7 +163,8 @@ def heads_reason(heads: Sequence[HeadRecord], random: Sequence[HeadRecord] = ())
     )
     numbers = {
         "width": width,
-        "head_dim": rank,
+        "head_dim": heads[0].head_dim,
+        "structural_rank": rank,
         "heads": count,
         "qk_energy_rank": usual,
         "random_qk_energy_rank": by_chance,
@@ -147,17 +175,38 @@ def heads_reason(heads: Sequence[HeadRecord], random: Sequence[HeadRecord] = ())
         "lowest_heads": [
             {"layer": head.layer, "head": head.head, "qk_energy_rank": head.qk_energy_rank} for head in lowest_heads
         ],
-        "needed_rank": None,
     }
     return Reason("head rank", text, numbers)
+
+
+def _limits_and_gates(heads: Sequence[HeadRecord]) -> str:
+    """What bounds the rank besides the size of a head, and what stands between attention and W_O, in words."""
+    first, said = heads[0], ""
+    if first.structural_rank < min(first.head_dim, first.width):
+        latents = []
+        if first.structural_rank == first.q_latent:
+            latents.append(f"queries come from a latent of {first.q_latent}")
+        if first.kv_latent and first.structural_rank == first.kv_latent + first.rope_dims:
+            beside = f" and {first.rope_dims} dimensions beside it" if first.rope_dims else ""
+            latents.append(f"keys come from a latent of {first.kv_latent}{beside}")
+        said += (
+            f"; heads of size {first.head_dim} can have rank {first.structural_rank} at most: {', '.join(latents)}"
+        )
+    gates = [head.output_gate for head in heads if head.output_gate is not None]
+    if gates:
+        said += (
+            f"; a gate stands between attention and W_O in {len(gates)} of {len(heads)} heads: value/output ranks are"
+            f" those at the median of the gate, which is {statistics.median(gates):.2g}"
+        )
+    return said
 
 
 def bound_reason(heads: Sequence[HeadRecord]) -> Reason | None:
     """A note: what the lower bound for one bare layer of this shape says, and whether it separates anything."""
     if not heads:
         return None
-    width, rank, count = heads[0].width, heads[0].head_dim, heads[0].heads
-    floor = mse_floor(HeadClass(dim=width, rank=min(rank, width), skip=True), count)
+    width, rank, count = heads[0].width, heads[0].structural_rank, heads[0].heads
+    floor = mse_floor(HeadClass(dim=width, rank=rank, skip=True), count)
     about = (
         f"the bound is about one bare attention layer of {count} heads of rank {rank} in width {width} that finds the"
         " nearer of two points, its output read linearly, with no norm after attention, no feed-forward layer, and"
@@ -178,7 +227,8 @@ def bound_reason(heads: Sequence[HeadRecord]) -> Reason | None:
         )
     numbers = {
         "width": width,
-        "head_dim": rank,
+        "head_dim": heads[0].head_dim,
+        "structural_rank": rank,
         "heads": count,
         "mse_lower_bound": floor.mse,
         "mse_lower_bound_without_heads": floor.baseline,

@@ -172,9 +172,9 @@ def _logits(whole: Any, body: Any, tokens: Tensor) -> Tensor:
         raise _BodyReachedError
 
     ids = torch.zeros(tokens.shape[:2], dtype=torch.long, device=tokens.device)
-    with _forward_of(body, computed), contextlib.ExitStack() as parts:
+    with replaced_forward(body, computed), contextlib.ExitStack() as parts:
         for child in body.children():
-            parts.enter_context(_forward_of(child, below))
+            parts.enter_context(replaced_forward(child, below))
         try:
             logits: Tensor = whole(input_ids=ids, use_cache=False).logits
         except _BodyReachedError:
@@ -185,7 +185,7 @@ def _logits(whole: Any, body: Any, tokens: Tensor) -> Tensor:
 
 
 @contextlib.contextmanager
-def _forward_of(module: nn.Module, forward: Any) -> Iterator[None]:
+def replaced_forward(module: nn.Module, forward: Any) -> Iterator[None]:
     """Inside, the module runs this instead; afterwards it is as it was, wrapped by another library or not."""
     own = module.__dict__.get("forward")
     module.__dict__["forward"] = forward

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, Protocol, final
 
 import torch
 from torch import Tensor, nn
 
 from rankfall.masks import Causal, Complete, Explicit, Mask, recognise
-from rankfall.models.recorder import Call, Coverage, recorded
+from rankfall.models.positions import PositionMass, PositionProduct, rotary_of
+from rankfall.models.recorder import Call, Coverage, Ran, recorded
+from rankfall.theory.sub_stochastic import causal_sink_rate, sink_rate
 from rankfall.theory.uniform_attention import tail_rate
 
 # Beyond this many tokens the eigenvalues of a pattern take longer than the audit itself.
@@ -20,13 +23,19 @@ FORBIDDEN = -5e3
 FEW_ROOTS = 8
 
 
-def uniform_rate(mask: Mask, n: int) -> float | None:
+def uniform_rate(mask: Mask, n: int, sinks: Sequence[float] | None = None) -> float | None:
     """|second eigenvalue| of U = mask / row sums: mu falls by this factor a layer in the long run.
 
     Complete: 0, the collapse is faster than exponential. Causal: 1/2. None where only a large problem would tell.
+    With learned sinks, one logit for each head, it is relative to the tokens' size: the second eigenvalue over the
+    first, of the mean over heads.
     """
     if n < 2 or isinstance(mask, Complete):
         return 0.0
+    if sinks is not None:
+        if isinstance(mask, Causal):
+            return causal_sink_rate(sinks)
+        return sink_rate(mask, n, sinks).rate if n <= TOKENS_AT_MOST else None
     if isinstance(mask, Causal):
         return 0.5
     return tail_rate(mask, n) if n <= TOKENS_AT_MOST else None
@@ -39,7 +48,8 @@ class ObservedMask:
 
     `name` is the mask as an argument (`causal`, `window:4`, ...); `padding` says that padded keys were masked.
     `reason` says why there is no mask of ours, when there is none: cross-attention has none, and a pattern in which
-    some token does not see itself is only described, because the theory asks for more.
+    some token does not see itself is only described, because the theory asks for more. `sinks` are the logits of
+    learned sinks, one for each head; `by_positions` is what mask and positions alone would give the first token.
     """
 
     layer: int
@@ -50,6 +60,8 @@ class ObservedMask:
     rate: float | None = None
     reason: str | None = None
     described: str | None = None
+    sinks: tuple[float, ...] | None = None
+    by_positions: PositionMass | None = None
 
     @property
     def name(self) -> str | None:
@@ -65,6 +77,8 @@ class ObservedMask:
             "tokens": self.tokens,
             "padding": self.padding,
             "predicted_rate": self.rate,
+            **_sink_words(self.sinks),
+            **(self.by_positions or PositionMass()).record(),
             "reason": self.reason,
         }
         if self.mask is not None:
@@ -79,12 +93,36 @@ class ObservedMask:
         return record
 
 
+def learned_sinks(call: Call) -> tuple[float, ...] | None:
+    """The logits of a call's learned sinks, one for each head; None without any."""
+    given = call.options.get("s_aux")
+    if not isinstance(given, Tensor) or given.numel() == 0:
+        return None
+    return tuple(given.detach().double().flatten().tolist())
+
+
+def _sink_words(sinks: tuple[float, ...] | None) -> dict[str, float | None]:
+    names = ("sink_logit_least", "sink_logit_median", "sink_logit_most")
+    found = (None,) * 3 if not sinks else (min(sinks), statistics.median(sinks), max(sinks))
+    return dict(zip(names, found, strict=True))
+
+
+class SeesAttention(Protocol):
+    """Somebody else who is told of attention calls and of linear maps, and never raises."""
+
+    def see(self, call: Call) -> None:
+        """Read one call."""
+
+    def see_linear(self, ran: Ran) -> None:
+        """Read one linear map."""
+
+
 def observe_masks(
-    model: nn.Module, inputs: Mapping[str, Any], real: Sequence[Tensor | None]
+    model: nn.Module, inputs: Mapping[str, Any], real: Sequence[Tensor | None], also: SeesAttention | None = None
 ) -> tuple[list[ObservedMask], Coverage]:
     """One run with every attention call recorded: its masks in order of calls, and how much of attention was seen."""
-    observer = MaskObserver(real)
-    with recorded(model, observer.see) as recorder, torch.inference_mode():
+    observer = MaskObserver(real, also)
+    with recorded(model, observer.see, on_leaf=observer.see_linear) as recorder, torch.inference_mode():
         model(**inputs)
     return observer.masks(), recorder.coverage()
 
@@ -93,14 +131,17 @@ class MaskObserver:
     """Subscribes to attention calls of a run on texts of which `real` marks the tokens that are not padding.
 
     Of several passes the first is read. A failure ends neither the run nor other observations; `masks` raises it.
+    `also` is told of the same calls.
     """
 
-    def __init__(self, real: Sequence[Tensor | None]) -> None:
+    def __init__(self, real: Sequence[Tensor | None], also: SeesAttention | None = None) -> None:
         self._real = real
+        self._also = also
         self._padded = any(one is not None for one in real)
         self._last: tuple[Tensor, Mask] | None = None
         self._found: list[ObservedMask] = []
         self._failure: Exception | None = None
+        self._positions = PositionProduct()
 
     def masks(self) -> list[ObservedMask]:
         """What was observed, in the order of calls."""
@@ -115,6 +156,13 @@ class MaskObserver:
                 self._found.append(self._observed(call))
             except Exception as failure:
                 self._failure = failure
+        if self._also is not None:
+            self._also.see(call)
+
+    def see_linear(self, ran: Ran) -> None:
+        """Hand a linear map on."""
+        if self._also is not None:
+            self._also.see_linear(ran)
 
     def _observed(self, call: Call) -> ObservedMask:
         pattern, reason = allowed_pattern(call)
@@ -137,9 +185,13 @@ class MaskObserver:
             else:
                 described = without_diagonal(pattern)
                 reason = "some token does not see itself, which the theory of collapse asks for"
-        rate = None if mask is None else uniform_rate(mask, tokens)
+        sinks = learned_sinks(call)
+        rate = None if mask is None else uniform_rate(mask, tokens, sinks)
         padding = self._masks_padding(call)
-        return ObservedMask(len(self._found), call.name, tokens, mask, padding, rate, reason, described)
+        expected = None if mask is None else self._positions.after(mask, tokens, sinks, rotary_of(call))
+        return ObservedMask(
+            len(self._found), call.name, tokens, mask, padding, rate, reason, described, sinks, expected
+        )
 
     def _real_part(self, pattern: Tensor) -> Tensor:
         keep = self._real[0]

@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, final
 
 from rankfall.models.controls import Control
+from rankfall.models.depth.massive import MassiveToken
 from rankfall.models.depth.rows import DepthRow, Measured
-from rankfall.models.depth.sinks import Sink
 from rankfall.models.judgement import Decision, Middle, decide, log, middle
 from rankfall.models.thresholds import Thresholds
 
@@ -73,7 +73,7 @@ class JudgedPlace:
     decisions: tuple[Decision, ...]
     layers: tuple[int, ...] = ()
     controls: tuple[Compared, ...] = ()
-    sink: Sink | None = None
+    sink: MassiveToken | None = None
 
     @property
     def decision(self) -> Decision:
@@ -351,7 +351,7 @@ def _distinct_words(one: JudgedPlace) -> str:
 
 
 def domination(asked: Asked) -> Finding:
-    """The share of the energy that sinks hold."""
+    """The share of the energy that massive tokens hold."""
     t = asked.thresholds
 
     def energy(one: Measured) -> float:
@@ -376,7 +376,7 @@ def domination(asked: Asked) -> Finding:
         controls = asked.compared(choice, energy)
         places.append(_judged(name, row, "not dominated", numbers, decisions, layers, controls, strongest))
     said = [_sink_words(one) for one in places]
-    names = ("dominated_share", "sink_norm_ratio", "sink_energy_share", "clear_factor")
+    names = ("dominated_share", "massive_norm_ratio", "massive_energy_share", "clear_factor")
     return _finding("domination", said, places, t, names)
 
 
@@ -384,9 +384,9 @@ def _sink_words(one: JudgedPlace) -> str:
     energy, sink = one.numbers["sink_energy"], one.sink
     if sink is None:
         where = one.title if one.place == "output" else "Stream"
-        return f"{where}: no token stands out{_controls_words(one, '.0%')}."
+        return f"{where}: no massive token{_controls_words(one, '.0%')}."
     text = (
-        f"{one.title}: tokens that stand out hold {energy.median:.1%} ({energy.low:.1%} to {energy.high:.1%}) of the"
+        f"{one.title}: massive tokens hold {energy.median:.1%} ({energy.low:.1%} to {energy.high:.1%}) of the"
         f" energy, above {_held(one.decisions[0], '.0%')}{_layers_words(one)}; the strongest is token {sink.position}"
         f" ({sink.token!r}) of passage {sink.text + 1}, {sink.norm_ratio:.1f} times as long as the median token,"
         f" {sink.coordinate_share:.0%} of it in coordinate {sink.coordinate}"
@@ -442,7 +442,7 @@ def _judged(
     decisions: Sequence[Decision],
     layers: tuple[int, ...],
     controls: tuple[Compared, ...],
-    sink: Sink | None = None,
+    sink: MassiveToken | None = None,
 ) -> JudgedPlace:
     """The status is that of the first decision, worst first, that holds; open where one before it is."""
     status: Status = good

@@ -39,6 +39,7 @@ class Call:
     logits                 what went into a softmax (source `softmax` only)
     output (b, n, h, r)    what attention returned
     elsewhere              whether the keys are known to come from other tokens than the queries
+    eager                  the function at the interface that computed it, where that is not torch's fused one
     given                  positional and keyword arguments of the module that made the call
     run                    passes of the model before this one
     """
@@ -56,6 +57,7 @@ class Call:
     logits: Tensor | None = None
     output: Tensor | None = None
     elsewhere: bool = False
+    eager: Eager | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     given: tuple[tuple[Any, ...], Mapping[str, Any]] = ((), {})
     run: int = 0
@@ -260,7 +262,9 @@ class Recorder:
         fused: list[dict[str, Any]] = []
         with BypassWatch(lambda **parts: fused.append(parts)) if self._own else contextlib.nullcontext():
             output, weights = function(module, query, key, value, mask, **options)
+        eager: Eager | None = function
         if fused and fused[-1]["source"] == "sdpa":
+            eager = None
             # What the fused function was told in the end: whether it is causal is decided on the way to it.
             mask = fused[-1]["mask"]
             options = {**options, "is_causal": fused[-1]["options"].get("is_causal", False)}
@@ -276,6 +280,7 @@ class Recorder:
             scaling=float(query.shape[-1]) ** -0.5 if scaling is None else scaling,
             weights=weights,
             output=output,
+            eager=eager,
             options=options,
         )
         return output, weights

@@ -292,13 +292,7 @@ class Replay:
         self._own = own
         copied = alone if own else float64_copy
         self.module = copied(site.call.module)
-        device = input_device(self.module)
-
-        def brought(tensor: Tensor) -> Tensor:
-            return tensor.to(device, torch.float64 if tensor.is_floating_point() and not own else tensor.dtype)
-
-        given = {name: value for name, value in site.arguments.items() if name not in CACHE_NAMES}
-        self.arguments = {name: tensors_changed(value, brought) for name, value in given.items()}
+        self.arguments = self.brought(site)
         self._inside: nn.Module | None = None
         self._outside: nn.Module | None = None
         if site.projection is not None:
@@ -307,6 +301,17 @@ class Replay:
                 self._inside = self.module.get_submodule(path)
             else:
                 self._outside = copied(site.projection.module)
+
+    def brought(self, site: Site) -> dict[str, Any]:
+        """What the module was called with at a site of its own, where it is replayed and in that arithmetic."""
+        device = input_device(self.module)
+
+        def moved(tensor: Tensor) -> Tensor:
+            wide = tensor.is_floating_point() and not self._own
+            return tensor.to(device, torch.float64 if wide else tensor.dtype)
+
+        given = {name: value for name, value in site.arguments.items() if name not in CACHE_NAMES}
+        return {name: tensors_changed(value, moved) for name, value in given.items()}
 
     @property
     def projection(self) -> nn.Module | None:

@@ -7,12 +7,21 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, final
 
 from rankfall.measures.profile import VIEWS
-from rankfall.models.ablation import AblationRow, ReplayCheck
+from rankfall.models.ablated_block import ReplayCheck
+from rankfall.models.ablation import AblationRow
+from rankfall.models.attention.heads import HeadAttention
+from rankfall.models.chaos import with_chaos
 from rankfall.models.controls import Control
 from rankfall.models.depth.pooled import Pooled
 from rankfall.models.depth.rows import DepthRow
+from rankfall.models.heads.cut_curve import CutCurve
+from rankfall.models.heads.key_values import KeyValueRecord
+from rankfall.models.heads.needed import HeadNeed
 from rankfall.models.heads.random import by_layer
 from rankfall.models.heads.ranks import HeadRecord
+from rankfall.models.heads.spectra import HeadSpectrum
+from rankfall.models.heads.study import by_layer as needs_by_layer
+from rankfall.models.heads.subspaces import SpaceOverlap
 from rankfall.models.masks import ObservedMask
 from rankfall.models.recorder import Coverage
 from rankfall.models.verdict import Verdict
@@ -87,6 +96,13 @@ class AuditFindings:
     ablation_check: ReplayCheck | None = None
     stack: str = ""
     other_stacks: tuple[StackDepth, ...] = ()
+    key_values: tuple[KeyValueRecord, ...] = ()
+    head_needs: tuple[HeadNeed, ...] = ()
+    random_head_needs: tuple[HeadNeed, ...] = ()
+    head_cut: CutCurve | None = None
+    head_overlaps: tuple[SpaceOverlap, ...] = ()
+    head_spectra: tuple[HeadSpectrum, ...] = ()
+    attention: tuple[HeadAttention, ...] = ()
 
     @property
     def boundaries(self) -> list[DepthRow]:
@@ -113,10 +129,17 @@ class AuditFindings:
             "pooled": [one.record() for one in self.pooled],
             "heads": [head.record() for head in self.heads],
             "random_heads": by_layer(self.random_heads),
+            "key_values": [one.record() for one in self.key_values],
+            "head_needs": [one.record() for one in self.head_needs],
+            "random_head_needs": needs_by_layer(self.random_head_needs),
+            "head_cut": None if self.head_cut is None else self.head_cut.record(),
+            "head_overlaps": [one.record() for one in self.head_overlaps],
+            "head_spectra": [one.record() for one in self.head_spectra],
+            "attention": [head.record() for head in self.attention],
             "mask": [mask.record() for mask in self.masks],
             "measured_rate": self.measured_rate,
             "controls": [control.record() for control in self.controls],
-            "ablation": [row.record() for row in self.ablation],
+            "ablation": with_chaos([row.record() for row in self.ablation]),
             "ablation_check": None if self.ablation_check is None else self.ablation_check.record(),
             "coverage": None if self.coverage is None else self.coverage.record(),
             "verdict": self.verdict.record(),
@@ -128,6 +151,7 @@ class AuditFindings:
         """The result as flat tables by name; empty ones are left out."""
         import pandas as pd
 
+        chance = {(one.layer, one.module, one.head): one.needed_rank for one in self.random_head_needs}
         made = {
             "depth": [line for row in self.depth for line in _lines(row, "model")],
             "other_stacks": [line for one in self.other_stacks for row in one.rows for line in _lines(row, one.name)],
@@ -165,7 +189,17 @@ class AuditFindings:
                 for name, number in one.numbers.items()
             ],
             "heads": [head.line() for head in self.heads],
-            "ablation": [row.record() for row in self.ablation],
+            "key_values": [one.line() for one in self.key_values],
+            "key_value_energy": [line for one in self.key_values for line in one.energy_lines()],
+            "ablation": with_chaos([row.record() for row in self.ablation]),
+            "head_needs": [
+                {**one.record(), "random_needed_rank": chance.get((one.layer, one.module, one.head))}
+                for one in self.head_needs
+            ],
+            "head_cut": [] if self.head_cut is None else [one.record() for one in self.head_cut.points],
+            "head_overlaps": [one.record() for one in self.head_overlaps],
+            "head_spectra": [line for one in self.head_spectra for line in one.lines()],
+            "attention": [head.line() for head in self.attention],
         }
         return {name: pd.DataFrame(rows) for name, rows in made.items() if rows}
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from rankfall.errors import RequestError
 from rankfall.models import configuration as aliases
+from rankfall.models.load.confinement import offline
 
 LATENT = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8}
 
@@ -62,7 +63,8 @@ def small_models(model_type: str, **settings: Any) -> Iterator[Any]:
     built, trouble = 0, ""
     for recipe in RECIPES:
         try:
-            model = _build(kind(**{**_small_arguments(kind(), recipe), **settings}), check_size=recipe is None)
+            with offline():
+                model = _build(kind(**{**_small_arguments(kind(), recipe), **settings}), check_size=recipe is None)
         except Exception as error:  # whatever an architecture raises on sizes it does not like
             trouble = trouble or f"{type(error).__name__}: {str(error)[:120]}"
             continue

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +11,9 @@ from typing import Any
 from rankfall.errors import require
 from rankfall.models import configuration as aliases
 from rankfall.models.configuration import head_size, is_stages, number, value
+from rankfall.models.load.confinement import offline
 from rankfall.progress import Progress, silent
+from rankfall.theory.head_bounds import structural_rank
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,8 @@ class HeadShape:
     `derived`: the configuration names no head size, and width // heads stands for it.
     `varies`: layers differ, and these are the numbers of most of them. `stage`: a pyramid of stages with different
     sizes, and these are those of its last one. `part`: the sub-configuration that was read, empty for the whole.
+    `kv_latent`, `q_latent`: sizes of the vectors from which keys and values, or queries, are read (0: none);
+    `rope_dims`: the part of a key that does not come from it.
     """
 
     model_type: str
@@ -31,7 +34,9 @@ class HeadShape:
     head_dim: int
     layers: int | None
     derived: bool = False
-    latent: bool = False
+    kv_latent: int = 0
+    q_latent: int = 0
+    rope_dims: int = 0
     varies: bool = False
     stage: bool = False
     part: str = ""
@@ -42,14 +47,25 @@ class HeadShape:
         return self.width, self.heads, self.kv_heads, self.head_dim
 
     @property
+    def latent(self) -> bool:
+        """Keys and values are read from a latent vector."""
+        return self.kv_latent > 0
+
+    @property
+    def structural_rank(self) -> int:
+        """The paper's r: the largest rank that a head can have, its size unless a latent or the width is less."""
+        latents = {"kv_latent": self.kv_latent, "q_latent": self.q_latent, "rope_dims": self.rope_dims}
+        return structural_rank(self.head_dim, self.width, **latents)
+
+    @property
     def heads_times_rank_over_width(self) -> float:
         """H r / d: 1 in every model of the paper's table."""
-        return self.heads * self.head_dim / self.width
+        return self.heads * self.structural_rank / self.width
 
     @property
     def rank_over_width(self) -> float:
         """r / d: the share of the width that one head can compare."""
-        return self.head_dim / self.width
+        return self.structural_rank / self.width
 
     @property
     def grouped(self) -> bool:
@@ -59,7 +75,7 @@ class HeadShape:
     @property
     def departs(self) -> bool:
         """H r = d does not hold."""
-        return self.heads * self.head_dim != self.width
+        return self.heads * self.structural_rank != self.width
 
     def record(self) -> dict[str, Any]:
         """The row as it is printed."""
@@ -69,12 +85,16 @@ class HeadShape:
             "heads": self.heads,
             "kv_heads": self.kv_heads,
             "head_dim": self.head_dim,
+            "structural_rank": self.structural_rank,
             "layers": self.layers,
             "heads_times_rank_over_width": self.heads_times_rank_over_width,
             "rank_over_width": self.rank_over_width,
             "grouped": self.grouped,
             "derived": self.derived,
             "latent": self.latent,
+            "kv_latent": self.kv_latent,
+            "q_latent": self.q_latent,
+            "rope_dims": self.rope_dims,
             "varies": self.varies,
             "stage": self.stage,
             "part": self.part,
@@ -114,6 +134,7 @@ def _own_shape(model_type: str, configuration: object) -> HeadShape | str:
         return f"names no head size, and {heads} heads share a width of {width}"
     one_for_all = any(value(configuration, name) is True for name in aliases.MULTI_QUERY_SWITCHES)
     kv_heads = 1 if one_for_all else number(configuration, aliases.KEY_VALUE_HEADS) or heads
+    kv_latent = number(configuration, aliases.LATENT_RANK) or 0
     sizes = [value(configuration, name) for name in (*aliases.WIDTH, *aliases.HEADS)]
     return HeadShape(
         model_type=model_type,
@@ -124,7 +145,9 @@ def _own_shape(model_type: str, configuration: object) -> HeadShape | str:
         head_dim=head_dim or width // heads,
         layers=_layers(configuration),
         derived=head_dim is None,
-        latent=number(configuration, aliases.LATENT_RANK) is not None,
+        kv_latent=kv_latent,
+        q_latent=number(configuration, aliases.QUERY_LATENT) or 0,
+        rope_dims=(number(configuration, aliases.ROTARY_PART) or 0) if kv_latent else 0,
         varies=any(_varies(configuration, name) for name in (*aliases.HEADS, *aliases.HEAD_SIZE))
         or any(is_stages(value(configuration, name)) for name in aliases.PER_LAYER),
         stage=any(is_stages(size) and len(set(size)) > 1 for size in sizes),
@@ -189,6 +212,7 @@ class Survey:
             "below_one": sum(ratio < 1 for ratio in ratios),
             "grouped": sum(shape.grouped for shape in self.models),
             "latent": sum(shape.latent for shape in self.models),
+            "narrow_latents": sum(shape.structural_rank < min(shape.head_dim, shape.width) for shape in self.models),
             "from_parts": sum(bool(shape.part) for shape in self.models),
         }
 
@@ -198,7 +222,8 @@ def survey_configurations(names: Sequence[str] | None = None, progress: Progress
 
     `names` limits the survey to these model types. `progress` is told after each.
     """
-    with _quiet_and_offline():
+    # Defaults of some classes name a backbone on the hub, whose configuration they would fetch.
+    with offline(), _quiet():
         import transformers
         from transformers.models.auto.configuration_auto import CONFIG_MAPPING, CONFIG_MAPPING_NAMES
 
@@ -234,23 +259,14 @@ def _read(name: str, classes: Any) -> HeadShape | str:
 
 
 @contextlib.contextmanager
-def _quiet_and_offline() -> Iterator[None]:
-    # The hub library reads this once, when it is first imported.
-    before = os.environ.get("HF_HUB_OFFLINE")
-    os.environ["HF_HUB_OFFLINE"] = "1"
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            from transformers.utils import logging
+def _quiet() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from transformers.utils import logging
 
-            level = logging.get_verbosity()
-            logging.set_verbosity(logging.CRITICAL)
-            try:
-                yield
-            finally:
-                logging.set_verbosity(level)
-    finally:
-        if before is None:
-            del os.environ["HF_HUB_OFFLINE"]
-        else:
-            os.environ["HF_HUB_OFFLINE"] = before
+        level = logging.get_verbosity()
+        logging.set_verbosity(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            logging.set_verbosity(level)

@@ -16,9 +16,15 @@ class Thresholds:
                energy rank below `collapsed_energy_rank`
     lost       the centred effective rank is below `lost_share` of what the embeddings had
     reduced    it is not lost, but below that of every draw of random weights
-    dominated  sinks hold more than `dominated_share` of the energy
-    sink       a token longer than `sink_norm_ratio` times the median one, or with more than `sink_energy_share` of
-               the energy and more than FAIR_SHARES times a fair share of it
+    dominated  massive tokens hold more than `dominated_share` of the energy
+    massive    a token longer than `massive_norm_ratio` times the median one, or with more than `massive_energy_share`
+               of the energy and more than FAIR_SHARES times a fair share of it
+    resting    a head puts more than `attention_sink_mass` of its weight on the first token, or leaves it to a
+               learned sink, which are its attention sinks (Gu et al. 2024 take 0.3 for the first token)
+    idle       a head does nothing: at least `idle_mass` of its weight rests on the first token or a learned sink, on
+               the token itself, or on one other token; or what it writes is less than `idle_output_share` of a fair
+               share, 1/H, of what the H heads of its layer write
+    narrow     the entropy of a head is below `collapsed_entropy` of the logarithm of the keys that it may see
     judged     there are at least `fewest_passages` passages of at least `fewest_tokens` tokens
     decided    the interval over passages stays clear of the threshold by the factor `clear_factor`; otherwise the
                answer depends on the text, about which passages of one text cannot tell
@@ -29,8 +35,12 @@ class Thresholds:
     collapsed_energy_rank: float = 2.0
     lost_share: float = 0.5
     dominated_share: float = 0.5
-    sink_norm_ratio: float = 5.0
-    sink_energy_share: float = 0.05
+    massive_norm_ratio: float = 5.0
+    massive_energy_share: float = 0.05
+    attention_sink_mass: float = 0.3
+    idle_mass: float = 0.9
+    idle_output_share: float = 0.1
+    collapsed_entropy: float = 0.1
     fewest_tokens: int = 16
     fewest_passages: int = 2
     clear_factor: float = 1.1
@@ -40,7 +50,7 @@ THRESHOLDS = Thresholds()
 
 # A fair share of the energy of n tokens is 1/n.
 FAIR_SHARES = 8.0
-# Among fewer tokens than this none is called a sink.
+# Among fewer tokens than this none is called massive.
 FEWEST_TOKENS = 8
 # Bounds that differ by less than this, relative to the larger, separate nothing.
 SEPARATED = 0.01

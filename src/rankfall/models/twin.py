@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from rankfall.errors import RequestError
 from rankfall.models.blocks import find_stacks, is_norm
+from rankfall.models.load.confinement import offline
 from rankfall.models.placement import fetched, hollow, input_device, offloading, run_device, substituted
 
 # Apart from each other, and from the seeds that people choose.
@@ -42,19 +43,35 @@ def random_weights(network: nn.Module, seed: int = 0) -> Iterator[None]:
     with contextlib.ExitStack() as whole:
         for number, part in enumerate(parts):
             if part.module is network:
-                whole.enter_context(substituted(network, source.of(part, number)))
+                whole.enter_context(part.replaced(source.of(part, number)))
             else:
                 _while_it_runs(part, lambda part=part, number=number: source.of(part, number), whole)
         yield
 
 
+Held = Callable[[str], contextlib.AbstractContextManager[None]]
+"""Inside, the block around the module of this name has other weights; afterwards its own, whatever happened."""
+
+
+def random_blocks(network: nn.Module, seed: int = 0) -> Held:
+    """The weights of `random_weights`, one block at a time and without a run, for whoever reads weights."""
+    parts = _parts(network)
+    source = _FreshWeights(network, seed)
+
+    def held(name: str) -> contextlib.AbstractContextManager[None]:
+        around = [number for number, part in enumerate(parts) if f"{name}.".startswith(part.prefix)]
+        number = max(around, key=lambda number: len(parts[number].prefix))
+        return parts[number].replaced(source.of(parts[number], number))
+
+    return held
+
+
 def _while_it_runs(part: _Part, fresh: Callable[[], dict[str, Tensor]], whole: contextlib.ExitStack) -> None:
     running = contextlib.ExitStack()
-    cut = len(part.prefix)
 
     def enter(*_: Any) -> None:
         running.close()
-        running.enter_context(substituted(part.module, {name[cut:]: value for name, value in fresh().items()}))
+        running.enter_context(part.replaced(fresh()))
 
     def leave(*_: Any) -> None:
         running.close()
@@ -72,6 +89,10 @@ class _Part:
     module: nn.Module
     prefix: str
     names: tuple[str, ...]
+
+    def replaced(self, weights: dict[str, Tensor]) -> contextlib.AbstractContextManager[None]:
+        """Inside, the part has these weights, by their names in the network."""
+        return substituted(self.module, {name[len(self.prefix) :]: value for name, value in weights.items()})
 
 
 def _parts(network: nn.Module) -> list[_Part]:
@@ -143,16 +164,14 @@ class _FreshWeights:
         for module, rule in _rules(self._empty, within, path):
             if rule is not None:
                 rule(module)
-            left = any(
-                bool(one.isnan().any()) for one in module.parameters(recurse=False) if one.device.type != "meta"
-            )
+            left = any(_unwritten(one) for one in module.parameters(recurse=False) if one.device.type != "meta")
             if left and (reset := _own_reset(module)) is not None:
                 reset()
                 if rule is not None:
                     rule(module)
 
     def _reached(self, name: str, value: Tensor) -> Tensor:
-        if not bool(value.isnan().any()):
+        if not _unwritten(value):
             return value
         if getattr(self._empty, "config", None) is not None:
             raise RequestError(
@@ -166,6 +185,11 @@ class _FreshWeights:
         stand_in = self._network.get_parameter(name)
         real = fetched(self._network).get(id(stand_in), stand_in)
         return value.normal_(0.0, float(real.float().std()))
+
+
+def _unwritten(value: Tensor) -> bool:
+    """Whether a number is left that nothing wrote: one of them makes the sum none."""
+    return bool(value.sum().isnan())
 
 
 Rule = Callable[[nn.Module], Any]
@@ -213,7 +237,8 @@ def separate_twin(network: nn.Module, seed: int = 0) -> nn.Module:
     config: Any = network.config
     kind: Any = type(network)
     parameter = next(network.parameters())
-    with torch.random.fork_rng(devices=[]):
+    # A configuration may ask for the pretrained weights of a part, which random ones do not need.
+    with torch.random.fork_rng(devices=[]), offline():
         torch.manual_seed(seed)
         twin = kind._from_config(copy.deepcopy(config), dtype=parameter.dtype)
     # Of a model that is spread over devices some parameters are nowhere: what is drawn anew fits where inputs go.

@@ -10,7 +10,7 @@ from rankfall.models.controls import Control
 from rankfall.models.depth.rows import DepthRow
 from rankfall.models.explanations import Reason, depth_reason, mask_reason
 from rankfall.models.masks import ObservedMask
-from rankfall.models.questions import Asked, Finding, Status, answers
+from rankfall.models.questions import Asked, Finding, Status, answers, spans
 from rankfall.models.thresholds import THRESHOLDS, Thresholds
 
 
@@ -98,6 +98,21 @@ def _clause(finding: Finding) -> str:
 SPARE_SHARE = 0.25
 
 
+def need_advice(needs: Mapping[str, Any], plan: str) -> list[str]:
+    """What the ranks that heads need call for: what they need is measured, what weights spread over is not enough."""
+    lines = []
+    if needs["at_limit"]:
+        short = f"{needs['at_limit']} of {needs['heads']} heads need all of their rank"
+        lines.append(f"{short}: {plan} lists wider heads")
+    low = [one["layer"] for one in needs["layers"] if one["needed_rank"] <= SPARE_SHARE * needs["head_dim"]]
+    if low:
+        lines.append(
+            f"the median head of layers {spans(low)} needs at most {SPARE_SHARE:.0%} of its rank on this text: {plan}"
+            " lists what lower head rank would save"
+        )
+    return lines
+
+
 def advice(findings: Sequence[Finding], reasons: Sequence[Reason], *, layers: int, context: int) -> Reason:
     """One sentence per finding that calls for something; says so when nothing does."""
     status = {one.question: one.status for one in findings}
@@ -117,8 +132,13 @@ def advice(findings: Sequence[Finding], reasons: Sequence[Reason], *, layers: in
     if status.get("domination") == "dominated":
         lines.append("raw numbers are about a few tokens: read those of tokens of length one, as is done here")
     found: Mapping[str, Any] = next((one.numbers for one in reasons if one.topic == "head rank"), {})
-    spare = [one for one in found.get("lowest_layers", ()) if one["qk_energy_rank"] < SPARE_SHARE * found["head_dim"]]
-    if spare:
+    most = found.get("structural_rank", found.get("head_dim"))
+    spare = [one for one in found.get("lowest_layers", ()) if one["qk_energy_rank"] < SPARE_SHARE * most]
+    needs: Mapping[str, Any] = next((one.numbers for one in reasons if one.topic == "head need"), {})
+    if needs and found:
+        plan = f"`rankfall plan --width {found['width']} --layers {layers} --context {context}`"
+        lines += need_advice(needs, plan)
+    elif spare:
         where = ", ".join(str(one["layer"]) for one in spare)
         lines.append(
             f"the heads of layer {where} spread over less than {SPARE_SHARE:.0%} of their rank: `rankfall plan"

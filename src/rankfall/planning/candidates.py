@@ -119,8 +119,8 @@ def candidates(
 ) -> tuple[Candidate, ...]:
     """The reference, then for every rank the head counts nearest to its attention parameters and to its FLOPs.
 
-    Ranks up to the part of the key that all heads share are left out, and so is, from a family, a
-    rank of which no whole number of heads comes within TOLERANCE of a budget is left out of that family.
+    Ranks up to the part of the key that all heads share are left out; so is, from a family, a rank of which no whole
+    number of heads comes within TOLERANCE of its budget.
     `value_rank` None lets the value rank follow the rank, as models do; a number holds it fixed.
     """
     budgets: dict[str, Callable[[StackShape], int]] = {
@@ -128,8 +128,8 @@ def candidates(
         "flops": lambda shape: shape.training_flops,
     }
     found: dict[StackShape, tuple[str, ...]] = {reference: ("reference", *budgets)}
-    shared = reference.latent.rope if reference.latent is not None else 0
-    for rank in (one for one in ranks or default_ranks(reference.dim, reference.rank) if one > shared):
+    wanted = ranks or default_ranks(reference.dim, reference.rank)
+    for rank in (one for one in wanted if one > reference.rope_dims):
         base = replace(reference, rank=rank, value_rank=value_rank or rank)
         for name, cost in budgets.items():
             shape = _nearest(base, sharing, cost, cost(reference))

@@ -14,29 +14,15 @@ from torch.nn.functional import relu, scaled_dot_product_attention, silu
 
 from rankfall.errors import require, require_count
 from rankfall.progress import Progress, silent
+from rankfall.theory.head_bounds import structural_rank
 
 MOST_STEPS = 20
 OVERTIME = 3
 MOST_WIDTH, MOST_LAYERS, MOST_CONTEXT, MOST_UNITS = 2**18, 10_000, 2**30, 2**24
 """Larger than anything built; beyond them a request is a slip of the keyboard."""
-
-
-@dataclass(frozen=True)
-class Latent:
-    """Keys and values of all heads are read from one vector per token, which is all that a cache holds.
-
-    `size` numbers give each head's keys and values; `rope` more are a part of the key that all heads share, beside
-    it; queries come from a vector of `queries` numbers, 0 for none in between.
-    """
-
-    size: int
-    rope: int = 0
-    queries: int = 0
-
-    def __post_init__(self) -> None:
-        require_count("the latent's size", self.size, most=MOST_UNITS)
-        require_count("the latent's rope part", self.rope, least=0, most=MOST_UNITS)
-        require_count("the latent of queries", self.queries, least=0, most=MOST_UNITS)
+FEED_FORWARD = ("up", "down", "gate")
+KEYS_AND_VALUES = ("latent", "k", "v")
+"""Maps that a layer does not have where it uses the keys and values of an earlier one."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +30,12 @@ class StackShape:
     """A stack of equal layers: d, H, r, key/value heads g, value rank v, a feed-forward block of `hidden` units.
 
     `gated`: the block has three maps (SwiGLU, GeGLU) instead of two. `windowed` of the layers see, and cache, the
-    last `window` tokens only.
+    last `window` tokens only. `shared` of them have no keys and values of their own and use those of an earlier
+    layer; `shared_windowed` of those have the window.
+
+    With a `kv_latent` keys and values of all heads are read from one vector of that size per token, and `rope_dims`
+    further numbers are a part of the key that all heads share: these two are all that a cache holds. With a
+    `q_latent` queries are read from a vector of that size.
     """
 
     dim: int
@@ -58,7 +49,11 @@ class StackShape:
     gated: bool = False
     window: int = 0
     windowed: int = 0
-    latent: Latent | None = None
+    shared: int = 0
+    shared_windowed: int = 0
+    kv_latent: int = 0
+    q_latent: int = 0
+    rope_dims: int = 0
 
     def __post_init__(self) -> None:
         require_count("dim", self.dim, most=MOST_WIDTH)
@@ -70,6 +65,12 @@ class StackShape:
         require_count("hidden", self.hidden, least=0, most=MOST_UNITS)
         require_count("window", self.window, least=0, most=MOST_CONTEXT)
         require_count("windowed layers", self.windowed, least=0, most=self.layers)
+        require_count("shared layers", self.shared, least=0, most=self.layers - 1)
+        for name in ("kv_latent", "q_latent", "rope_dims"):
+            require_count(name, getattr(self, name), least=0, most=MOST_UNITS)
+        self._require_consistent()
+
+    def _require_consistent(self) -> None:
         require(
             (self.window > 0) == (self.windowed > 0),
             required="a window and the number of layers that have it",
@@ -83,10 +84,23 @@ class StackShape:
             remedy="every key/value head serves the same number of query heads",
         )
         require(
-            self.latent is None or (self.kv_heads == self.heads and self.latent.rope < self.rank),
-            required="with a latent, a key for every head and a rank above the latent's rope part",
-            got=f"{self.kv_heads} key/value heads for {self.heads} heads of rank {self.rank}",
+            not self.kv_latent or (self.kv_heads == self.heads and self.rope_dims < self.rank),
+            required="with a latent, a key for every head and a rank above the part of the key that heads share",
+            got=f"{self.kv_heads} key/value heads for {self.heads} heads of rank {self.rank} ({self.rope_dims})",
             remedy="leave key/value heads and groups out, and raise the rank",
+        )
+        require(
+            bool(self.kv_latent) or not self.rope_dims,
+            required="a key/value latent beside rope_dims, the part of the key that does not come from it",
+            got=f"rope_dims {self.rope_dims} without one",
+            remedy="give the size of the latent, or leave rope_dims out",
+        )
+        own_windowed = self.windowed - self.shared_windowed
+        require(
+            0 <= self.shared_windowed <= self.shared and 0 <= own_windowed <= self.layers - self.shared,
+            required="shared layers with the window among the shared ones and among the windowed ones",
+            got=f"{self.shared_windowed} of {self.shared} shared, {self.windowed} windowed of {self.layers} layers",
+            remedy="give shared_windowed so that both counts can be true",
         )
 
     @property
@@ -94,11 +108,11 @@ class StackShape:
         """The weight matrices of one layer by name, inputs by outputs."""
         d, h, g, r, v = self.dim, self.heads, self.kv_heads, self.rank, self.value_rank
         made = {"q": (d, h * r), "k": (d, g * r), "v": (d, g * v), "o": (h * v, d)}
-        if self.latent is not None:
-            c, p, q = self.latent.size, self.latent.rope, self.latent.queries
+        if c := self.kv_latent:
+            p = self.rope_dims
             made |= {"latent": (d, c + p), "k": (c, h * (r - p)), "v": (c, h * v)}
-            if q:
-                made |= {"q_latent": (d, q), "q": (q, h * r)}
+        if q := self.q_latent:
+            made |= {"q_latent": (d, q), "q": (q, h * r)}
         if self.hidden:
             made |= {"up": (d, self.hidden), "down": (self.hidden, d)}
         if self.hidden and self.gated:
@@ -106,20 +120,40 @@ class StackShape:
         return made
 
     @property
+    def structural_rank(self) -> int:
+        """The largest rank that the query/key form of a head of this shape can have."""
+        return structural_rank(
+            self.rank, self.dim, kv_latent=self.kv_latent, q_latent=self.q_latent, rope_dims=self.rope_dims
+        )
+
+    @property
     def attention_parameters(self) -> int:
-        """d (H r + g r + g v + H v) per layer: queries, keys, values, output; with a latent, the maps through it."""
-        feed_forward = ("up", "down", "gate")
-        return self.layers * sum(i * o for name, (i, o) in self.maps.items() if name not in feed_forward)
+        """d (H r + g r + g v + H v) per layer: queries, keys, values, output; with latents, the maps through them;
+        layers that share keys and values have neither."""
+        return self._weights_of(lambda name: name not in FEED_FORWARD)
 
     @property
     def parameters(self) -> int:
         """Attention and feed-forward weights of all layers; without embeddings."""
-        return self.layers * sum(inputs * outputs for inputs, outputs in self.maps.values())
+        return self._weights_of(lambda name: True)
+
+    def _weights_of(self, wanted: Callable[[str], bool]) -> int:
+        return sum(
+            inputs * outputs * (self.layers - self.shared if name in KEYS_AND_VALUES else self.layers)
+            for name, (inputs, outputs) in self.maps.items()
+            if wanted(name)
+        )
 
     @property
     def keys_seen(self) -> int:
-        """Keys that one token sees and that a cache of `context` tokens holds, summed over layers."""
+        """Keys that one token sees, summed over layers."""
         return (self.layers - self.windowed) * self.context + self.windowed * min(self.context, self.window)
+
+    @property
+    def tokens_cached(self) -> int:
+        """Tokens whose keys and values a cache of `context` tokens holds, summed over layers that have their own."""
+        windowed = self.windowed - self.shared_windowed
+        return (self.layers - self.shared - windowed) * self.context + windowed * min(self.context, self.window)
 
     @property
     def forward_flops(self) -> int:
@@ -134,15 +168,41 @@ class StackShape:
 
     @property
     def decoding_flops(self) -> int:
-        """FLOPs to generate one token when `context` keys and values are cached: one token's forward pass."""
-        return self.forward_flops
+        """FLOPs to generate one token when `context` keys and values are cached: one token's forward pass.
+
+        From a latent keys and values are not made again for every cached token: each head's query is brought into
+        the latent and compared there, and the mixed latents are brought out once, 2 n H (2 c + p) per layer.
+        """
+        if not self.kv_latent:
+            return self.forward_flops
+        return 2 * self.parameters + 2 * self.keys_seen * self.heads * (2 * self.kv_latent + self.rope_dims)
+
+    @property
+    def cached_per_token(self) -> int:
+        """Numbers that a layer caches for one token: g (r + v), or the latent and the part of the key beside it."""
+        if self.kv_latent:
+            return self.kv_latent + self.rope_dims
+        return self.kv_heads * (self.rank + self.value_rank)
 
     def kv_cache_bytes(self, bytes_per_number: int = 2) -> int:
-        """Keys and values of one sequence of `context` tokens: g (r + v) numbers for each key seen, or the latent."""
-        each = self.kv_heads * (self.rank + self.value_rank)
-        if self.latent is not None:
-            each = self.latent.size + self.latent.rope
-        return self.keys_seen * each * bytes_per_number
+        """The cache of one sequence of `context` tokens."""
+        return self.tokens_cached * self.cached_per_token * bytes_per_number
+
+    @property
+    def words(self) -> str:
+        """How keys and values are kept, in words; empty where every layer has its own for all tokens."""
+        said = []
+        if self.kv_latent:
+            beside = f" and {self.rope_dims} rotary dimensions beside it" if self.rope_dims else ""
+            said.append(f"keys and values from a latent of {self.kv_latent}{beside}")
+        if self.q_latent:
+            said.append(f"queries from a latent of {self.q_latent}")
+        if self.windowed:
+            said.append(f"{self.windowed} of {self.layers} layers see the last {self.window} tokens")
+        if self.shared:
+            among = f", {self.shared_windowed} of them with the window" if self.windowed else ""
+            said.append(f"{self.shared} layers use keys and values of an earlier layer{among}")
+        return "; ".join(said)
 
 
 @dataclass(frozen=True)
@@ -229,7 +289,8 @@ def layer_step(shape: StackShape, device: str = "cpu", dtype: torch.dtype = torc
     """A function that runs one pre-norm layer of this shape forward and backward on one sequence; it gives the loss.
 
     Attention is the library's fused kernel, causal, with shared key/value heads repeated where it needs them; the
-    weights are random, for time does not depend on them. A window is not used: every layer sees all tokens.
+    weights are random, for time does not depend on them. A window is not used: every layer sees all tokens; nor is
+    sharing across layers: every layer makes its own keys and values.
     """
     generator = torch.Generator().manual_seed(0)
     d, h, g = shape.dim, shape.heads, shape.kv_heads
@@ -243,9 +304,9 @@ def layer_step(shape: StackShape, device: str = "cpu", dtype: torch.dtype = torc
         return projected.unflatten(-1, (heads, -1)).transpose(-2, -3)
 
     def keys_and_values(normed: Tensor) -> tuple[Tensor, Tensor]:
-        if shape.latent is None:
+        if not shape.kv_latent:
             return split(normed @ weights["k"], g), split(normed @ weights["v"], g)
-        latent, rope = (normed @ weights["latent"]).split([shape.latent.size, shape.latent.rope], dim=-1)
+        latent, rope = (normed @ weights["latent"]).split([shape.kv_latent, shape.rope_dims], dim=-1)
         own = split(latent @ weights["k"], h)
         return torch.cat([own, split(rope, 1).expand(-1, h, -1, -1)], dim=-1), split(latent @ weights["v"], h)
 

@@ -85,6 +85,8 @@ class TrainedCells:
     @property
     def about(self) -> str:
         found, of = self.settings, self.protocol
+        if not found:
+            return "No trained cells of this protocol are installed here."
         seeds = sorted({one.seeds for one in found})
         several = f"{seeds[0]} to {seeds[-1]} seeds each" if len(seeds) > 1 else f"{seeds[0]} seed each"
         typical, worst = self.left_out_errors()

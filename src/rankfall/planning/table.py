@@ -47,6 +47,7 @@ def costs_column(reference: StackShape, bytes_per_number: int = 2) -> Column:
             "rank": shape.rank,
             "kv_heads": shape.kv_heads,
             "value_rank": shape.value_rank,
+            "structural_rank": shape.structural_rank,
             "equal": list(candidate.equal),
             "heads_times_rank_over_width": shape.heads * shape.rank / shape.dim,
             "parameters": shape.parameters,
@@ -74,11 +75,11 @@ def floor_column(reference: StackShape) -> Column:
 
     def column(candidate: Candidate) -> dict[str, Any]:
         shape = candidate.shape
-        plain, skip = (bound(shape.rank, shape.heads, skip) for skip in (False, True))
+        plain, skip = (bound(shape.structural_rank, shape.heads, skip) for skip in (False, True))
         return {
             "mse_lower_bound": plain,
             "mse_lower_bound_with_skip": skip,
-            "bound_separates": separated(skip, bound(reference.rank, reference.heads, True)),
+            "bound_separates": separated(skip, bound(reference.structural_rank, reference.heads, True)),
             "vacuous": plain <= 0.0,
         }
 
@@ -90,8 +91,8 @@ def evidence_column(source: Evidence, directions: int) -> Column:
 
     def column(candidate: Candidate) -> dict[str, Any]:
         shape = candidate.shape
-        found = source.estimate(shape.heads, shape.rank, directions)
-        whole = source.estimate(shape.heads, shape.rank, shape.dim)
+        found = source.estimate(shape.heads, shape.structural_rank, directions)
+        whole = source.estimate(shape.heads, shape.structural_rank, shape.dim)
         return {
             source.name: found and found.value,
             f"{source.name}_low": found and found.low,

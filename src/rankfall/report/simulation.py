@@ -59,10 +59,23 @@ def simulation_document(reports: Sequence[MaskResult], title: str, command: str)
                 (),
                 [Grid("hypotheses", "One by one", hypotheses, definitions=definitions_for("simulate"))],
             ),
+            *([first] if (first := _first_token(reports)) is not None else []),
             Section("Layers", (), [Grid("layers", "Every layer", layers, definitions=definitions_for("simulate"))]),
         ],
         command=command,
         provenance=provenance(),
+    )
+
+
+def _first_token(reports: Sequence[MaskResult]) -> Section | None:
+    import pandas as pd
+
+    rows = pd.DataFrame([{"mask": str(one.mask), **row} for one in reports for row in one.first_token])
+    if rows.empty:
+        return None
+    said = "The first token's share in all tokens when attention follows positions alone."
+    return Section(
+        "First token", (said,), [Grid("first_token", "By depth", rows, definitions=definitions_for("simulate"))]
     )
 
 
@@ -72,7 +85,9 @@ def _answer(report: MaskResult) -> Answer:
         return Answer(f"{report.mask}: does it collapse?", "too few layers to tell")
     reasons = [f"fitted on layers {rate.first_layer} to {rate.last_layer}, R² {rate.r_squared:.4f}"]
     if report.tail_rate is not None:
-        reasons.append(f"second eigenvalue of uniform attention: {report.tail_rate:.4g}")
+        reasons.append(f"{_theory(report)}: {report.tail_rate:.4g}")
+    if report.shrink_rate is not None:
+        reasons.append(f"with the sink all tokens shrink by {report.shrink_rate:.4g} a layer in the end")
     theorem = report.theorem
     if theorem.bound is not None:
         reasons.append(f"{theorem.statement} applies and promises at most {theorem.bound.rate:.6g}")
@@ -81,6 +96,12 @@ def _answer(report: MaskResult) -> Answer:
     level: Level = "good" if rate.law == "none" else "warn"
     verdict = LAWS[rate.law].format(rate=rate.rate)
     return Answer(f"{report.mask}: does it collapse?", verdict, level, reasons)
+
+
+def _theory(report: MaskResult) -> str:
+    if report.shrink_rate is None:
+        return "second eigenvalue of uniform attention"
+    return "second eigenvalue of uniform attention with the sink over the first"
 
 
 def _rates(report: MaskResult) -> dict[str, object]:

@@ -10,7 +10,7 @@ WORDS: dict[str, dict[str, str]] = {
         "run": "the model itself, or the control that was run in its place",
         "part": "place in the layer: boundary is where hidden_states are, others lie inside the block",
         "view": "raw tokens, tokens scaled to length one (unit), or without their mean (centred)",
-        "sinks": "with all tokens, or without those that are far longer than the rest",
+        "sinks": "with all tokens, or without the massive ones, which are far longer than the rest",
         "module": "name of the module in the model: the block, or the attention inside it",
         "question": "alignment, distinctions or domination",
         "place": "stream: what the blocks give, at its worst layer; output: what leaves the model",
@@ -21,6 +21,26 @@ WORDS: dict[str, dict[str, str]] = {
         "source": "how the head was read: probed in the running model, or from weights by name",
         "self_check": "largest relative error among the checks of the probed form against the running model",
         "notes": "what these numbers leave out",
+        "needed_rank": "fewest directions of the head's scores with which its attention is within the limit",
+        "divergence": "mean divergence of a row of attention from the model's with so many directions, in nats",
+        "divergence_without": "the same with no direction: masks, position biases and sinks alone, in nats",
+        "limit": "the mean divergence that is allowed, in nats a row",
+        "at_limit": "whether one direction fewer than the head has is too few",
+        "random_needed_rank": "what the same head needs with random weights",
+        "rank": "directions that every head keeps",
+        "loss": "nats per token with these heads cut",
+        "loss_change": "the same minus the model's own loss",
+        "output_change": "root mean square over tokens of |output with the cut - output| / |output|",
+        "sides": "which spaces are compared: of queries, of keys, or of queries with those of keys",
+        "other_layer": "the layer that is compared with",
+        "other_module": "its attention module",
+        "mean": "mean over pairs of heads of the mean squared cosine of the principal angles between their spaces",
+        "chance": "the same for random spaces of these dimensions",
+        "largest": "the largest overlap of a pair",
+        "other_head": "the head in the other layer of that pair (of keys: number of the shared keys)",
+        "smallest_angle": "first principal angle of that pair, in degrees",
+        "index": "number of the singular value, from 1, the largest",
+        "singular_value": "singular value of the query/key form W_Q W_K^T",
         "vectors": "every token of every text, or the mean token of each text",
         "variant": "parts of the block that were left in",
         "scaling": "tokens as they came, or scaled to the size that the layer really got",
@@ -38,6 +58,15 @@ WORDS: dict[str, dict[str, str]] = {
         "measured_rate": "factor per layer by which mu fell at the end of the run",
         "tail_rate": "the factor that linear theory predicts for the end",
         "bound_rate": "the factor that the theorem proves, where its hypotheses hold",
+        "shrink_rate": "with a sink: the factor by which all tokens shrink in a layer in the end",
+        "unit_relative_mu": "relative mu of the tokens scaled to length one, exact at any size",
+        "log10_unit_relative_mu": "its decimal logarithm",
+        "direct": "mean weight on the first token in this layer, attention uniform on the mask",
+        "carried": "mean share of the first token in all tokens after so many such layers",
+        "last": "its share in the last token",
+        "rotary_direct": "mean weight on the first token where attention falls with the distance by rotary positions",
+        "rotary_carried": "mean share of the first token after so many layers of that",
+        "rotary_last": "its share in the last token then",
         "ordinary_route_log10_mu": "decimal logarithm of mu where plain float64 arithmetic stops falling",
         "theorem": "the statement of paper B",
         "hypothesis": "what the theorem requires",
@@ -60,6 +89,7 @@ WORDS: dict[str, dict[str, str]] = {
         "error": "the squared error that was asked for",
         "heads_needed": "no bare layer reaches the error with fewer heads; more may be needed",
         "log10_heads_needed": "decimal logarithm of that count",
+        "head_size": "size of a head; its rank is smaller behind a narrow latent",
         "full_rank_heads": "heads of full rank that reach error zero",
         "hypothesis": "what must hold for the number to be a bound",
         "log10_heads_for_0.1": "decimal logarithm of the heads without which no error of 0.1 is reached",
@@ -71,6 +101,7 @@ WORDS: dict[str, dict[str, str]] = {
         "rank": "query/key rank r of each head",
         "kv_heads": "key/value heads g",
         "value_rank": "value rank v of each head",
+        "structural_rank": "the largest rank that a head can have: its size, or less behind a narrow latent",
         "equal": "what costs the same as in the usual choice, within a tenth",
         "heads_times_rank_over_width": "H r / d",
         "parameters": "attention and feed-forward weights of all layers, without embeddings",
@@ -126,6 +157,10 @@ WORDS: dict[str, dict[str, str]] = {
         "grouped": "whether query heads share key/value heads",
         "derived": "the configuration names no head size; width over heads stands for it",
         "latent": "whether keys and values come from a latent vector",
+        "structural_rank": "the largest rank that a head can have: min(head size, query latent, key latent + rotary)",
+        "kv_latent": "size of the vector from which keys and values are read; 0 for none",
+        "q_latent": "size of the vector from which queries are read; 0 for none",
+        "rope_dims": "part of a key, with rotary positions, that does not come from the latent",
         "varies": "whether layers differ; the numbers are those of most",
         "stage": "whether stages differ; the numbers are those of the last",
         "part": "the part of the configuration that was read, empty for the whole",
@@ -160,7 +195,7 @@ WORDS: dict[str, dict[str, str]] = {
         "dim": "width d of the tokens",
         "value_rank": "rank of a head's value and output maps, empty for the same as the rank",
         "norm": "the norm of a layer",
-        "placement": "norm after each branch or before it",
+        "placement": "norm after each branch, before it or on both sides",
         "mask": "which tokens see which",
         "positions": "how positions enter",
         "position_width": "learned coordinates that positions add",
@@ -191,6 +226,42 @@ WORDS["sweep"] = WORDS["runs"]
 WORDS["compare"] = WORDS["audit"]
 
 
-def definitions_for(verb: str) -> dict[str, str]:
-    """The meaning of each column in the tables of a verb."""
-    return {**DEFINITIONS, **WORDS.get(verb, {})}
+ATTENTION = {
+    "kind": "self: queries and keys are the same tokens; cross: others",
+    "texts": "passages that were read",
+    "tokens": "queries of a passage, rows of its attention matrix",
+    "rows": "rows that were read of each passage; all, or so many drawn evenly",
+    "entropy": "entropy of a row's weights over their sum, in nats; mean over rows that see two keys or more",
+    "relative_entropy": "that entropy over the logarithm of the keys that the mask lets the row see: 1 is uniform",
+    "relative_entropy_low": "lower end of its 95 % bootstrap interval, over passages or rows",
+    "relative_entropy_high": "upper end of its 95 % bootstrap interval, over passages or rows",
+    "first_token_mass": "weight on the first token of the passage, mean over rows",
+    "first_token_mass_low": "lower end of its 95 % bootstrap interval, over passages or rows",
+    "first_token_mass_high": "upper end of its 95 % bootstrap interval, over passages or rows",
+    "sink_mass": "weight that goes to a learned sink: one minus the sum of a row's weights",
+    "self_mass": "weight of a token on itself",
+    "distance": "mean distance between a token and those it attends to, in tokens",
+    "spectral_gap": "largest over second singular value of the attention matrix (of the rows read): large where all"
+    " rows are alike; at most 2^23",
+    "effective_rank": "exponential of the entropy of the singular values of the attention matrix (of the rows read)",
+    "logit_max": "largest logit, over all passages: what the softmax gets, soft-capped, with position biases",
+    **{
+        f"logit_q{share:02d}": f"{share} % of the logits that the mask allows are below this, mean over passages"
+        for share in (1, 25, 50, 75, 99)
+    },
+    "busiest_mass": "weight on the token that gets the most, mean over rows",
+    "busiest_position": "its place in the passage, the most frequent over passages",
+    "busiest_token": "that token",
+    "output_share": "share of this head in what the heads of its layer write: squared length through its part of the"
+    " output map, over the sum of all heads, mean over at most 32 rows; 1/H is fair",
+    "sink": "whether more than 30 % of the weight is on the first token or a learned sink",
+    "does_nothing": "why the head does nothing: 90 % of the weight on the first token, a learned sink, itself or one"
+    " token, or an output below 0.1 of a fair share",
+    "interval_over": "what was drawn from for the intervals",
+}
+"""Of the table of attention alone, where some names stand for other things than in the tables of tokens."""
+
+
+def definitions_for(verb: str, table: str = "") -> dict[str, str]:
+    """The meaning of each column in the tables of a verb, or in one of them."""
+    return {**DEFINITIONS, **WORDS.get(verb, {}), **(ATTENTION if table == "attention" else {})}

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from rankfall.errors import require
-from rankfall.store.files import plain, read_json, storage_errors, write_bytes
+from rankfall.sources import read_json
+from rankfall.store.files import plain, storage_errors, write_bytes
 from rankfall.store.identity import DIGITS
 from rankfall.store.run import checksum
 

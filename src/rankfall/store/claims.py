@@ -31,12 +31,16 @@ class Claims:
         *,
         take_over: bool = False,
         note: Callable[[str], None] = lambda text: None,
+        thing: str = "cell",
+        way_out: str = "; if you know that it is gone, stop this and run it with --take-over",
     ) -> None:
+        """`note` is told what a person should know, with `thing` for what is claimed and `way_out` to not wait."""
         self.folder = folder
         self.owner = Owner(folder / "owners", token, patience, note)
         self.held: set[str] = set()
         self._take_over = take_over
         self._note = note
+        self._thing, self._way_out = thing, way_out
         self._told: set[str] = set()
 
     def __enter__(self) -> Claims:
@@ -97,14 +101,14 @@ class Claims:
             if token in self._told or found is None:
                 continue
             self._told.add(token)
-            text = f"waiting for {len(cells)} {'cell' if len(cells) == 1 else 'cells'} claimed by {found.process}"
+            text = f"waiting for {len(cells)} {self._thing}{'s' * (len(cells) > 1)} claimed by {found.process}"
             with contextlib.suppress(OSError):
                 since = min((self.folder / name).stat().st_mtime for name in cells)
                 text += f" since {datetime.fromtimestamp(since):%Y-%m-%d %H:%M}"
             if not found.here:
                 text += (
                     f", last sign of life {found.silent:.0f} s ago; after {self.owner.patience:.0f} s of silence "
-                    "they are taken over; if you know that it is gone, stop this and run it with --take-over"
+                    f"they are taken over{self._way_out}"
                 )
             self._note(text)
 
@@ -135,8 +139,8 @@ class Claims:
         if not found.here and token not in self._told:
             self._told.add(token)
             self._note(
-                f"{found.process} gave no sign of life for {found.silent:.0f} s; the cells that it had claimed "
-                "are taken over"
+                f"{found.process} gave no sign of life for {found.silent:.0f} s; the {self._thing}s that it had "
+                "claimed are taken over"
             )
         return False
 

@@ -8,7 +8,8 @@ import secrets
 from pathlib import Path
 from typing import Any
 
-from rankfall.store.files import read_bounded, storage_errors
+from rankfall.sources import read_bounded
+from rankfall.store.files import storage_errors
 
 AREA = ".damaged"
 

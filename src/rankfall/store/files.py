@@ -11,7 +11,6 @@ import math
 import os
 import re
 import secrets
-import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,8 +35,6 @@ REFUSALS |= dict.fromkeys((errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOO
 REFUSALS |= dict.fromkeys((errno.EIO, errno.ENXIO), BROKEN)
 """What is missing to write a file, and what to do, by the system's error number."""
 TEMPORARY = ".tmp"
-MOST_READ = 1 << 28
-"""Bytes of a JSON or CSV file of a store; real ones are far below."""
 
 
 class StorageError(RequestError):
@@ -120,22 +117,6 @@ def plain(value: Any) -> Any:
     if value is None or isinstance(value, (str, int, float, bool)):
         return value
     return str(value)
-
-
-def read_bounded(path: Path) -> bytes:
-    """The bytes of a plain file of bearable size; anything else has a value that cannot be read."""
-    facts = path.stat()
-    if not stat.S_ISREG(facts.st_mode) or facts.st_size > MOST_READ:
-        raise ValueError(f"{path.name} is no plain file of at most {MOST_READ:,} bytes")
-    return path.read_bytes()
-
-
-def read_json(path: Path) -> Any:
-    """What a JSON file holds; one that cannot be read as JSON is a ValueError, however it fails."""
-    try:
-        return json.loads(read_bounded(path))
-    except RecursionError:
-        raise ValueError(f"{path.name} is nested too deeply") from None
 
 
 def to_csv(records: Sequence[Record]) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 
 import rankfall
 from rankfall.errors import RequestError, require
+from rankfall.sources import read_bounded
 from rankfall.store.damage import read_object
 from rankfall.store.files import from_csv, storage_errors, to_csv, write_bytes
 from rankfall.store.identity import SCHEMA, canonical, identity
@@ -107,7 +108,7 @@ def _read_page(page: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
             raise TypeError("names that are no text")
         if not (isinstance(environments, list) and all(isinstance(one, dict) for one in environments)):
             raise TypeError("environments that are no list of objects")
-        text = page.read_text(encoding="utf-8")
+        text = read_bounded(page).decode("utf-8")
         if not {"id", "environment"} <= set(next(csv.reader(text.splitlines()), ())):
             raise ValueError("no columns id and environment")
         rows = from_csv(text)

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rankfall.errors import RequestError, require
+from rankfall.sources import read_json
 from rankfall.store.damage import is_plain_name, read_object
-from rankfall.store.files import read_json, read_table, write_bytes
+from rankfall.store.files import read_table, write_bytes
 
 if TYPE_CHECKING:
     import pyarrow as pa

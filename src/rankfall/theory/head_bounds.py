@@ -30,6 +30,21 @@ DEFAULT_TOP = 2501
 """Highest degree by default: what is left out enters as one safe term."""
 
 
+def structural_rank(head_size: int, width: int, *, kv_latent: int = 0, q_latent: int = 0, rope_dims: int = 0) -> int:
+    """The largest rank that a head's query/key form W_Q W_K^T can have: min(head size, width, query latent, key
+    latent + rotary part), where 0 stands for no latent.
+
+    Queries read from a vector of `q_latent` numbers span no more directions than these. Keys read from one of
+    `kv_latent` numbers span min(head size - p, kv_latent) beside the p = `rope_dims` that come from the token itself.
+    """
+    bounds = [head_size, width]
+    if q_latent:
+        bounds.append(q_latent)
+    if kv_latent:
+        bounds.append(kv_latent + rope_dims)
+    return min(bounds)
+
+
 @dataclass(frozen=True)
 class HeadClass:
     """All bare attention layers that a bound speaks about, whatever their weights: the output is read linearly.

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from rankfall.catalogue import RECIPES
 from rankfall.errors import RequestError, require, require_count, require_one_of, require_seed
 from rankfall.masks import parse_mask
 from rankfall.norms import PLACEMENTS, parse_norm
 from rankfall.tasks.base import Task, parse_task
-
-CHUNK = 100
-"""Steps between metric rows; the published schedule steps, and its data stream starts again, this often."""
+from rankfall.training.kinds import CHUNK as CHUNK
+from rankfall.training.kinds import TrainingCell
 
 MOST = {
     "points": 2**20,
@@ -41,7 +41,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True)
-class Cell:
+class Cell(TrainingCell):
     """The model of paper A's experiments is the default; every field is one thing that users vary.
 
     The published protocol is `start="copies"` for several layers, and `warm_up_from="zero"`. The defaults of these
@@ -50,6 +50,7 @@ class Cell:
     Symbols of the paper: N = points, d = dim, L = layers, r = rank, H = heads, m = multiplier.
     """
 
+    kind: ClassVar[str] = "points"
     task: str = "farthest"
     points: int = 16
     dim: int = 64
@@ -62,7 +63,7 @@ class Cell:
     """Rank of a head's value and output maps; None for the same as `rank`."""
     norm: str = "unit"
     placement: str = "post"
-    """Norm after each branch or before it; the recipe `stable` puts it before, whatever is said here."""
+    """Norm after each branch, before it or on both sides; the recipe `stable` puts it before in any case."""
     mask: str = "complete"
     positions: str = "none"
     position_width: int = 64
@@ -175,6 +176,6 @@ class Cell:
         return self.rank if self.value_rank is None else self.value_rank
 
     @property
-    def chunks(self) -> int:
-        """Chunks of `CHUNK` steps in the whole run."""
-        return self.steps // CHUNK
+    def label(self) -> str:
+        """Depth, copies, rank and seed."""
+        return f"L{self.layers}-m{self.multiplier}-r{self.rank}-s{self.seed}"

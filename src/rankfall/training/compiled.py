@@ -7,26 +7,37 @@ processor only replays it and reads losses once a chunk.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import warnings
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
 
 import torch
-
-from rankfall.training.kernels.layer import layer_misfit
-
-if TYPE_CHECKING:
-    from rankfall.training.stack import Stack
+from torch import Tensor
 
 WARM_UP = 3
 """Steps before capture, in which libraries choose kernels and allocate what they keep."""
 
 
+class Stepping(Protocol):
+    """What a program runs: a step in place, its loss and its optimizer, and a way to undo steps."""
+
+    @property
+    def device(self) -> torch.device: ...
+    @property
+    def loss(self) -> Any: ...
+    @property
+    def adam(self) -> Any: ...
+    def step_(self, position: Tensor, loss_function: Any, adam: Any) -> None: ...
+    def snapshot(self) -> dict[str, Tensor]: ...
+    def rewind(self, snapshot: Mapping[str, Tensor]) -> None: ...
+    def rounding(self) -> str: ...
+    def give_up_kernels(self) -> bool: ...
+
+
 class Program:
     """Runs steps of a stack."""
 
-    def __init__(self, stack: Stack, *, compile: bool, tf32: bool) -> None:
+    def __init__(self, stack: Stepping, *, compile: bool, tf32: bool) -> None:
         self._stack = stack
         self._tf32 = tf32 and stack.device.type == "cuda"
         self._compile = compile
@@ -44,15 +55,8 @@ class Program:
 
     @property
     def products(self) -> str:
-        """How the factors of float32 matrix products are rounded: not at all, or to 10 bits.
-
-        The fused kernels take half-precision numbers of as many bits for feed-forward and projections.
-        """
-        if not self._tf32:
-            return "full"
-        first = self._stack.cells[0]
-        fits = layer_misfit("cuda", getattr(torch, first.dtype), first.width, first.feed_forward) is None
-        return "tf32 and half" if fits and self._stack.encoder.fused else "tf32"
+        """How the factors of float32 matrix products are rounded: not at all, or as the stack says."""
+        return self._stack.rounding() if self._tf32 else "full"
 
     def run(self, steps: int) -> None:
         """Take steps on the batches 0 .. steps-1 of the current window."""
@@ -77,11 +81,10 @@ class Program:
         except torch.cuda.OutOfMemoryError:
             raise
         except Exception as problem:
-            if not self._stack.encoder.fused:
+            if not self._stack.give_up_kernels():
                 raise
             cause = str(problem).strip().splitlines()[0][:200] if str(problem).strip() else type(problem).__name__
             warnings.warn(f"training without the fused kernels, which failed here: {cause}", stacklevel=2)
-            self._stack.encoder = dataclasses.replace(self._stack.encoder, fused=False)
             self._prepare()
             return self._capture()
 

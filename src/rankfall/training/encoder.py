@@ -19,6 +19,7 @@ from rankfall.training.cell import Cell
 from rankfall.training.kernels.groups import grouped_heads
 from rankfall.training.kernels.launch import shape_misfit
 from rankfall.training.kernels.layer import gather, project
+from rankfall.training.parameters import after
 
 PROJECTIONS = ("query", "query_bias", "key", "key_bias", "value", "value_bias")
 FEED_FORWARD = ("rise", "rise_bias", "fall", "fall_bias")
@@ -56,12 +57,16 @@ class Encoder:
         x = x.flatten(1, 2)
         for layer in range(self.layers):
             for branch, name in ((self._attention, "attention_norm"), (self._feed_forward, "feed_forward_norm")):
+                norm = self.norm.at(layer + 1)
                 if self.placement == "post":
-                    x = self._norm(weights, f"{layer}.{name}", x + branch(weights, layer, x, shape, mask))
-                else:
-                    x = x + branch(weights, layer, self._norm(weights, f"{layer}.{name}", x), shape, mask)
-        if self.placement == "pre":
-            x = self._norm(weights, "final_norm", x)
+                    x = _normed(norm, weights, f"{layer}.{name}", x + branch(weights, layer, x, shape, mask))
+                    continue
+                added = branch(weights, layer, _normed(norm, weights, f"{layer}.{name}", x), shape, mask)
+                if self.placement == "peri":
+                    added = _normed(norm, weights, f"{layer}.{after(name)}", added)
+                x = x + added
+        if self.placement != "post":
+            x = _normed(self.norm, weights, "final_norm", x)
         return x.view(shape)[..., : self.dim]
 
     def _place(self, weights: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
@@ -71,10 +76,6 @@ class Encoder:
         if self.positions == "additive":
             return inputs + codes
         return torch.cat([inputs, codes.expand(-1, inputs.shape[1], -1, -1)], dim=-1)
-
-    def _norm(self, weights: Mapping[str, Tensor], name: str, x: Tensor) -> Tensor:
-        gain, bias = (weights.get(f"{name}_{part}") for part in ("gain", "bias"))
-        return self.norm(x, None if gain is None else gain[:, None], None if bias is None else bias[:, None])
 
     def _attention(
         self, weights: Mapping[str, Tensor], layer: int, x: Tensor, shape: torch.Size, mask: Tensor | None
@@ -144,6 +145,11 @@ def encoder_for(cells: Sequence[Cell]) -> Encoder:
         context=first.task_object.context(first.points),
         groups=tuple(groups),
     )
+
+
+def _normed(norm: Norm, weights: Mapping[str, Tensor], name: str, x: Tensor) -> Tensor:
+    gain, bias = (weights.get(f"{name}_{part}") for part in ("gain", "bias"))
+    return norm(x, None if gain is None else gain[:, None], None if bias is None else bias[:, None])
 
 
 def _group_heads(group: RankGroup, projected: Sequence[Tensor], mask: Tensor | None) -> Tensor:

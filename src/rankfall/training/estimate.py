@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -15,10 +16,8 @@ from rankfall.provenance import hardware
 from rankfall.store.checkpoints import Checkpoints
 from rankfall.store.query import rows_of
 from rankfall.store.store import Store
-from rankfall.training.cell import CHUNK, Cell
-from rankfall.training.grid import FIELDS
-from rankfall.training.plan import Group, Plan, group_flops, stack_name, step_flops
-from rankfall.training.stack import Stack, stack_key
+from rankfall.training.kinds import CHUNK, TrainingCell, build_stack, cell_from, kind_named, stack_key, step_flops
+from rankfall.training.plan import Group, Plan, group_flops, stack_name
 
 TRIAL_FLOPS = {"cpu": 2e10, "cuda": 2e13}
 """A trial of about so much work takes a few seconds."""
@@ -31,7 +30,7 @@ class Tally:
         self._progress = progress
         self._total = plan.flops
         self._cells = sum(len(group) for group in plan.stacks)
-        self._chunks: dict[Cell, int] = {}
+        self._chunks: dict[TrainingCell, int] = {}
 
     def chunk(self, group: Group, chunks: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Report how far a stack came: the share is of the work that was missing when the sweep began."""
@@ -74,7 +73,7 @@ def estimate(plan: Plan, store: Store, device: str, *, workers: int = 1) -> Time
     elif rows:
         known, source = _rates(rows), "runs in this store on other hardware"
     elif device == "cpu" or torch.cuda.is_available():
-        known, source = {None: [_trial(plan, device)]}, "a trial of a few steps"
+        known, source = {None: [_trial(plan, device, store)]}, "a trial of a few steps"
     else:
         return TimeEstimate((math.nan,) * len(plan.stacks), "no GPU here to try it on")
     everything = [rate for rates in known.values() for rate in rates]
@@ -92,13 +91,14 @@ def _rates(rows: Iterable[Mapping[str, Any]]) -> dict[Any, list[float]]:
     """Operations per second of finished runs, by stack key."""
     rates: dict[Any, list[float]] = {}
     for row in rows:
-        cell = Cell(**{key: value for key, value in row.items() if key in FIELDS})
+        fields = dataclasses.fields(cast(Any, kind_named(row).cell))
+        cell = cell_from({field.name: row[field.name] for field in fields if field.name in row})
         done = step_flops(cell) * row.get("steps_done", cell.steps)
         rates.setdefault(stack_key(cell), []).append(done / row["seconds"])
     return rates
 
 
-def _trial(plan: Plan, device: str) -> float:
+def _trial(plan: Plan, device: str, store: Store) -> float:
     """Operations per second of a few steps of the cheapest stack, or of its first cells where that is much work.
 
     Batches stay as they are: a step on a small one spends its time on the weights, whatever the batch.
@@ -107,15 +107,15 @@ def _trial(plan: Plan, device: str) -> float:
     wanted = TRIAL_FLOPS[device.partition(":")[0]]
     while len(group) > 1 and _step_flops(group) > wanted:
         group = group[: len(group) // 2]
-    stack = Stack(group, device)
+    stack = build_stack(group, device, False, True, store.path)
     stack.prepare()
-    steps = min(stack.batches.window, max(1, round(wanted / _step_flops(group))))
+    steps = min(stack.most_steps, max(1, round(wanted / _step_flops(group))))
     start = time.perf_counter()
     stack.run_steps(steps)
-    if stack.device.type == "cuda":
-        torch.cuda.synchronize(stack.device)
+    if device.startswith("cuda"):
+        torch.cuda.synchronize(device)
     return steps * _step_flops(group) / (time.perf_counter() - start)
 
 
-def _step_flops(group: Iterable[Cell]) -> float:
+def _step_flops(group: Iterable[TrainingCell]) -> float:
     return sum(map(step_flops, group))

@@ -115,29 +115,37 @@ def layout(cell: Cell) -> Layout:
     hidden = 1.0 / math.sqrt(cell.feed_forward)
     wanted: list[tuple[str, tuple[int, ...], Start]] = []
     if cell.positions == "additive":
-        wanted.append(("positions", (cell.tokens, cell.dim), _normal(1.0 / math.sqrt(cell.dim))))
+        wanted.append(("positions", (cell.tokens, cell.dim), normal(1.0 / math.sqrt(cell.dim))))
     if cell.positions == "concatenated":
         coordinates = (cell.tokens, cell.position_width)
-        wanted.append(("positions", coordinates, _normal(1.0 / math.sqrt(cell.position_width))))
+        wanted.append(("positions", coordinates, normal(1.0 / math.sqrt(cell.position_width))))
     for layer in range(cell.layers):
         wanted += [
-            (f"{layer}.query", (width, score), _uniform(packed)),
-            (f"{layer}.query_bias", (score,), _constant(0.0)),
-            (f"{layer}.key", (width, score), _uniform(packed)),
-            (f"{layer}.key_bias", (score,), _constant(0.0)),
-            (f"{layer}.value", (width, value), _uniform(packed)),
-            (f"{layer}.value_bias", (value,), _constant(0.0)),
-            (f"{layer}.output", (value, width), _uniform(branch / math.sqrt(value / copies))),
-            (f"{layer}.output_bias", (copies, width), _constant(0.0)),
-            (f"{layer}.rise", (width, cell.feed_forward), _uniform(inward)),
-            (f"{layer}.rise_bias", (cell.feed_forward,), _uniform(inward)),
-            (f"{layer}.fall", (cell.feed_forward, width), _uniform(branch * hidden)),
-            (f"{layer}.fall_bias", (width,), _uniform(branch * hidden)),
+            (f"{layer}.query", (width, score), uniform(packed)),
+            (f"{layer}.query_bias", (score,), constant(0.0)),
+            (f"{layer}.key", (width, score), uniform(packed)),
+            (f"{layer}.key_bias", (score,), constant(0.0)),
+            (f"{layer}.value", (width, value), uniform(packed)),
+            (f"{layer}.value_bias", (value,), constant(0.0)),
+            (f"{layer}.output", (value, width), uniform(branch / math.sqrt(value / copies))),
+            (f"{layer}.output_bias", (copies, width), constant(0.0)),
+            (f"{layer}.rise", (width, cell.feed_forward), uniform(inward)),
+            (f"{layer}.rise_bias", (cell.feed_forward,), uniform(inward)),
+            (f"{layer}.fall", (cell.feed_forward, width), uniform(branch * hidden)),
+            (f"{layer}.fall_bias", (width,), uniform(branch * hidden)),
             *_norm_slots(cell, f"{layer}.attention_norm"),
             *_norm_slots(cell, f"{layer}.feed_forward_norm"),
         ]
-    if cell.norm_placement == "pre":
+        if cell.norm_placement == "peri":
+            for name in ("attention_norm", "feed_forward_norm"):
+                wanted += _norm_slots(cell, f"{layer}.{after(name)}")
+    if cell.norm_placement != "post":
         wanted += _norm_slots(cell, "final_norm")
+    return laid_out(wanted)
+
+
+def laid_out(wanted: Sequence[tuple[str, tuple[int, ...], Start]]) -> Layout:
+    """Weights one after another, each aligned."""
     slots: list[Slot] = []
     offset = 0
     for name, shape, start in wanted:
@@ -165,19 +173,27 @@ def _aligned(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
+def after(name: str) -> str:
+    """The norm behind a branch, where another of that name stands in front of it."""
+    return f"after_{name}"
+
+
 def _norm_slots(cell: Cell, name: str) -> list[tuple[str, tuple[int, ...], Start]]:
     """What the norm says that it learns: gains start at one, biases at zero."""
     sizes = parse_norm(cell.norm).gains(cell.width)
-    return [(f"{name}_{part}", (size,), _constant(float(part == "gain"))) for part, size in sizes.items()]
+    return [(f"{name}_{part}", (size,), constant(float(part == "gain"))) for part, size in sizes.items()]
 
 
-def _uniform(bound: float) -> Start:
+def uniform(bound: float) -> Start:
+    """Evenly within -bound and bound."""
     return lambda generator, shape: (2.0 * torch.rand(shape, generator=generator, dtype=torch.float64) - 1.0) * bound
 
 
-def _normal(deviation: float) -> Start:
+def normal(deviation: float) -> Start:
+    """Normal numbers around zero."""
     return lambda generator, shape: torch.randn(shape, generator=generator, dtype=torch.float64) * deviation
 
 
-def _constant(value: float) -> Start:
+def constant(value: float) -> Start:
+    """The same number everywhere."""
     return lambda generator, shape: torch.full(shape, value, dtype=torch.float64)

@@ -17,21 +17,17 @@ from rankfall.store.identity import identity
 from rankfall.store.run import SUMMARY
 from rankfall.store.store import Store
 from rankfall.system import available_memory
-from rankfall.training.attention_seam import LONG
-from rankfall.training.cell import CHUNK, Cell
-from rankfall.training.data import window_bytes
-from rankfall.training.kernels.launch import HAS_TRITON, shape_misfit
-from rankfall.training.kernels.layer import layer_misfit
-from rankfall.training.parameters import layout
-from rankfall.training.stack import stack_key
+from rankfall.training.kinds import (
+    CHUNK,
+    TrainingCell,
+    cell_from,
+    kind_of,
+    stack_bytes,
+    stack_key,
+    step_flops,
+)
 
-CPU_STACK = 32
-"""Cells of a stack on a processor: beyond that, steps per second hardly grow, and results come later."""
-CPU_STEP_FLOPS = 1.2e9
-"""Operations of a step of a stack on a processor. Stacking saves the fixed cost of each call, a factor of three for
-cells of 4e6; a larger stack outgrows the caches and is slower than its cells apart (`benchmarks.stack_sizes`)."""
-
-Group = tuple[Cell, ...]
+Group = tuple[TrainingCell, ...]
 """Cells trained together as one program."""
 
 GPU_SHARE = 0.85
@@ -45,8 +41,8 @@ RAM_SHARE = 0.5
 class Plan:
     """The cells of a sweep, what is finished, and the stacks that train the rest."""
 
-    cells: tuple[Cell, ...]
-    finished: tuple[Cell, ...]
+    cells: tuple[TrainingCell, ...]
+    finished: tuple[TrainingCell, ...]
     stacks: tuple[Group, ...]
 
     @property
@@ -55,7 +51,7 @@ class Plan:
 
 
 def make_plan(
-    cells: Sequence[Cell],
+    cells: Sequence[TrainingCell],
     store: Store,
     *,
     memory: int,
@@ -84,26 +80,19 @@ def make_plan(
 
 
 def group_cells(
-    cells: Sequence[Cell], *, memory: int, device: str = "cpu", max_stack: int | None = None
+    cells: Sequence[TrainingCell], *, memory: int, device: str = "cpu", max_stack: int | None = None
 ) -> list[Group]:
     """Cells of one key together, in stacks as even as possible of which each fits the memory."""
-    by_key: dict[tuple[object, ...], list[Cell]] = {}
+    by_key: dict[tuple[object, ...], list[TrainingCell]] = {}
     for cell in cells:
         by_key.setdefault(stack_key(cell), []).append(cell)
     groups: list[Group] = []
     for members in by_key.values():
-        # low ranks, which have most heads, first; equal ranks together, so that a stack has few distinct ones
-        members = sorted(members, key=lambda cell: (cell.rank, cell.value_width))
-        most = min(_fitting(members, memory, device), max_stack or _most(members, device))
+        kind = kind_of(members[0])
+        members = sorted(members, key=kind.order)
+        most = min(_fitting(members, memory, device), max_stack or kind.widest(members, device))
         groups += _even_pieces(members, -(-len(members) // most))
     return groups
-
-
-def _most(members: Sequence[Cell], device: str) -> int:
-    """The most members of a stack that train faster together than one at a time."""
-    if device != "cpu":
-        return len(members)
-    return min(CPU_STACK, max(1, int(CPU_STEP_FLOPS // max(map(step_flops, members)))))
 
 
 def halves(group: Group) -> list[Group]:
@@ -112,7 +101,7 @@ def halves(group: Group) -> list[Group]:
     return [group[:middle], group[middle:]]
 
 
-def stack_name(group: Sequence[Cell]) -> str:
+def stack_name(group: Sequence[TrainingCell]) -> str:
     """The name of a stack: a hash of its members in their order."""
     return hashlib.sha256(" ".join(identity(cell) for cell in group).encode()).hexdigest()[:16]
 
@@ -137,7 +126,7 @@ def has_leftovers(store: Store) -> bool:
     return any(path.name != "owners" for place in places for path in place.glob("[!.]*"))
 
 
-def _begun(store: Store, missing: Sequence[Cell]) -> list[Group]:
+def _begun(store: Store, missing: Sequence[TrainingCell]) -> list[Group]:
     wanted = set(missing)
     groups: list[Group] = []
     checkpoints = Checkpoints(store.checkpoints_folder)
@@ -146,7 +135,7 @@ def _begun(store: Store, missing: Sequence[Cell]) -> list[Group]:
         if found is None:
             continue
         try:
-            group = tuple(Cell(**member) for member in found.members)
+            group = tuple(cell_from(member) for member in found.members)
         except (TypeError, RequestError):
             continue  # written by a version that knows other settings: its cells are planned anew
         if wanted & set(group) and stack_name(group) == name:
@@ -155,12 +144,12 @@ def _begun(store: Store, missing: Sequence[Cell]) -> list[Group]:
     return groups
 
 
-def _even_pieces(members: Sequence[Cell], pieces: int) -> list[Group]:
+def _even_pieces(members: Sequence[TrainingCell], pieces: int) -> list[Group]:
     bounds = [len(members) * piece // pieces for piece in range(pieces + 1)]
     return [tuple(members[low:high]) for low, high in itertools.pairwise(bounds)]
 
 
-def _fitting(members: Sequence[Cell], memory: int, device: str) -> int:
+def _fitting(members: Sequence[TrainingCell], memory: int, device: str) -> int:
     """The most members, largest first, that fit the memory together; not even one is an error."""
     kind = device.partition(":")[0]
     if stack_bytes(members[:1], kind) > memory:
@@ -170,43 +159,13 @@ def _fitting(members: Sequence[Cell], memory: int, device: str) -> int:
     )
 
 
-def too_large(cell: Cell, needed: int, memory: int | None, device: str) -> RequestError:
+def too_large(cell: TrainingCell, needed: int, memory: int | None, device: str) -> RequestError:
     """The error for a cell that no stack can hold."""
     return RequestError(
-        required=f"about {needed / 2**30:.3g} GiB on {device} to train the cell with layers={cell.layers}, "
-        f"rank={cell.rank}, multiplier={cell.multiplier}, batch={cell.batch}",
+        required=f"about {needed / 2**30:.3g} GiB on {device} to train the cell with {kind_of(cell).size(cell)}",
         got="less" if memory is None else f"{memory / 2**30:.3g} GiB",
-        remedy="lower batch, multiplier or layers, or use a device with more memory",
+        remedy="lower its batch or the model's size, or use a device with more memory",
     )
-
-
-def stack_bytes(cells: Sequence[Cell], device: str = "cuda") -> int:
-    """Bytes for weights, gradients and moments, activations kept for the gradient, and batches drawn ahead.
-
-    Activations per layer and token: q, k, v and the mixed values, about eight of the width (residuals, norms); the
-    feed-forward's two hidden tensors, and scores and weights, where no kernel computes them again; half as much again
-    in passing.
-    """
-    item = 8 if cells[0].dtype == "float64" else 4
-    streams = len({(cell.seed, cell.data) for cell in cells})
-    return sum(item * _numbers(cell, device) for cell in cells) + window_bytes(cells[0], streams, device)
-
-
-def _numbers(cell: Cell, device: str) -> int:
-    sequence = cell.batch * cell.tokens
-    scored, valued = cell.heads * cell.rank, cell.heads * cell.value_width
-    kept = 2 * scored + 2 * valued + 8 * cell.width
-    if device != "cuda" or layer_misfit("cuda", getattr(torch, cell.dtype), cell.width, cell.feed_forward):
-        kept += 2 * cell.feed_forward
-    if cell.tokens <= LONG and not _by_kernel(cell, device):
-        kept += 2 * cell.heads * cell.task_object.context(cell.points)
-    return 6 * layout(cell).size + (3 * sequence * kept * cell.layers) // 2
-
-
-def _by_kernel(cell: Cell, device: str) -> bool:
-    """Whether attention goes through the fused kernel, which keeps no scores."""
-    rank = max(cell.rank, cell.value_width)
-    return device == "cuda" and HAS_TRITON and shape_misfit(getattr(torch, cell.dtype), cell.tokens, rank) is None
 
 
 def memory_budget(device: str) -> int:
@@ -217,19 +176,6 @@ def memory_budget(device: str) -> int:
     return int(available_memory() * RAM_SHARE)
 
 
-def step_flops(cell: Cell) -> float:
-    """Floating-point operations of one training step of one cell: 2 per multiply-add, backward twice the forward.
-
-    Per layer and token: projections 2 width (2 H r + 2 H v), scores and mixing 2 context H (r + v), and the
-    feed-forward 4 width f. Queries and keys are both taken as all tokens, which is exact for self-attention.
-    """
-    scored, valued = cell.heads * cell.rank, cell.heads * cell.value_width
-    projections = 4 * cell.width * (scored + valued)
-    mixing = 2 * cell.tokens * (scored + valued)
-    feed_forward = 4 * cell.width * cell.feed_forward
-    return 3.0 * cell.batch * cell.tokens * cell.layers * (projections + mixing + feed_forward)
-
-
-def group_flops(group: Sequence[Cell], chunks_done: int = 0) -> float:
+def group_flops(group: Sequence[TrainingCell], chunks_done: int = 0) -> float:
     """Floating-point operations that a stack still needs."""
     return sum(step_flops(cell) * (cell.steps - chunks_done * CHUNK) for cell in group)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from rankfall.training.compiled import Program
 from rankfall.training.data import Batches
 from rankfall.training.encoder import encoder_for
 from rankfall.training.heads import head_statistics
+from rankfall.training.kernels.layer import layer_misfit
 from rankfall.training.parameters import layout
 from rankfall.training.recipe import TrainingRecipe, schedule
 
@@ -171,6 +173,11 @@ class Stack:
         tensors["last"].copy_(mean)
         return tensors["alive"].tolist(), mean.tolist()
 
+    @property
+    def most_steps(self) -> int:
+        """Bare steps that one window of batches holds."""
+        return self.batches.window
+
     def prepare(self) -> None:
         """Compile and capture what there is to compile and capture, leaving the models as they are."""
         before = self.snapshot()
@@ -185,6 +192,21 @@ class Stack:
         """Bare steps on the current window, outside the schedule and the record: for warming up and measuring."""
         self.batches.fill(self.chunks_done * CHUNK)
         self.program.run(steps)
+
+    def rounding(self) -> str:
+        """How the factors of matrix products are rounded where TF32 is allowed: to 10 bits.
+
+        The fused kernels take half-precision numbers of as many bits for feed-forward and projections.
+        """
+        first = self.cells[0]
+        fits = layer_misfit("cuda", getattr(torch, first.dtype), first.width, first.feed_forward) is None
+        return "tf32 and half" if fits and self.encoder.fused else "tf32"
+
+    def give_up_kernels(self) -> bool:
+        """Train on without the fused kernels; False where that is how it trains already."""
+        had = self.encoder.fused
+        self.encoder = replace(self.encoder, fused=False)
+        return had
 
     # ---- one step, as tensor operations only
 

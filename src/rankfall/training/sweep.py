@@ -9,11 +9,10 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
-import torch
-
-from rankfall.catalogue import ENGINES
+from rankfall.catalogue import CELL_KINDS, ENGINES
 from rankfall.progress import Progress, silent
 from rankfall.store.checkpoints import Checkpoints
 from rankfall.store.claims import Claims
@@ -23,7 +22,7 @@ from rankfall.store.store import Store
 from rankfall.training.cell import Cell
 from rankfall.training.engines.base import Engine
 from rankfall.training.estimate import Tally
-from rankfall.training.kernels.launch import misfit
+from rankfall.training.kinds import TrainingCell, kind_of
 from rankfall.training.options import Options
 from rankfall.training.plan import Plan, has_leftovers, make_plan, tidy
 from rankfall.training.work import Watch, stop_on_signals
@@ -34,9 +33,6 @@ Trained = tuple[Cell, Mapping[str, Any]]
 GROUPED = ("layers", "multiplier", "rank", "points", "positions", "task", "recipe", "data")
 MEASURED = ("mse_best", "mse_final", "mse_fresh")
 
-RESULTS = ("mse_best", "mse_final", "seconds")
-"""Columns that every row of a sweep has, None where a cell is not finished."""
-
 
 @dataclass(frozen=True)
 class SweepRows:
@@ -45,14 +41,17 @@ class SweepRows:
     rows: tuple[dict[str, Any], ...]
     trained: int
     complete: bool
+    out_of_time: bool = False
+    """Ended by its time limit, not by a signal."""
 
 
 def sweep(
-    cells: Sequence[Cell],
+    cells: Sequence[TrainingCell],
     store: Store | Path | str,
     *,
     engine: str | Engine = "local",
     options: Options | None = None,
+    seconds: float | None = None,
     progress: Progress = silent,
     note: Callable[[str], None] = lambda text: None,
 ) -> SweepRows:
@@ -60,21 +59,23 @@ def sweep(
 
     Safe to kill at any moment and to run again, also by several processes on one store: finished cells are never
     trained again, and unfinished stacks go on from their checkpoints. Ctrl-C saves first and returns with
-    `complete` False.
+    `complete` False, and so does a sweep that has taken `seconds`, at its next chunk.
     """
+    end = math.inf if seconds is None else monotonic() + seconds
     store = store if isinstance(store, Store) else Store(store)
     chosen = ENGINES[engine](options or Options()) if isinstance(engine, str) else engine
     plan = plan_for(cells, store, chosen)
     if plan.stacks:
         set_aside_damaged(store, note)
     tally = Tally(plan, progress)
-    complete = True
+    complete, told_to_stop = True, False
     try:
         if plan.stacks:
-            if slower := without_kernel(plan, chosen.device()):
-                note(slower)
+            for text in slower(plan, chosen.device()):
+                note(text)
             with stop_on_signals(lambda: note("stopping after this chunk; Ctrl-C again to stop at once")) as stop:
-                complete = chosen.run(plan, store, Watch(stop, tally.chunk, note))
+                complete = chosen.run(plan, store, Watch(lambda: stop() or monotonic() >= end, tally.chunk, note))
+                told_to_stop = stop()
         elif has_leftovers(store):
             # a sweep that was killed when all was done but the tidying; a store that may only be read stays as it is
             with contextlib.suppress(StorageError), Claims(store.claims_folder, note=note) as claims:
@@ -84,24 +85,18 @@ def sweep(
             chosen.close()
     rows = tuple(row_of(cell, store) for cell in cells)
     trained = len(plan.cells) - len(plan.finished) - len(store.missing(plan.cells, chosen.options.parts))
-    return SweepRows(rows, trained, complete)
+    return SweepRows(rows, trained, complete, out_of_time=not complete and not told_to_stop)
 
 
-def without_kernel(plan: Plan, device: str) -> str | None:
-    """On a GPU, how many cells cannot use the fused attention kernel and why the first of them cannot."""
-    if not device.startswith("cuda"):
-        return None
+def slower(plan: Plan, device: str) -> list[str]:
+    """What a person should know about cells that do not train as fast as others, a line for each kind of cell."""
     cells = [cell for stack in plan.stacks for cell in stack]
-    reasons = [
-        misfit("cuda", getattr(torch, cell.dtype), cell.tokens, max(cell.rank, cell.value_width)) for cell in cells
-    ]
-    found = [reason for reason in reasons if reason is not None]
-    if not found:
-        return None
-    return f"{len(found)} of {len(cells)} cells train without the fused attention kernel: {found[0]}"
+    kinds = dict.fromkeys(cell.kind for cell in cells)
+    found = (CELL_KINDS[kind].slower([cell for cell in cells if cell.kind == kind], device) for kind in kinds)
+    return [text for text in found if text is not None]
 
 
-def plan_for(cells: Sequence[Cell], store: Store, engine: Engine) -> Plan:
+def plan_for(cells: Sequence[TrainingCell], store: Store, engine: Engine) -> Plan:
     """The plan of a sweep on an engine."""
     return make_plan(
         tuple(dict.fromkeys(cells)),
@@ -114,10 +109,10 @@ def plan_for(cells: Sequence[Cell], store: Store, engine: Engine) -> Plan:
     )
 
 
-def row_of(cell: Cell, store: Store) -> dict[str, Any]:
+def row_of(cell: TrainingCell, store: Store) -> dict[str, Any]:
     """A cell's row: id, status, configuration and, when it is finished, its results."""
     id = identity(cell)
-    bare = {"id": id, "status": "missing", **settings(cell), **dict.fromkeys(RESULTS)}
+    bare = {"id": id, "status": "missing", **settings(cell), **dict.fromkeys([*kind_of(cell).errors, "seconds"])}
     return bare | store.run(cell).summary() if store.has(id) else bare
 
 

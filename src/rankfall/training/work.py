@@ -11,12 +11,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from rankfall.errors import RequestError
 from rankfall.provenance import hardware, provenance
@@ -25,10 +25,9 @@ from rankfall.store.claims import Claims
 from rankfall.store.identity import identity, settings
 from rankfall.store.run import WEIGHTS
 from rankfall.store.store import Store
-from rankfall.training.cell import CHUNK, Cell
+from rankfall.training.kinds import CHUNK, Rows, Trainable, TrainingCell, build_stack, stack_bytes
 from rankfall.training.options import Options, resolve_device
-from rankfall.training.plan import Group, stack_bytes, stack_name, too_large
-from rankfall.training.stack import Stack
+from rankfall.training.plan import Group, stack_name, too_large
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -38,24 +37,7 @@ CURVES = ("loss", "fresh", "learning_rate")
 CHECKPOINT_SHARE = 0.05
 """Most of the training time that saving may take; slow disks are written to less often."""
 
-Rows = list[dict[str, Any]]
-
-
-class Trainable(Protocol):
-    """What a sweep needs of a stack in training."""
-
-    @property
-    def chunks_done(self) -> int: ...
-    @property
-    def chunks_total(self) -> int: ...
-    def advance(self) -> Rows: ...
-    def state(self) -> dict[str, Tensor]: ...
-    def restore(self, state: Mapping[str, Tensor]) -> None: ...
-    def weights(self, index: int) -> dict[str, Tensor]: ...
-    def summaries(self) -> Rows: ...
-
-
-Build = Callable[[Sequence[Cell], str, bool, bool], Trainable]
+Build = Callable[[Sequence[TrainingCell], str, bool, bool], Trainable]
 """Cells, device, whether to compile, whether to use TF32: a stack ready to train."""
 
 
@@ -81,7 +63,7 @@ class Watch:
 
 
 def work_on(
-    group: Group, store: Store, claims: Claims, options: Options, watch: Watch, build: Build = Stack
+    group: Group, store: Store, claims: Claims, options: Options, watch: Watch, build: Build | None = None
 ) -> Ending:
     """Claim a stack and train it, or say that another process is at it."""
     names = [identity(cell) for cell in group]
@@ -112,14 +94,14 @@ def set_aside_damaged_runs(names: Sequence[str], store: Store, watch: Watch) -> 
             )
 
 
-def train(group: Group, store: Store, options: Options, watch: Watch, build: Build = Stack) -> Ending:
+def train(group: Group, store: Store, options: Options, watch: Watch, build: Build | None = None) -> Ending:
     """Train the stack and put its cells into the store. The caller holds the claims on them."""
     device = resolve_device(options.device)
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     ending = Ending.OUT_OF_MEMORY
     try:
-        ending = _Work(group, store, options, watch, build, device).run()
+        ending = _Work(group, store, options, watch, build or partial(build_stack, folder=store.path), device).run()
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
@@ -292,13 +274,14 @@ def stop_on_signals(told: Callable[[], None] = lambda: None) -> Iterator[Callabl
 class Board:
     """Logs of the cells of a stack; nothing at all when no folder is given."""
 
-    def __init__(self, folder: str | None, cells: Sequence[Cell], chunks_done: int) -> None:
+    def __init__(self, folder: str | None, cells: Sequence[TrainingCell], chunks_done: int) -> None:
         self._writers: list[Any] = []
         if folder is not None:
             writer = _summary_writer()
             # what an interrupted run logged beyond its checkpoint is hidden, since it is trained again
             self._writers = [
-                writer(str(Path(folder) / _name(cell)), purge_step=chunks_done * CHUNK + 1) for cell in cells
+                writer(str(Path(folder) / f"{cell.label}-{identity(cell)[:8]}"), purge_step=chunks_done * CHUNK + 1)
+                for cell in cells
             ]
 
     def __enter__(self) -> Board:
@@ -314,10 +297,6 @@ class Board:
             for curve in CURVES:
                 if row.get(curve) is not None:
                     writer.add_scalar(curve, row[curve], row["step"])
-
-
-def _name(cell: Cell) -> str:
-    return f"L{cell.layers}-m{cell.multiplier}-r{cell.rank}-s{cell.seed}-{identity(cell)[:8]}"
 
 
 def _summary_writer() -> Any:

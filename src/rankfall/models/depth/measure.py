@@ -21,9 +21,9 @@ from rankfall.measures.profile import VIEWS, views
 from rankfall.models.blocks import BlockStack
 from rankfall.models.calling import Inputs, as_calls
 from rankfall.models.depth.capture import Place, capture
+from rankfall.models.depth.massive import find_massive
 from rankfall.models.depth.pooled import Pool
 from rankfall.models.depth.rows import DepthRow, Measured, Values, gather
-from rankfall.models.depth.sinks import find_sinks
 
 # A rank grows with the number of tokens. Texts of different length are compared by so many of their tokens, drawn at
 # random so many times; the same tokens at every place.
@@ -51,8 +51,8 @@ def measure_depth(
     """Rows of all measures of the chosen views at every boundary, padding left out.
 
     Several calls read one text after the other. `layers` limits what is measured (default: all) to these and the
-    last; `without_sinks` repeats all measures without the sinks, where there are some; `also` is handed the same
-    tokens.
+    last; `without_sinks` repeats all measures without the massive tokens, where there are some; `also` is handed
+    the same tokens.
     """
     taken = DepthMeasurement(real, names, layers, without_sinks, chosen)
 
@@ -144,7 +144,7 @@ class DepthMeasurement:
 def _measured(
     taken: Sequence[_Taken], names: Sequence[list[str]], without_sinks: bool, chosen: Collection[str]
 ) -> list[Measured]:
-    sinks = [tuple(find_sinks(one.tokens, one.text, _names(one, names))) for one in taken]
+    sinks = [tuple(find_massive(one.tokens, one.text, _names(one, names))) for one in taken]
     repeated = [at for at, some in enumerate(sinks) if some and without_sinks]
     rest = [_without(taken[at].tokens, [sink.position for sink in sinks[at]]) for at in repeated]
     values = _values([*(one.tokens for one in taken), *rest], chosen)
@@ -184,7 +184,7 @@ def _rarefied(taken: Sequence[_Taken]) -> dict[int, dict[int, float]]:
 def rarefied_rank(tokens: Float[Tensor, "k n d"], count: int) -> Float[Tensor, " k"]:
     """Centred effective rank of `count` of the tokens, each scaled to length one: geometric mean over draws."""
     drawn = _drawn(tokens.shape[1], count).to(tokens.device)
-    ranks = EFFECTIVE_RANK.of(views(tokens[:, drawn])["centred_unit"])
+    ranks = EFFECTIVE_RANK.of(views(tokens[:, drawn], ["centred_unit"])["centred_unit"])
     return ranks.clamp_min(torch.finfo(ranks.dtype).tiny).log().mean(dim=-1).exp()
 
 
@@ -219,8 +219,7 @@ def _values(matrices: Sequence[Tensor], chosen: Collection[str]) -> list[Values]
         columns = {
             view: {one.name: one.of(profile).tolist() for one in MEASURES}
             | {"most": [float(profile.most)] * len(places)}
-            for view, profile in views(as_tokens(torch.stack([matrices[at] for at in places]))).items()
-            if view in chosen
+            for view, profile in views(as_tokens(torch.stack([matrices[at] for at in places])), chosen).items()
         }
         for row, at in enumerate(places):
             found[at] = {view: {name: some[row] for name, some in table.items()} for view, table in columns.items()}

@@ -109,7 +109,7 @@ def _pooled(place: Place, kind: Vectors, vectors: Float[Tensor, "n d"], seed: in
     if count > MOST_VECTORS:
         drawn = np.sort(np.random.default_rng(seed).choice(count, MOST_VECTORS, replace=False))
         vectors = vectors[torch.from_numpy(drawn).to(vectors.device)]
-    seen = views(as_tokens(vectors))
+    seen = views(as_tokens(vectors), ("raw", "centred"))
     raw = seen["raw"]
     return Pooled(
         layer=place.layer,

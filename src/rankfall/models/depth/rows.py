@@ -1,9 +1,10 @@
-"""Measurements of several texts at one place as one row: means, intervals, sinks, with and without them."""
+"""Measurements of several texts at one place as one row: means, intervals, massive tokens, with and without them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from typing import Any, TypeVar, final
 
 import numpy as np
@@ -12,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rankfall.models.depth.capture import Part, Place
-from rankfall.models.depth.sinks import Sink
+from rankfall.models.depth.massive import MassiveToken
 
 Values = Mapping[str, Mapping[str, float]]
 """By view (raw, unit, centred, centred_unit), then by measure; `most` is the most that each rank can be."""
@@ -31,7 +32,7 @@ T = TypeVar("T")
 @final
 @dataclass(frozen=True)
 class Measured:
-    """One text at one place. `without` leaves the sinks out; it is None when there are none.
+    """One text at one place. `without` leaves the massive tokens (`sinks`) out; it is None when there are none.
 
     `tokens` and `width` are the sizes of the matrix; `rarefied` is the centred effective rank of fewer of the tokens,
     by how many, so that texts of different length can be compared.
@@ -41,14 +42,14 @@ class Measured:
     text: int
     values: Values
     without: Values | None = None
-    sinks: tuple[Sink, ...] = ()
+    sinks: tuple[MassiveToken, ...] = ()
     tokens: int = 0
     width: int = 0
     rarefied: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def sink_energy(self) -> float:
-        """The share of the energy that all sinks hold together."""
+        """The share of the energy that all massive tokens hold together."""
         return sum(sink.energy_share for sink in self.sinks)
 
     def record(self) -> dict[str, Any]:
@@ -77,7 +78,7 @@ class DepthRow:
     texts: int
     interval: Intervals | None = None
     without_sinks: Values | None = None
-    sinks: tuple[Sink, ...] = ()
+    sinks: tuple[MassiveToken, ...] = ()
     per_text: tuple[Measured, ...] = field(default=(), repr=False)
     module: str = ""
 
@@ -147,12 +148,16 @@ def _interval(tables: Sequence[Values], seed: int) -> Intervals | None:
 
 def bootstrap(values: Float[Tensor, "t k"], seed: int = 0) -> Float[Tensor, "2 k"]:
     """Lower and upper end for the mean over t texts of each of k quantities, by percentiles, all drawn alike."""
-    texts = values.shape[0]
-    drawn = np.random.default_rng(seed).integers(0, texts, size=(RESAMPLES, texts))
-    times = (drawn[:, :, None] == np.arange(texts)).sum(axis=1) / texts
-    means = torch.from_numpy(times).to(values) @ values
+    means = _resampled(values.shape[0], seed).to(values) @ values
     tail = (1 - CONFIDENCE) / 2
     return means.quantile(torch.tensor([tail, 1 - tail], dtype=means.dtype), dim=0)
+
+
+@cache
+def _resampled(texts: int, seed: int) -> Float[Tensor, "r t"]:
+    """The weight of each text in each resample."""
+    drawn = np.random.default_rng(seed).integers(0, texts, size=(RESAMPLES, texts))
+    return torch.from_numpy((drawn[:, :, None] == np.arange(texts)).sum(axis=1) / texts)
 
 
 def _flat(table: Values) -> list[float]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, final
 
@@ -13,8 +12,9 @@ from torch import Tensor, nn
 
 from rankfall.errors import RequestError, require
 from rankfall.linalg.factored import Factored
-from rankfall.models.blocks import is_norm
-from rankfall.models.interface import Eager
+from rankfall.models.heads.gates import output_gate
+from rankfall.models.heads.latents import Latents, find_latents, linear_norms, spread
+from rankfall.models.interface import Eager, Route
 from rankfall.models.placement import input_device
 from rankfall.models.replay import Passed, Replay, Site
 from rankfall.models.small import image_shape
@@ -26,7 +26,8 @@ class HeadMaps:
     """Weights of one layer in float64, tokens as rows: q = x query + query_bias.
 
     query (h, d, r)     key (g, c, r)     value (g, c, v)     output (h, v, o), or None where W_O was not found
-    `checks` are self-checks by name, as relative errors; `notes` say what the numbers leave out.
+    `checks` are self-checks by name, as relative errors; `notes` say what the numbers leave out. `gate` (h, v) is
+    the median over tokens of what multiplies attention's output before W_O; `output` has it in it.
     """
 
     layer: int
@@ -41,6 +42,8 @@ class HeadMaps:
     qk_norm: bool = False
     checks: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    latents: Latents = field(default_factory=Latents)
+    gate: Tensor | None = None
 
     @property
     def groups(self) -> int:
@@ -94,49 +97,8 @@ def sample_inputs(model: Any, position: int = 0) -> dict[str, Any]:
     return inputs
 
 
-# Large against any epsilon inside the norm, small against overflow.
-PATTERN_SIZE = 1e4
-
-
-@contextlib.contextmanager
-def linear_norms(module: nn.Module) -> Iterator[list[str]]:
-    """Inside this context every norm within the module is linear; yields the names of those that ran."""
-    ran: list[str] = []
-
-    def replace(norm: nn.Module, args: tuple[Any, ...], _: Any) -> Tensor:
-        ran.append(names[norm])
-        return linear_part(norm, args[0])
-
-    names = {inner: name for name, inner in module.named_modules() if is_norm(inner)}
-    with contextlib.ExitStack() as hooks:
-        for norm in names:
-            hooks.callback(norm.register_forward_hook(replace).remove)
-        yield ran
-
-
-def linear_part(norm: nn.Module, given: Tensor) -> Tensor:
-    """gain * (x - mean x) + bias, or without the mean where the norm does not centre.
-
-    Measured, not read from parameters: f(p) for a pattern p of +-size with mean zero is gain * sign(p) + bias.
-    """
-    width = given.shape[-1]
-    require(
-        width % 2 == 0,
-        required="a norm over an even number of coordinates",
-        got=width,
-        remedy="its gain cannot be measured with a pattern of mean zero",
-    )
-    sign = torch.ones_like(given[..., :1, :]).expand_as(given).clone()
-    sign[..., 1::2] = -1
-    up, down = norm.forward(PATTERN_SIZE * sign), norm.forward(-PATTERN_SIZE * sign)
-    gain, bias = (up - down) / 2 * sign, (up + down) / 2
-    shifted = norm.forward(PATTERN_SIZE * (sign + 1))
-    centres = torch.allclose(shifted, up, rtol=1e-3, atol=float(1e-3 * gain.abs().max()))
-    linear = given - given.mean(dim=-1, keepdim=True) if centres else given
-    return gain * linear + bias
-
-
-CHUNK = 512
+# Probes that run together.
+CHUNK = 2048
 RANDOM_PROBES = 16
 MOST_NUMBERS = 2**30
 
@@ -154,20 +116,34 @@ class _Answers:
     value: Tensor
 
 
-def probe_site(layer: int, site: Site, elsewhere: Site, at_offset: Site | None, offset: int) -> HeadMaps:
+def probe_site(
+    layer: int,
+    site: Site,
+    elsewhere: Site,
+    at_offset: Site | None,
+    offset: int,
+    seen: Tensor | None = None,
+    *,
+    as_traced: bool = True,
+) -> HeadMaps:
     """The maps of one site. `site` was traced at position 0, `elsewhere` at another one, where rotary maps differ (or
     is the same, where the module counts positions by itself);
-    `at_offset` at the position of the query, when the offset is not 0."""
+    `at_offset` at the position of the query, when the offset is not 0. `seen` (N, d) are tokens that the module was
+    given on real inputs, for what depends on the token: norms on latents and gates (default: those of the trace).
+    `as_traced` says that the module has the weights with which it was traced, so that its replay can be held against
+    the pass."""
     replay = Replay(site)
     width = site.tokens.shape[-1]
-    checks = {"replay": _replay_error(replay)}
-    with linear_norms(replay.module) as norms:
+    checks = {"replay": _replay_error(replay)} if as_traced else {}
+    real = site.tokens.reshape(-1, width).double() if seen is None else seen.to(site.tokens.device).double()
+    latents = find_latents(replay, site, lambda rows: _queries_and_keys(replay, rows), real)
+    with linear_norms(replay.module, latents.factors) as norms:
         here, packed = _maps(replay, width)
         queries = here
         if at_offset is not None:
-            replay.arguments = Replay(at_offset).arguments
+            replay.arguments = replay.brought(at_offset)
             queries, _ = _maps(replay, width)
-            replay.arguments = Replay(site).arguments
+            replay.arguments = replay.brought(site)
         random = torch.randn(
             RANDOM_PROBES, width, generator=torch.Generator().manual_seed(0), dtype=torch.float64
         ).to(site.tokens.device)
@@ -177,12 +153,12 @@ def probe_site(layer: int, site: Site, elsewhere: Site, at_offset: Site | None, 
             # Positions are the module's own business: its last token stands elsewhere.
             moved = _answers(replay, random, packed, at=-1)
         else:
-            replay.arguments = Replay(elsewhere).arguments
+            replay.arguments = replay.brought(elsewhere)
             moved = _answers(replay, random, packed)
         checks["same_position_scores"] = _relative(_own_scores(moved), _own_scores(answers))
         rotary = _relative(moved.query, answers.query) > ROTATED
         normed = _norms_before_attention(replay, norms)
-    output, note = _output_map(replay, site, here.value.shape[-1], here.query.shape[1])
+    output, gate, note = _output_map(replay, site, here.value.shape[-1], here.query.shape[1], real)
     shared = _repeated(here.key, here.value)
     return HeadMaps(
         layer=layer,
@@ -196,7 +172,9 @@ def probe_site(layer: int, site: Site, elsewhere: Site, at_offset: Site | None, 
         rotary=rotary,
         qk_norm=normed and site.norms_queries_and_keys,
         checks=checks,
-        notes=(note,) if note else (),
+        notes=tuple(one for one in (latents.note, note) if one),
+        latents=latents,
+        gate=gate,
     )
 
 
@@ -215,7 +193,7 @@ def _repeated(key: Tensor, value: Tensor) -> int:
 def _maps(replay: Replay, width: int) -> tuple[_Answers, bool]:
     """Row 0 holds the biases, rows 1 to d the maps. Several probes share a sequence when positions do not matter."""
     device = replay.site.tokens.device
-    rows = torch.cat([torch.zeros(1, width), torch.eye(width)]).double().to(device)
+    rows = _zero_and_each(width, device)
     length = replay.site.tokens.shape[1]
     packed = length > 1 and replay.site.context_name is None and _position_free(replay)
     require(
@@ -228,6 +206,11 @@ def _maps(replay: Replay, width: int) -> tuple[_Answers, bool]:
     answers = [_answers(replay, chunk, packed) for chunk in rows.split(size)]
     query, key, value = (torch.cat([getattr(one, part) for one in answers]) for part in ("query", "key", "value"))
     return _Answers(*(torch.cat([part[:1], part[1:] - part[:1]]) for part in (query, key, value))), packed
+
+
+def _zero_and_each(width: int, device: torch.device) -> Tensor:
+    """Zero, then every coordinate vector, made where they are used: they are as large as a weight."""
+    return torch.eye(width + 1, width, dtype=torch.float64, device=device).roll(1, dims=0)
 
 
 def _norms_before_attention(replay: Replay, norms: list[str]) -> bool:
@@ -284,6 +267,12 @@ def _answers(replay: Replay, rows: Tensor, packed: bool, at: int = 0) -> _Answer
     return _Answers(*(part[:, :, at] for part in _parts(replay.run(tokens, context))))
 
 
+def _queries_and_keys(replay: Replay, rows: Tensor) -> tuple[Tensor, Tensor]:
+    chunks = rows.split(max(1, CHUNK // replay.site.tokens.shape[1]))
+    found = [_answers(replay, chunk, packed=False) for chunk in chunks]
+    return torch.cat([one.query for one in found]), torch.cat([one.key for one in found])
+
+
 def _parts(passed: Passed) -> tuple[Tensor, Tensor, Tensor]:
     return passed.query, passed.key, passed.value
 
@@ -311,19 +300,53 @@ def _own_scores(answers: _Answers) -> Tensor:
     return (answers.query * answers.key.repeat_interleave(groups, dim=1)).sum(dim=-1)
 
 
-def _output_map(replay: Replay, site: Site, value_rank: int, heads: int) -> tuple[Tensor | None, str]:
+def fed_as_attended(site: Site) -> bool:
+    """Whether the linear map after attention is fed what attention gave."""
+    attended, projection = site.call.output, site.projection
+    if attended is None or projection is None or attended.numel() != projection.input.numel():
+        return False
+    return torch.equal(attended.reshape(projection.input.shape), projection.input)
+
+
+# Tokens of which gates are taken, in chunks as long as the probes'.
+GATED_TOKENS = 512
+
+
+def _output_map(
+    replay: Replay, site: Site, value_rank: int, heads: int, tokens: Tensor
+) -> tuple[Tensor | None, Tensor | None, str]:
+    """W_O (h, v, o), the gate (h, v) before it in the median over tokens, and what must be said about them."""
     if site.projection is None or replay.projection is None:
-        return None, "no linear map follows attention: value/output ranks are missing"
-    attended, fed = site.call.output, site.projection.input
-    assert attended is not None
-    same = attended.numel() == fed.numel() and torch.equal(attended.reshape(fed.shape), fed)
-    if not same:
-        return None, "something stands between attention and the next linear map: value/output ranks are missing"
+        return None, None, "no linear map follows attention: value/output ranks are missing"
     width = heads * value_rank
-    rows = torch.cat([torch.zeros(1, width), torch.eye(width)]).double().to(fed.device)
+    gate, note = None, ""
+    if not fed_as_attended(site):
+        some = spread(tokens, GATED_TOKENS)
+        gates = output_gate(replay, lambda route: _run_rows(replay, some, route), width)
+        if gates is None:
+            told = "something stands between attention and the next linear map: value/output ranks are missing"
+            return None, None, told
+        gate = gates.median(dim=0).values.reshape(heads, value_rank)
+        few = "one token" if some.shape[0] == 1 else f"{some.shape[0]} tokens"
+        note = (
+            f"a gate multiplies attention's output before W_O: it stands at its median over {few}, coordinate by"
+            f" coordinate ({float(gate.min()):.2g} to {float(gate.max()):.2g}, median {float(gate.median()):.2g})"
+        )
+    rows = _zero_and_each(width, site.tokens.device)
     with torch.no_grad():
         answer = replay.projection(rows)
-    return (answer[1:] - answer[:1]).reshape(heads, value_rank, -1), ""
+    output = (answer[1:] - answer[:1]).reshape(heads, value_rank, -1)
+    return output if gate is None else gate[..., None] * output, gate, note
+
+
+def _run_rows(replay: Replay, rows: Tensor, route: Route) -> None:
+    """The module on these rows, each alone, as often as it takes: what depends on a token alone shows."""
+    length = replay.site.tokens.shape[1]
+    for chunk in rows.split(max(1, CHUNK // length)):
+        context = None
+        if replay.site.context_name is not None:
+            context = chunk[:, None].expand(-1, replay.context.shape[1], -1)
+        replay.run(chunk[:, None].expand(-1, length, -1), context, route=route)
 
 
 def _relative(ours: Tensor, theirs: Tensor) -> float:

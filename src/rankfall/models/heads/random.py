@@ -7,18 +7,27 @@ from typing import Any
 
 from torch import nn
 
+from rankfall.errors import RequestError
 from rankfall.models.heads.ranks import HeadRecord, head_ranks
-from rankfall.models.reset import fresh_copy
-from rankfall.models.twin import separate_twin
+from rankfall.models.reset import fresh_weights
+from rankfall.models.twin import random_blocks, separate_twin
 
 
 def random_head_ranks(
     network: nn.Module, seed: int = 0, *, offset: int = 0, inputs: Mapping[str, Any] | None = None
 ) -> tuple[HeadRecord, ...]:
-    """One record per head of the random twin, as `head_ranks` gives them for the model."""
-    # Weights that are random only while blocks run are not what a probe reads: it needs a second model.
-    twin = separate_twin(network, seed) if hasattr(network, "_from_config") else fresh_copy(network, seed)[0]
-    return head_ranks(twin, offset=offset, inputs=inputs)
+    """One record per head of the random twin, as `head_ranks` gives them for the model.
+
+    Each block has its random weights while its heads are read, as in the control of the tokens: there is no second
+    model, unless some parameters are initialised nowhere but where one is built.
+    """
+    if not hasattr(network, "_from_config"):
+        with fresh_weights(network, seed):
+            return head_ranks(network, offset=offset, inputs=inputs)
+    try:
+        return head_ranks(network, offset=offset, inputs=inputs, held=random_blocks(network, seed))
+    except RequestError:
+        return head_ranks(separate_twin(network, seed), offset=offset, inputs=inputs)
 
 
 def by_layer(heads: Sequence[HeadRecord]) -> list[dict[str, Any]]:

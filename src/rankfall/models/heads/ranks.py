@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
@@ -16,14 +17,17 @@ from rankfall.errors import RequestError, reason_of, require, require_count
 from rankfall.linalg.factored import Factored
 from rankfall.measures.measures import entropy_rank
 from rankfall.models import configuration as aliases
-from rankfall.models.heads.probe import HeadMaps, probe_site, sample_inputs
+from rankfall.models.heads.latents import depends_on_tokens
+from rankfall.models.heads.probe import HeadMaps, fed_as_attended, probe_site, sample_inputs
+from rankfall.models.heads.seen import Seen, tokens_seen
 from rankfall.models.heads.weights import TensorFiles, maps_from_tensors
 from rankfall.models.load.files import find_weights
 from rankfall.models.load.guards import clean_config, read_json
 from rankfall.models.load.headers import read_safetensors_header
 from rankfall.models.load.named import named_path
 from rankfall.models.replay import Site, Trace, traced
-from rankfall.theory.head_bounds import HeadClass, mse_floor
+from rankfall.models.twin import Held
+from rankfall.theory.head_bounds import HeadClass, mse_floor, structural_rank
 
 # Where the self-check looks for rotations, unless an offset is asked for: any position but 0 serves.
 ELSEWHERE = 7
@@ -41,7 +45,10 @@ class HeadRecord:
     `qk_rank` counts the singular values of W_Q W_K^T above d * 2^-23 of the largest; `qk_effective_rank` and
     `qk_energy_rank` are the exponentials of the entropy of the singular values and of their squares, as for tokens;
     `ov_...` the same of W_V W_O, None where W_O was not found. `mse_lower_bound` is paper A's bound for a
-    layer of this width, rank and head count. `self_check` holds relative errors by name;
+    layer of this width, structural rank and head count. `structural_rank` is the largest that any weights of
+    this shape can have: min(head size, `q_latent`, `kv_latent` + `rope_dims`), where 0 stands for no latent and
+    `rope_dims` counts what of a key does not come from its latent. `output_gate` is the median of what multiplies
+    attention's output before W_O, None where nothing does. `self_check` holds relative errors by name;
     `notes` say what the numbers leave out.
     """
 
@@ -52,6 +59,7 @@ class HeadRecord:
     width: int
     heads: int
     head_dim: int
+    structural_rank: int
     qk_rank: int
     qk_effective_rank: float
     qk_energy_rank: float
@@ -65,6 +73,10 @@ class HeadRecord:
     rotary: bool | None
     normed_queries_and_keys: bool
     mse_lower_bound: float
+    q_latent: int
+    kv_latent: int
+    rope_dims: int
+    output_gate: float | None
     source: str
     self_check: Mapping[str, float]
     notes: tuple[str, ...]
@@ -89,14 +101,17 @@ class ProbedHeads:
     missing: Mapping[str, str]
 
 
-def head_ranks(model: Any, offset: int = 0, inputs: Mapping[str, Any] | None = None) -> tuple[HeadRecord, ...]:
+def head_ranks(
+    model: Any, offset: int = 0, inputs: Mapping[str, Any] | None = None, held: Held | None = None
+) -> tuple[HeadRecord, ...]:
     """One record per head and attention layer, in the order in which the layers run; raises where there are none.
 
     `offset` is how many tokens the query stands after the key: with rotary positions the query/key form depends on
     it (its rank does not). `inputs` make the model run once, for models that take neither input_ids nor
-    pixel_values. A module that runs several times is probed once.
+    pixel_values. A module that runs several times is probed once. `held` puts other weights
+    than the model's own in place while a block's are read.
     """
-    found = probe_heads(model, offset, inputs)
+    found = probe_heads(model, offset, inputs, held)
     reasons = list(found.missing.values())
     require(
         bool(found.records) or not reasons,
@@ -107,11 +122,24 @@ def head_ranks(model: Any, offset: int = 0, inputs: Mapping[str, Any] | None = N
     return found.records
 
 
-def probe_heads(model: Any, offset: int = 0, inputs: Mapping[str, Any] | None = None) -> ProbedHeads:
+OnMaps = Callable[[HeadMaps, Seen | None], None]
+"""Called with the maps of each layer as they are found, and the tokens that it is given, where these are known."""
+
+
+def probe_heads(
+    model: Any,
+    offset: int = 0,
+    inputs: Mapping[str, Any] | None = None,
+    held: Held | None = None,
+    *,
+    seen: Mapping[int, Seen] | None = None,
+    on_maps: OnMaps | None = None,
+) -> ProbedHeads:
     """The same, and what could not be probed or failed its self-check, by module.
 
     A model of text is given one token; then, where it takes more than text, `inputs`, one text or image of them, for
-    the modules that did not run.
+    the modules that did not run. `seen` are the tokens of attention modules on real inputs: norms on latents and
+    gates depend on them. Where they are not given and matter, the model reads `inputs` once more.
     """
     require_count("offset", offset, least=0)
     given = None if inputs is None else dict(inputs)
@@ -127,22 +155,41 @@ def probe_heads(model: Any, offset: int = 0, inputs: Mapping[str, Any] | None = 
         whole = traced(model, sample_inputs(model) if given is None else given)
         traces.append((whole, whole, None))
     if not any(site.call.source in SEEN_WHOLE for trace, _, _ in traces for site in trace.sites):
-        return ProbedHeads(_by_name(model, traces[0][0]), {})
+        require(
+            held is None,
+            required="heads that can be probed, for their block's weights to be replaced",
+            got="weights that are read by name",
+            remedy="build a second model",
+        )
+        return ProbedHeads(_by_name(model, traces[0][0], seen or {}, on_maps), {})
+    if seen is None:
+        matter = any(
+            depends_on_tokens(site) or not fed_as_attended(site) for trace, _, _ in traces for site in trace.sites
+        )
+        seen = tokens_seen(model, [given]) if given is not None and matter else {}
     records: list[HeadRecord] = []
     missing: dict[str, str] = {}
-    seen: set[int] = set()
+    probed: set[int] = set()
     for here, elsewhere, at_query in traces:
         for number, site in enumerate(here.sites):
-            if id(site.call.module) in seen or site.call.source not in SEEN_WHOLE:
+            module = id(site.call.module)
+            if module in probed or site.call.source not in SEEN_WHOLE:
                 continue
             at_offset = at_query.sites[number] if at_query else None
-            try:
-                maps = probe_site(len(seen), site, elsewhere.sites[number], at_offset, offset)
-                require_checked(maps, site)
-                records += head_records(maps)
-            except Exception as error:  # whatever an architecture does when its module runs alone
-                missing[site.name] = reason_of(error)
-            seen.add(id(site.call.module))
+            given_here = seen.get(module)
+            with contextlib.nullcontext() if held is None else held(site.name):
+                try:
+                    real = None if given_here is None else given_here.tokens
+                    maps = probe_site(
+                        len(probed), site, elsewhere.sites[number], at_offset, offset, real, as_traced=held is None
+                    )
+                    require_checked(maps, site)
+                    records += head_records(maps)
+                    if on_maps is not None:
+                        on_maps(maps, given_here)
+                except Exception as error:  # whatever an architecture does when its module runs alone
+                    missing[site.name] = reason_of(error)
+            probed.add(module)
     return ProbedHeads(tuple(records), missing)
 
 
@@ -183,15 +230,16 @@ def _more_than_ids(given: Mapping[str, Any]) -> bool:
     return any(isinstance(value, Tensor) and value.is_floating_point() and value.ndim > 1 for value in given.values())
 
 
-# Relative errors of maps in float64. The replay is held against a pass in the model's own arithmetic.
-CHECKED = {"linearity": 1e-4, "same_position_scores": 1e-4}
-REPLAYED = 64
+# Relative errors of maps in float64, and how many roundings of the model's own arithmetic may add to them: the replay
+# is held against a pass in it, and rotations come as it rounded them, so that cos^2 + sin^2 is not quite one.
+CHECKED = 1e-4
+ROUNDINGS = {"linearity": 0, "same_position_scores": 1, "replay": 64}
 
 
 def require_checked(maps: HeadMaps, site: Site) -> None:
     """Refuse maps whose self-check failed: their ranks would not be those of the heads."""
     rounding = torch.finfo(site.tokens.dtype).eps if site.tokens.is_floating_point() else EPSILON
-    bounds = {**CHECKED, "replay": max(1e-4, REPLAYED * rounding)}
+    bounds = {name: max(CHECKED, times * rounding) for name, times in ROUNDINGS.items()}
     for name, most in bounds.items():
         require(
             maps.checks.get(name, 0.0) <= most,
@@ -201,11 +249,15 @@ def require_checked(maps: HeadMaps, site: Site) -> None:
         )
 
 
-def _by_name(model: Any, trace: Trace) -> tuple[HeadRecord, ...]:
+def _by_name(model: Any, trace: Trace, seen: Mapping[int, Seen], on_maps: OnMaps | None) -> tuple[HeadRecord, ...]:
+    def told(maps: HeadMaps) -> None:
+        if on_maps is not None:
+            on_maps(maps, next((one for one in seen.values() if one.name.startswith(f"{maps.name}.")), None))
+
     config: Any = getattr(model, "config", None)
     known = config.to_dict() if hasattr(config, "to_dict") else {}
     try:
-        return _records_of(model.state_dict(), known)
+        return _records_of(model.state_dict(), known, told)
     except RequestError as error:
         raise RequestError(
             required="attention through torch's functions or the library's interface, or weights under known names",
@@ -214,10 +266,10 @@ def _by_name(model: Any, trace: Trace) -> tuple[HeadRecord, ...]:
         ) from None
 
 
-def head_ranks_from_file(name: Path | str) -> tuple[HeadRecord, ...]:
+def head_ranks_from_file(name: Path | str, on_maps: OnMaps | None = None) -> tuple[HeadRecord, ...]:
     """One record per head of a named model, a folder, or a safetensors file with config.json beside it.
 
-    Headers and configuration are checked first; tensors are read one layer at a time.
+    Headers and configuration are checked first; tensors are read one layer at a time. `on_maps` gets their maps.
     """
     path = named_path(str(name)) or Path(name).expanduser()
     folder = path if path.is_dir() else path.parent
@@ -240,16 +292,25 @@ def head_ranks_from_file(name: Path | str) -> tuple[HeadRecord, ...]:
         read_safetensors_header(path)
         files = [path]
     with TensorFiles(files) as tensors:
-        return _records_of(tensors, config)
+        return _records_of(tensors, config, lambda maps: None if on_maps is None else on_maps(maps, None))
 
 
-def _records_of(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> tuple[HeadRecord, ...]:
-    return tuple(one for maps in maps_from_tensors(tensors, config) for one in head_records(maps))
+def _records_of(
+    tensors: Mapping[str, Tensor], config: Mapping[str, Any], told: Callable[[HeadMaps], None] = lambda maps: None
+) -> tuple[HeadRecord, ...]:
+    records: list[HeadRecord] = []
+    for maps in maps_from_tensors(tensors, config):
+        records += head_records(maps)
+        told(maps)
+    return tuple(records)
 
 
 def head_records(maps: HeadMaps) -> list[HeadRecord]:
     """One record per head of the layer."""
     heads, width, rank = maps.query.shape
+    latents = maps.latents
+    most = structural_rank(rank, width, kv_latent=latents.keys, q_latent=latents.queries, rope_dims=latents.beside)
+    gates = [None] * heads if maps.gate is None else maps.gate.median(dim=-1).values.tolist()
     scores, values = _spectrum_facts(maps.query_key_forms()), _spectrum_facts(maps.value_output_forms())
     return [
         HeadRecord(
@@ -260,6 +321,7 @@ def head_records(maps: HeadMaps) -> list[HeadRecord]:
             width=width,
             heads=heads,
             head_dim=rank,
+            structural_rank=most,
             qk_rank=scores[head]["rank"],
             qk_effective_rank=scores[head]["effective_rank"],
             qk_energy_rank=scores[head]["energy_rank"],
@@ -272,7 +334,11 @@ def head_records(maps: HeadMaps) -> list[HeadRecord]:
             offset=maps.offset,
             rotary=maps.rotary,
             normed_queries_and_keys=maps.qk_norm,
-            mse_lower_bound=_layer_bound(width, rank, heads),
+            mse_lower_bound=_layer_bound(width, most, heads),
+            q_latent=latents.queries,
+            kv_latent=latents.keys,
+            rope_dims=latents.beside,
+            output_gate=gates[head],
             source=maps.source,
             self_check=dict(maps.checks),
             notes=tuple(maps.notes),
@@ -288,7 +354,7 @@ def _layer_bound(width: int, rank: int, heads: int) -> float:
     A real block adds its input to what attention gives, so the bound is the one with a skip connection. It speaks of
     the layer's shape alone: no layer of this shape can do better, whatever its weights.
     """
-    return mse_floor(HeadClass(dim=width, rank=min(rank, width), skip=True), heads).mse
+    return mse_floor(HeadClass(dim=width, rank=rank, skip=True), heads).mse
 
 
 def _spectrum_facts(form: Factored | None) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from typing import Any, Literal, final
 from torch import Tensor
 
 from rankfall.catalogue import LAYOUTS
-from rankfall.errors import RequestError
+from rankfall.errors import RequestError, require
 from rankfall.models import configuration as aliases
 from rankfall.models.heads.probe import HeadMaps
 
@@ -134,7 +134,8 @@ GAIN_LESS_ONE = ("gemma", "gemma2", "gemma3", "gemma3_text", "qwen3_next")
 
 def maps_from_tensors(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> Iterator[HeadMaps]:
     """The maps of each attention layer, from tensors by name and the model's configuration."""
-    config = {**config, **(config.get("text_config") or {})}
+    inner = config.get("text_config")
+    config = {**config, **(inner if isinstance(inner, Mapping) else {})}
     layout, stems = _found_layout(tensors, config)
     for layer, stem in enumerate(stems):
         yield _layer_maps(layer, stem, layout, tensors, config)
@@ -161,19 +162,24 @@ def _layer_maps(
     heads = aliases.number(config, aliases.HEADS)
     if heads is None:
         raise RequestError(required="the number of heads in the configuration", got="none", remedy="add it")
-    stored = [tensors[stem + name].double() for name in layout.weights]
+    stored = [_matrix(tensors, stem + name).double() for name in layout.weights]
     *projections, output = [one.T for one in stored] if layout.transposed else stored
-    query, key, value = projections if layout.fused is None else _unfused(projections[0], layout.fused, heads, config)
+    query, key, value = (
+        projections if layout.fused is None else _unfused(stem, projections[0], layout.fused, heads, config)
+    )
     gains = [tensors.get(f"{stem}{layout.module}.{name}.weight") for name in layout.gains or ()]
     if normed := any(gain is not None for gain in gains):
-        query, key = (_gained(rows, gain, config) for rows, gain in zip((query, key), gains, strict=True))
-    value_rank = output.shape[1] // heads
+        query, key = (_gained(stem, rows, gain, config) for rows, gain in zip((query, key), gains, strict=True))
+    width, rank = query.shape[1], _share(stem, query.shape[0], heads)
+    value_rank = _share(stem, output.shape[1], heads)
+    _share(stem, key.shape[0], rank, width == key.shape[1])
+    _share(stem, value.shape[0], value_rank, width == value.shape[1])
     return HeadMaps(
         layer=layer,
         name=stem.rstrip("."),
         source=f"names of {layout.name}",
-        query=_per_head(query, query.shape[0] // heads),
-        key=_per_head(key, query.shape[0] // heads),
+        query=_per_head(query, rank),
+        key=_per_head(key, rank),
         value=_per_head(value, value_rank),
         output=output.T.reshape(heads, value_rank, -1),
         qk_norm=normed,
@@ -181,23 +187,46 @@ def _layer_maps(
     )
 
 
-def _unfused(fused: Tensor, fused_as: Fused, heads: int, config: Mapping[str, Any]) -> Iterable[Tensor]:
+def _matrix(tensors: Mapping[str, Tensor], name: str) -> Tensor:
+    found = tensors[name]
+    require(
+        found.ndim == 2 and found.numel() > 0,
+        required=f"a matrix of numbers under the name {name}",
+        got=f"the shape {tuple(found.shape)}",
+        remedy="the file is damaged, or not of this kind of model",
+    )
+    return found
+
+
+def _share(stem: str, rows: int, parts: int, fits: bool = True) -> int:
+    """Rows of each of so many equal parts."""
+    require(
+        fits and parts > 0 and rows >= parts and rows % parts == 0,
+        required=f"weights under {stem} that fit the heads of the configuration",
+        got=f"{rows} rows for parts of which there are {parts}",
+        remedy="the configuration belongs to other weights",
+    )
+    return rows // parts
+
+
+def _unfused(stem: str, fused: Tensor, fused_as: Fused, heads: int, config: Mapping[str, Any]) -> Iterable[Tensor]:
     """Rows of query, key and value, head after head."""
     total, width = fused.shape
-    rank = aliases.head_size(config) or width // heads
-    groups = (total // rank - heads) // 2
+    rank = aliases.head_size(config) or _share(stem, width, heads)
+    groups = (_share(stem, total, rank, total % rank == 0) - heads) // 2
+    _share(stem, heads, groups, total == (heads + 2 * groups) * rank)
     if fused_as == "concatenated":
         return fused.split([heads * rank, groups * rank, groups * rank])
     parts = fused.reshape(groups, heads // groups + 2, rank, width).split([heads // groups, 1, 1], dim=1)
     return (part.reshape(-1, width) for part in parts)
 
 
-def _gained(rows: Tensor, gain: Tensor | None, config: Mapping[str, Any]) -> Tensor:
+def _gained(stem: str, rows: Tensor, gain: Tensor | None, config: Mapping[str, Any]) -> Tensor:
     """Rows times the gain of the norm on queries or keys, which is one per coordinate of a head or of all heads."""
     if gain is None:
         return rows
     factor = gain.double().flatten() + (1.0 if config.get("model_type") in GAIN_LESS_ONE else 0.0)
-    return rows * factor.repeat(rows.shape[0] // factor.numel())[:, None]
+    return rows * factor.repeat(_share(stem, rows.shape[0], factor.numel()))[:, None]
 
 
 def _per_head(rows: Tensor, rank: int) -> Tensor:

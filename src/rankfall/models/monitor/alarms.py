@@ -9,7 +9,7 @@ from typing import final
 from rankfall.errors import require
 from rankfall.models.thresholds import THRESHOLDS
 
-KINDS = ("collapse", "sink")
+KINDS = ("collapse", "massive_token")
 """Alarms that are logged as scalars, 1 while they last; tokens that are not finite are a scalar already."""
 
 
@@ -20,7 +20,7 @@ class RankWarning(UserWarning):
 @final
 @dataclass(frozen=True)
 class Alarms:
-    """Thresholds. Collapse is judged on tokens of length one, so that a sink cannot hide or feign it.
+    """Thresholds. Collapse is judged on tokens of length one, so that a massive token cannot hide or feign it.
 
     An alarm that was raised lasts until the value is better than its threshold by the factor `recovery`, so that one
     that wavers about the threshold is told once; after that it can be raised again.
@@ -28,7 +28,7 @@ class Alarms:
 
     relative_mu: float = THRESHOLDS.collapsed_relative_mu
     energy_rank: float = THRESHOLDS.collapsed_energy_rank
-    norm_ratio: float = THRESHOLDS.sink_norm_ratio
+    norm_ratio: float = THRESHOLDS.massive_norm_ratio
     recovery: float = 1.25
 
     def __post_init__(self) -> None:
@@ -42,13 +42,13 @@ class Alarms:
         if "relative_mu" not in values:
             return {**dict.fromkeys(before, "cannot be judged"), **found}
         floor = self.recovery if "collapse" in before else 1.0
-        ceiling = self.recovery if "sink" in before else 1.0
+        ceiling = self.recovery if "massive_token" in before else 1.0
         if values["relative_mu"] < floor * self.relative_mu:
             found["collapse"] = f"relative mu {values['relative_mu']:.3g} is below {floor * self.relative_mu:g}"
         elif values["energy_rank"] < floor * self.energy_rank:
             found["collapse"] = f"energy rank {values['energy_rank']:.3g} is below {floor * self.energy_rank:g}"
         if values["norm_ratio"] > self.norm_ratio / ceiling:
-            found["sink"] = (
+            found["massive_token"] = (
                 f"the longest token is {values['norm_ratio']:.3g} times the median"
                 f" (threshold {self.norm_ratio / ceiling:g}), token {int(values['longest_token'])} of the sequence"
             )

@@ -135,14 +135,15 @@ def run_eagerly(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, An
         remedy="compile its blocks one by one, `for block in blocks: block.compile()`",
     )
     buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
-    with (
-        torch.compiler.set_stance("force_eager"),
-        torch.no_grad(),
-        _same_random(module),
-        _uncached(),
-        contextlib.suppress(Enough),
-    ):
+    with torch.compiler.set_stance("force_eager"), left_as_it_was(module), contextlib.suppress(Enough):
         torch.func.functional_call(module, buffers, args, dict(kwargs))
+
+
+@contextlib.contextmanager
+def left_as_it_was(module: nn.Module) -> Iterator[None]:
+    """Inside, the module can run without a trace of it in gradients, random numbers or autocast's copies."""
+    with torch.no_grad(), _same_random(module), _uncached():
+        yield
 
 
 def _same_random(module: nn.Module) -> contextlib.AbstractContextManager[None]:

@@ -15,13 +15,15 @@ from typing import Any
 
 from rankfall.errors import RequestError, require
 from rankfall.models.monitor.alarms import KINDS
+from rankfall.models.monitor.attention import ATTENTION_MEASURES
 from rankfall.models.monitor.sample import MEASURES
 
 Log = Callable[[Mapping[str, float], int], None]
 """Takes scalars by name, and the step."""
 
-COLUMNS = ("step", "block", *MEASURES, "norm_ratio", "longest_token", "nonfinite", *KINDS, "ranks")
-"""What a CSV file has for each step and block."""
+OF_TOKENS = (*MEASURES, "norm_ratio", "longest_token", "nonfinite", *KINDS)
+COLUMNS = ("step", "block", *OF_TOKENS, *ATTENTION_MEASURES, "ranks")
+"""What a CSV file has for each step and each block, attention module or head."""
 
 REQUIRED = (
     "a logger with add_scalar, log_metrics or log, a list, a function of (scalars, step), 'tensorboard[:FOLDER]',"

@@ -18,8 +18,16 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from rankfall.errors import RequestError, require_count
 from rankfall.models.blocks import choose_blocks
 from rankfall.models.monitor.alarms import KINDS, Alarms, RankWarning
+from rankfall.models.monitor.attention import (
+    HeadRecords,
+    attention_paths,
+    attention_records,
+    called_again,
+    weight_records,
+)
 from rankfall.models.monitor.compiled import Enough, around, bare, compiled_around, plain_name, run_eagerly
 from rankfall.models.monitor.logs import as_logs
+from rankfall.models.monitor.query_key import QueryKeyMaps, query_key_maps
 from rankfall.models.monitor.ranks import Exchange, Records, is_distributed
 from rankfall.models.monitor.sample import measured, real_tokens, sampled, tokens_of
 from rankfall.models.monitor.steps import Steps, in_backward
@@ -40,10 +48,14 @@ class RankMonitor:
     A step is a step of the model's optimizer, or what `step` says; passes that accumulate gradients are one step, of
     which the first is measured. Scalars are named `prefix/block/measure`: `relative_mu`, `effective_rank`,
     `energy_rank` and `mean_abs_cosine` of the tokens scaled to length one, `norm_ratio` (longest over median length),
-    `longest_token` (its place), and `collapse` and `sink`, 1 while the alarm lasts. An alarm is a `RankWarning` when
-    it is raised, and again only after the values had recovered. Nothing random is drawn and nothing is kept of the
-    graph: the run is the run it would have been. What cannot be measured (a batch of one token, a block that gives
-    something else) is left out, with one warning.
+    `longest_token` (its place), and `collapse` and `massive_token`, 1 while the alarm lasts. An alarm is a
+    `RankWarning` when it is raised, and again only after the values had recovered. Nothing random is drawn and
+    nothing is kept of the graph: the run is the run it would have been. What cannot be measured (a batch of one
+    token, a block that gives something else) is left out, with one warning.
+
+    `attention=True` adds, for every attention module inside those blocks and each of its heads, entropy, mass on the
+    first token and on learned sinks, and the largest logit, from a second run of that module without gradients;
+    `weights=True` stable ranks of W_Q W_K^T and of its change since the last sample besides.
 
     Of a distributed run rank 0 logs the means over all processes, at the pass after the sample; with `reduce=False`
     each logs its own. Models may be compiled, as a whole or block by block.
@@ -61,12 +73,17 @@ class RankMonitor:
         prefix: str = "rankfall",
         step: Callable[[], int] | None = None,
         reduce: bool = True,
+        attention: bool = False,
+        weights: bool = False,
     ) -> None:
         require_count("every", every)
         require_count("tokens", tokens, least=2)
         self._model = model
         self._bare = bare(model)
         self._paths = {plain_name(path): path for path in choose_blocks(self._bare, blocks)}
+        self._attention = attention_paths(self._bare, self._paths) if attention or weights else {}
+        self._weights = weights
+        self._maps: dict[str, QueryKeyMaps] = {}
         self.latest: dict[str, float] = {}
         self._logs = as_logs(log, prefix)
         self._every = every
@@ -82,6 +99,7 @@ class RankMonitor:
         self._last: int | None = None
         self._real: Tensor | None = None
         self._samples: dict[str, tuple[Tensor, Tensor]] = {}
+        self._attended: Records = {}
         self._missing: set[str] = set()
         self._standing: dict[str, dict[str, str]] = {}
         self._warned: set[tuple[str, ...]] = set()
@@ -142,9 +160,10 @@ class RankMonitor:
 
     def _watch_blocks(self, given: tuple[Any, ...], named: Mapping[str, Any]) -> None:
         """Hooks for this pass alone, placed anew each time: blocks may have been compiled since the last."""
-        self._missing = set(self._paths)
+        watched = {**self._paths, **self._attention}
+        self._missing = set(watched)
         regions: dict[nn.Module | None, set[str]] = {}
-        for name, path in self._paths.items():
+        for name, path in watched.items():
             regions.setdefault(compiled_around(self._model, path), set()).add(name)
         for region, names in regions.items():
             if region is None:
@@ -157,8 +176,12 @@ class RankMonitor:
 
     def _hook(self, names: set[str], hooks: contextlib.ExitStack) -> None:
         for name in names:
-            block = self._bare.get_submodule(self._paths[name])
-            hooks.callback(around(block, self._traced, after=partial(self._sample, name)))
+            if name in self._attention:
+                module = self._bare.get_submodule(self._attention[name])
+                hooks.callback(around(module, self._traced, before=partial(self._attend, name)))
+            else:
+                block = self._bare.get_submodule(self._paths[name])
+                hooks.callback(around(block, self._traced, after=partial(self._sample, name)))
 
     def _probe(self, region: nn.Module, names: set[str], given: tuple[Any, ...], named: Mapping[str, Any]) -> None:
         """What is inside a compiled graph is seen in a pass of its own."""
@@ -182,27 +205,50 @@ class RankMonitor:
         with self.harmless("sampling", name):
             block = bare(self._bare.get_submodule(self._paths[name]))
             self._samples[name] = sampled(tokens_of(block, output), self._tokens, self._real)
+        self._enough()
+
+    def _attend(self, name: str, given: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+        if not self._due or in_backward() or name not in self._missing:
+            return
+        self._missing.discard(name)
+        with self.harmless("measuring attention", name):
+            module = bare(self._bare.get_submodule(self._attention[name]))
+            again = called_again(module, given, named)
+            self._keep_heads(name, attention_records(again, self._real))
+            if self._weights:
+                with self.harmless("measuring weights", name):
+                    maps = query_key_maps(again.call, again.before)
+                    self._keep_heads(name, weight_records(maps, self._maps.get(name)))
+                    self._maps[name] = maps
+        self._enough()
+
+    def _keep_heads(self, name: str, records: HeadRecords) -> None:
+        for part, record in records.items():
+            self._attended.setdefault(f"{name}/{part}" if part else name, {}).update(record)
+
+    def _enough(self) -> None:
         if self._probing and not self._probing & self._missing:
             raise Enough
 
     def _end_sample(self) -> None:
         self._block_hooks.close()
         self._due = False
-        self._samples, self._real = {}, None
+        self._samples, self._attended, self._real = {}, {}, None
 
     def _finish(self, _: Any) -> None:
         if not self._due or self._probing or in_backward():
             return
-        samples, missing, step = self._samples, self._missing, self._last
+        samples, attended, missing, step = self._samples, self._attended, self._missing, self._last
         self._end_sample()
         if step is None:
             return
         if missing:
-            where = ", ".join(name for name in self._paths if name in missing)
+            where = ", ".join(name for name in (*self._paths, *self._attention) if name in missing)
             self._gap(("unseen",), f"gap at {where}, step {step}: no output seen; {INSIDE}, or it did not run")
         records: Records = {}
         with self.harmless("measuring", ", ".join(samples)):
             records = measured(samples)
+        records |= attended
         if self._reduce and is_distributed():
             self._share(step, records)
         else:
@@ -230,12 +276,17 @@ class RankMonitor:
         if not records:
             return
         for name, record in records.items():
+            if "logit_max" in record or "entropy" in record:
+                # No alarm is about attention.
+                continue
             standing = self._standing.get(name, {})
             raised = self._alarms.raised(record, standing)
             self._standing[name] = raised
             record |= {kind: float(kind in raised) for kind in KINDS}
             for kind in raised.keys() - standing.keys():
-                warnings.warn(f"{kind} at {name}, step {step}: {raised[kind]}", RankWarning, stacklevel=3)
+                warnings.warn(
+                    f"{kind.replace('_', ' ')} at {name}, step {step}: {raised[kind]}", RankWarning, stacklevel=3
+                )
         self.latest = self._scalars(records)
         for name, log in self._logs:
             with self.harmless("logging", name):

@@ -37,6 +37,8 @@ def reduced(records: Sequence[Records]) -> Records:
 
 
 def _joined(values: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    if any("entropy" in one for one in values):
+        return _joined_attention(values)
     finite = [one for one in values if not one.get("nonfinite")]
     joined: dict[str, float] = {}
     if finite:
@@ -45,6 +47,15 @@ def _joined(values: Sequence[Mapping[str, float]]) -> dict[str, float]:
         joined |= {name: longest[name] for name in ("norm_ratio", "longest_token")}
     if len(finite) < len(values):
         joined["nonfinite"] = 1.0
+    return {**joined, "ranks": float(len(values))}
+
+
+def _joined_attention(values: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Means, and the largest logit of all."""
+    shared = [name for name in values[0] if all(name in one for one in values)]
+    joined = {name: sum(one[name] for one in values) / len(values) for name in shared}
+    if "logit_max" in joined:
+        joined["logit_max"] = max(one["logit_max"] for one in values)
     return {**joined, "ranks": float(len(values))}
 
 

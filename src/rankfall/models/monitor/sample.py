@@ -55,7 +55,7 @@ def tokens_of(block: nn.Module, output: Any) -> Tensor | None:
 
 
 def sampled(tokens: Tensor | None, most: int, real: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """At most `most` tokens of one sequence, evenly spaced and with the first, where sinks sit (m, d); their places.
+    """At most `most` tokens of one sequence, evenly spaced and with the first (m, d), and their places.
 
     The sequence is the first of the batch; where `real` (b, n) marks padding, the longest, without its padding. No
     random numbers are drawn: a monitored run stays the same run.

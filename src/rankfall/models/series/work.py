@@ -96,7 +96,7 @@ def audit_job(order: str, progress: Progress = silent) -> str:
     notes: list[str] = []
     try:
         audits = Audits(content["store"], notes.append)
-        answer = _audited(name, options, audits, progress)
+        answer = _audited(name, options, audits, progress, notes.append)
     except StorageError as error:
         answer = {"ending": "refused", "required": error.required, "got": str(error.got), "remedy": error.remedy}
     except Exception as error:
@@ -104,14 +104,17 @@ def audit_job(order: str, progress: Progress = silent) -> str:
     return json.dumps({**answer, "notes": notes})
 
 
-def _audited(name: str, options: Mapping[str, Any], audits: Audits, progress: Progress) -> dict[str, Any]:
+def _audited(
+    name: str, options: Mapping[str, Any], audits: Audits, progress: Progress, note: Callable[[str], None]
+) -> dict[str, Any]:
     progress("looking at the files", 0.0)
     allow = bool(options.get("allow_download", False))
     path = located(name, revision=options.get("revision"), allow_download=allow)
     identity = identity_of(path, settings_of(options), audits)
     id = audit_id(identity)
-    with Claims(audits.claims_folder) as claims:
+    with Claims(audits.claims_folder, note=note, thing="audit", way_out="") as claims:
         if not claims.take(id):
+            claims.tell_holders([id])
             return {"ending": BUSY}
         if audits.find(id) is not None:
             return {"ending": "finished", "id": id, "stored": True}
@@ -161,10 +164,18 @@ def run_series(
         done[int(job.name)] = _with(done[int(job.name)], answer, audits)
         progress(f"{ended} of {len(jobs)} checkpoints", ended / len(jobs))
 
+    waited: set[str] = set()
+
+    def wait(job: Job, answer: Mapping[str, Any]) -> None:
+        if job.name not in waited:
+            waited.add(job.name)
+            for text in answer.get("notes", ()):
+                note(f"{done[int(job.name)].label}: {text}")
+
     chosen = ENGINES[engine](Options(device=_training_device(options), address=address))
     try:
         with stop_on_signals(lambda: note("stopping after this checkpoint; Ctrl-C again to stop at once")) as stop:
-            complete = chosen.work_through(jobs, JobWatch(stop, follow, end))
+            complete = chosen.work_through(jobs, JobWatch(stop, follow, end, wait))
     finally:
         chosen.close()
     return done, complete

@@ -49,6 +49,8 @@ class JobWatch:
     """Who is told how far a job is, where it is done in this process."""
     done: Callable[[Job, Mapping[str, Any]], None] = lambda job, answer: None
     """Told the answer of every job that ended."""
+    busy: Callable[[Job, Mapping[str, Any]], None] = lambda job, answer: None
+    """Told the answer of a job that another process has at hand, each time that it is tried."""
 
 
 def one_after_another(jobs: Sequence[Job], watch: JobWatch) -> bool:
@@ -63,6 +65,7 @@ def one_after_another(jobs: Sequence[Job], watch: JobWatch) -> bool:
             busy = 0
             watch.done(job, answer)
             continue
+        watch.busy(job, answer)
         waiting.append(job)
         busy += 1
         if busy >= len(waiting):

@@ -11,9 +11,9 @@ from rankfall.store.claims import Claims
 from rankfall.store.identity import identity
 from rankfall.store.store import Store
 from rankfall.training.engines.base import Engine
+from rankfall.training.kinds import stack_key
 from rankfall.training.options import Options, resolve_device
 from rankfall.training.plan import Group, Plan, halves, memory_budget, tidy
-from rankfall.training.stack import Stack, stack_key
 from rankfall.training.work import Build, Ending, Watch, work_on
 
 POLL = 0.5
@@ -25,7 +25,7 @@ class LocalEngine(Engine):
 
     name: ClassVar[str] = "local"
 
-    def __init__(self, options: Options, build: Build = Stack) -> None:
+    def __init__(self, options: Options, build: Build | None = None) -> None:
         super().__init__(options)
         self._build = build
 

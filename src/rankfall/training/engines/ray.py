@@ -21,9 +21,9 @@ from rankfall.store.claims import Claims
 from rankfall.store.files import storage_errors
 from rankfall.store.identity import identity, settings
 from rankfall.store.store import Store
-from rankfall.training.cell import Cell
 from rankfall.training.engines.base import Engine
 from rankfall.training.engines.jobs import BUSY, Job, JobWatch
+from rankfall.training.kinds import cell_from
 from rankfall.training.options import Options
 from rankfall.training.plan import Group, Plan, halves, memory_budget, stack_name, tidy
 from rankfall.training.work import Ending, Watch, work_on
@@ -141,6 +141,7 @@ class RayEngine(Engine):
                 for reference in ended:
                     job, answer = pending.pop(reference), self._answer(reference)
                     if answer["ending"] == BUSY:
+                        watch.busy(job, answer)
                         later.append((time.monotonic() + POLL, job))
                     else:
                         watch.done(job, answer)
@@ -175,7 +176,7 @@ def train_task(store_path: str, order: str, token: str, stop_file: str) -> str:
     """What a worker does: claim the stack under the given name, train it, and say in JSON how it ended."""
     content = json.loads(order)
     try:
-        group = tuple(Cell(**cell) for cell in content["cells"])
+        group = tuple(cell_from(cell) for cell in content["cells"])
         options = Options(**content["options"])
         store = Store(store_path, create=False)
         notes: list[str] = []

@@ -1,4 +1,7 @@
-"""Tokens that outweigh all others: found by their length, named by text, coordinate and layers."""
+"""Massive tokens, which outweigh all others: found by their length, named by text, coordinate and layers.
+
+Where attention rests is another question: `models/attention`.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,8 @@ from rankfall.models.thresholds import FAIR_SHARES, FEWEST_TOKENS, THRESHOLDS
 
 @final
 @dataclass(frozen=True)
-class Sink:
-    """One sink at one place. `coordinate` is where most of it sits, `coordinate_share` how much of its energy."""
+class MassiveToken:
+    """One massive token at one place. `coordinate` is where most of it sits, `coordinate_share` how much of it."""
 
     text: int
     position: int
@@ -26,8 +29,8 @@ class Sink:
     coordinate_share: float
 
 
-def find_sinks(tokens: Float[Tensor, "n d"], text: int, names: list[str]) -> list[Sink]:
-    """The sinks among the tokens, in order of position."""
+def find_massive(tokens: Float[Tensor, "n d"], text: int, names: list[str]) -> list[MassiveToken]:
+    """The massive tokens among these, in order of position."""
     lengths = torch.linalg.vector_norm(tokens, dim=-1, dtype=torch.float64)
     energies = lengths.square()
     total = energies.sum()
@@ -35,14 +38,14 @@ def find_sinks(tokens: Float[Tensor, "n d"], text: int, names: list[str]) -> lis
         return []
     ratios = lengths / lengths.median().clamp_min(torch.finfo(torch.float64).tiny)
     shares = energies / total
-    chosen = (ratios > THRESHOLDS.sink_norm_ratio) | (
-        (shares > THRESHOLDS.sink_energy_share) & (shares * len(tokens) > FAIR_SHARES)
+    chosen = (ratios > THRESHOLDS.massive_norm_ratio) | (
+        (shares > THRESHOLDS.massive_energy_share) & (shares * len(tokens) > FAIR_SHARES)
     )
-    sinks = []
+    found = []
     for position in chosen.nonzero()[:, 0].tolist():
         row = tokens[position].double().square()
-        sinks.append(
-            Sink(
+        found.append(
+            MassiveToken(
                 text=text,
                 position=position,
                 token=names[position] if position < len(names) else "",
@@ -52,4 +55,4 @@ def find_sinks(tokens: Float[Tensor, "n d"], text: int, names: list[str]) -> lis
                 coordinate_share=float(row.max() / row.sum()),
             )
         )
-    return sinks
+    return found

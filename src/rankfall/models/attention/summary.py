@@ -1,0 +1,128 @@
+"""What a model's attention does, in a few sentences: sinks, heads that do nothing, entropy, logits."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from rankfall.models.attention.heads import HeadAttention, layer_means
+from rankfall.models.depth.rows import layer_title
+from rankfall.models.explanations import Reason
+from rankfall.models.questions import spans
+from rankfall.models.thresholds import THRESHOLDS
+
+WORDS = {
+    "first token": f"{THRESHOLDS.idle_mass:.0%} or more of their weight rests on the first token",
+    "learned sink": f"{THRESHOLDS.idle_mass:.0%} or more of their weight goes to a learned sink",
+    "itself": f"{THRESHOLDS.idle_mass:.0%} or more of their weight stays on the token itself",
+    "one token": f"{THRESHOLDS.idle_mass:.0%} or more of their weight rests on one token",
+    "small output": f"they write less than {THRESHOLDS.idle_output_share:g} of a fair share of their layer's output",
+}
+
+
+def attention_reasons(heads: Sequence[HeadAttention]) -> list[Reason]:
+    """Of self-attention, or of cross-attention where there is no other; nothing where there was too little text."""
+    mine = [one for one in heads if one.kind == "self"] or list(heads)
+    if max((one.tokens for one in mine), default=0) < THRESHOLDS.fewest_tokens:
+        return []
+    return [_sinks(mine), _idle(mine), _entropy(mine), *_logits(mine)]
+
+
+def _layers(heads: Sequence[HeadAttention], value: Callable[[HeadAttention], float]) -> dict[tuple[int, str], float]:
+    """The mean over the heads of each layer."""
+    by_layer: dict[tuple[int, str], list[float]] = {}
+    for one in heads:
+        by_layer.setdefault((one.layer, one.module), []).append(value(one))
+    return {key: statistics.fmean(values) for key, values in by_layer.items()}
+
+
+def _sinks(heads: Sequence[HeadAttention]) -> Reason:
+    sinks = [one for one in heads if one.is_sink]
+    by_layer = _layers(heads, lambda one: one.resting_mass)
+    most = max(by_layer, key=lambda key: by_layer[key])
+    learned = statistics.fmean(one.values["sink_mass"] for one in heads)
+    # A sink of the weights is none of the tokens: those that are long are told of by their length.
+    place = "on the first token"
+    if learned > 0:
+        place = f"on the first token or on learned sinks, which get {learned:.0%} of all weight"
+    share = f"more than {THRESHOLDS.attention_sink_mass:.0%} of their weight"
+    text = f"{len(sinks)} of {len(heads)} heads put {share} {place}{_in_layers(sinks)}"
+    text += f"; most at {layer_title(*most)}, {by_layer[most]:.0%} in the mean of its heads"
+    elsewhere = [one for one in heads if one.busiest[0] != 0 and _held_elsewhere(one)]
+    if elsewhere:
+        strongest = max(elsewhere, key=lambda one: one.values["busiest_mass"])
+        named = f" ({strongest.busiest[1]!r})" if strongest.busiest[1] else ""
+        text += (
+            f"; {len(elsewhere)} heads put as much on another single token, the most head {strongest.head} of layer"
+            f" {strongest.layer}: {strongest.values['busiest_mass']:.0%} on token {strongest.busiest[0]}{named}"
+        )
+    numbers = {
+        "heads": len(heads),
+        "sink_heads": len(sinks),
+        "other_sink_heads": len(elsewhere),
+        "learned_sink_mass": learned,
+        "first_token_mass_by_layer": layer_means(heads, "first_token_mass"),
+    }
+    return Reason("attention sinks", text, numbers)
+
+
+def _in_layers(heads: Sequence[HeadAttention]) -> str:
+    layers = sorted({one.layer for one in heads})
+    return "" if not layers else f" (layer {layers[0]})" if len(layers) == 1 else f" (layers {spans(layers)})"
+
+
+def _held_elsewhere(head: HeadAttention) -> bool:
+    return head.values["busiest_mass"] > THRESHOLDS.attention_sink_mass
+
+
+def _idle(heads: Sequence[HeadAttention]) -> Reason:
+    why = Counter(one.does_nothing for one in heads if one.does_nothing is not None)
+    idle = sum(why.values())
+    if not idle:
+        text = (
+            f"none of {len(heads)} heads does nothing: in none {THRESHOLDS.idle_mass:.0%} of the weight rests on one"
+            f" token, on the token itself or in a sink, or is the output below {THRESHOLDS.idle_output_share:g} of a"
+            " fair share"
+        )
+    else:
+        reasons = ", ".join(f"{count} because {WORDS[reason]}" for reason, count in why.most_common())
+        where = Counter(one.layer for one in heads if one.does_nothing is not None).most_common(1)[0]
+        inside = sum(one.layer == where[0] for one in heads)
+        text = f"{idle} of {len(heads)} heads do nothing: {reasons}"
+        if len(why) + idle > 2:
+            text += f"; most in layer {where[0]}, {where[1]} of {inside}"
+    return Reason("heads that do nothing", text, {"heads": len(heads), "idle": idle, "why": dict(why)})
+
+
+def _entropy(heads: Sequence[HeadAttention]) -> Reason:
+    by_layer = _layers(heads, lambda one: one.values["relative_entropy"])
+    low, high = (pick(by_layer, key=lambda key: by_layer[key]) for pick in (min, max))
+    usual = statistics.median(one.values["relative_entropy"] for one in heads)
+    few = [one for one in heads if one.values["relative_entropy"] < THRESHOLDS.collapsed_entropy]
+    text = (
+        f"the median head has {usual:.0%} of the entropy that its mask allows; layers from {by_layer[low]:.0%} at"
+        f" {layer_title(*low)} to {by_layer[high]:.0%} at {layer_title(*high)}; entropy is collapsed (below"
+        f" {THRESHOLDS.collapsed_entropy:.0%}) in {len(few) or 'none'} of {len(heads)} heads{_in_layers(few)}"
+    )
+    numbers = {
+        "median_relative_entropy": usual,
+        "collapsed_heads": len(few),
+        "relative_entropy_by_layer": layer_means(heads, "relative_entropy"),
+    }
+    return Reason("attention entropy", text, numbers)
+
+
+def _logits(heads: Sequence[HeadAttention]) -> list[Reason]:
+    known = [one for one in heads if "logit_max" in one.values]
+    if not known:
+        return []
+    top = max(known, key=lambda one: one.values["logit_max"])
+    usual = statistics.median(one.values["logit_q99"] - one.values["logit_q50"] for one in known)
+    text = (
+        f"the largest logit is {top.values['logit_max']:.1f}, in head {top.head} of"
+        f" {layer_title(top.layer, top.module)}; in the median head 1 % of the pairs are more than {usual:.1f} above"
+        " its median logit"
+    )
+    numbers = {"logit_max": top.values["logit_max"], "layer": top.layer, "head": top.head}
+    return [Reason("attention logits", text, numbers)]

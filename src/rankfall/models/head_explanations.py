@@ -1,0 +1,132 @@
+"""Are the heads the bottleneck? Said from what each head needs, and from what the model loses with cut heads."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from rankfall.models.depth.rows import layer_title
+from rankfall.models.explanations import NAMED, Reason
+from rankfall.models.heads.cut_curve import CutCurve, CutPoint
+from rankfall.models.heads.needed import HeadNeed
+from rankfall.models.verdict import SPARE_SHARE
+
+# A layer or model counts as unharmed by a cut up to here: nats per token, and of the output.
+LITTLE_LOSS, LITTLE_CHANGE = 0.02, 0.05
+# From this share of heads at their limit on, more rank is what the heads lack.
+MANY_AT_LIMIT = 0.1
+
+
+def needs_reason(needs: Sequence[HeadNeed], random: Sequence[HeadNeed] = ()) -> Reason | None:
+    """How many directions heads need of those that they have, beside random weights; the extremes are named."""
+    if not needs:
+        return None
+    ranks = [one.needed_rank for one in needs]
+    sizes = sorted({one.head_dim for one in needs})
+    size = sizes[0] if len(sizes) == 1 else sizes[-1]
+    usual = statistics.median(ranks)
+    limit = sum(one.at_limit for one in needs)
+    spare = sum(one.needed_rank <= SPARE_SHARE * one.head_dim for one in needs)
+    most = sorted(needs, key=lambda one: (-one.needed_rank / one.head_dim, one.layer, one.head))[:NAMED]
+    text = (
+        f"on this text the median head reproduces its attention within {needs[0].limit:g} nats a row with {usual:g}"
+        f" of {size} directions of its scores"
+    )
+    by_chance = statistics.median(one.needed_rank for one in random) if random else None
+    flat = statistics.median(one.divergence_without for one in random) if random else None
+    if by_chance is not None:
+        text += (
+            f" (random weights: {by_chance:g}; their attention is {flat:.2g} nats a row from having no scores at all,"
+            f" the model's {statistics.median(one.divergence_without for one in needs):.2g})"
+        )
+    text += (
+        f"; {limit} of {len(needs)} heads need all that they have, {spare} need at most {SPARE_SHARE:.0%}; the most:"
+    )
+    text += " " + ", ".join(f"head {one.head} of layer {one.layer} with {one.needed_rank}" for one in most)
+    text += f": {_bottleneck(limit, len(needs), most[0])}"
+    layers: dict[tuple[int, str], list[int]] = {}
+    for one in needs:
+        layers.setdefault((one.layer, one.module), []).append(one.needed_rank)
+    numbers = {
+        "needed_rank": usual,
+        "head_dim": size,
+        "limit": needs[0].limit,
+        "heads": len(needs),
+        "at_limit": limit,
+        "spare": spare,
+        "random_needed_rank": by_chance,
+        "random_divergence_without": flat,
+        "layers": [
+            {"layer": layer, "module": module, "needed_rank": statistics.median(found)}
+            for (layer, module), found in layers.items()
+        ],
+    }
+    return Reason("head need", text, numbers)
+
+
+def _bottleneck(limit: int, heads: int, most: HeadNeed) -> str:
+    if limit == 0:
+        return f"no head is at its limit, the fullest uses {most.needed_rank / most.head_dim:.0%} of its rank"
+    share = limit / heads
+    if share < MANY_AT_LIMIT:
+        return f"{share:.1%} of the heads are at their limit, the others are not short of rank"
+    return f"{share:.0%} of the heads are at their limit, and for these the rank is a bottleneck"
+
+
+def cut_reason(curve: CutCurve | None) -> Reason | None:
+    """What the model loses with every head cut, and which layer alone costs most."""
+    if curve is None:
+        return None
+    by_loss = curve.loss is not None
+    little = LITTLE_LOSS if by_loss else LITTLE_CHANGE
+    cuts = [one for one in curve.together if one.rank < curve.head_dim]
+    enough = next((one.rank for one in curve.together if _value(one, by_loss) <= little), curve.head_dim)
+    base = f"the loss of {curve.loss:.3f} nats a token changes" if by_loss else "the output changes"
+    text = (
+        f"with every head cut to {', '.join(str(one.rank) for one in cuts)} of {curve.head_dim} directions {base} by"
+        f" {', '.join(_cost(one, by_loss) for one in cuts)}; "
+    )
+    told = f"{little:g} nats" if by_loss else f"{little:.0%}"
+    text += (
+        f"{enough} directions keep it within {told}"
+        if enough < curve.head_dim
+        else f"no cut keeps it within {told}, so the directions beyond {cuts[-1].rank if cuts else 0} do work"
+    )
+    text += f"; with each head cut to what it needs alone, {curve.at_needs.rank} in the mean, it changes by"
+    text += f" {_cost(curve.at_needs, by_loss)}"
+    alone = _worst_layers(curve, by_loss)
+    if alone:
+        rank = alone[0].rank
+        named = ", ".join(f"{layer_title(one.layer or 0, one.module or '')} {_cost(one, by_loss)}" for one in alone)
+        text += f"; one layer at a time, cut to {rank}, it costs most in {named}"
+    if not by_loss:
+        text += f" (no loss: {curve.loss_reason}; the output's change is the root mean square over tokens)"
+    numbers = {
+        "loss": curve.loss,
+        "head_dim": curve.head_dim,
+        "enough": enough,
+        "within": little,
+        "together": {str(one.rank): _value(one, by_loss) for one in curve.together},
+        "at_needs": _value(curve.at_needs, by_loss),
+        "verified_to": curve.error,
+    }
+    return Reason("head cut", text, numbers)
+
+
+def _worst_layers(curve: CutCurve, by_loss: bool) -> list[CutPoint]:
+    """The costliest layers at a quarter of the directions, or the next fewer that was run."""
+    ranks = sorted({one.rank for one in curve.alone})
+    wanted = [rank for rank in ranks if rank <= SPARE_SHARE * curve.head_dim] or ranks
+    if not wanted:
+        return []
+    points = [one for one in curve.alone if one.rank == wanted[-1]]
+    return sorted(points, key=lambda one: -_value(one, by_loss))[:NAMED]
+
+
+def _value(point: CutPoint, by_loss: bool) -> float:
+    return point.loss_change if by_loss and point.loss_change is not None else point.output_change
+
+
+def _cost(point: CutPoint, by_loss: bool) -> str:
+    value = _value(point, by_loss)
+    return f"{value:+.3f}" if by_loss else f"{value:.1%}"

@@ -1,0 +1,90 @@
+"""The tokens that every attention module of a model is given on real inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from rankfall.models.heads.latents import spread
+from rankfall.models.replay import Site, traced
+
+# Tokens, and numbers, that are kept for each module at most; evenly spread over passages.
+MOST_SEEN, MOST_NUMBERS = 2048, 2**22
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """Tokens (N, d) of the queries of one attention module, those of its keys, and the passage of each key."""
+
+    name: str
+    tokens: Tensor
+    keys: Tensor
+    passages: Tensor
+
+
+class _Watch:
+    """Takes the tokens of each attention module the first time that it runs in a pass; texts are counted on."""
+
+    def __init__(self, real: Sequence[Tensor | None]) -> None:
+        self.kept: dict[int, list[tuple[str, list[Tensor], list[Tensor]]]] = {}
+        self._real = list(real)
+        self._first = 0
+        self._done: dict[int, int] = {}
+
+    def see(self, site: Site) -> None:
+        module = id(site.call.module)
+        if module in self._done or site.tokens_name is None:
+            return
+        tokens = site.tokens
+        context = tokens if site.context_name is None else site.upright(site.arguments[site.context_name])
+        self._done[module] = tokens.shape[0]
+        most = min(MOST_SEEN, MOST_NUMBERS // tokens.shape[-1])
+        each = max(1, most // max(1, len(self._real), tokens.shape[0]))
+        masks = self._real[self._first : self._first + tokens.shape[0]]
+        sides = [
+            [_real(row, mask, each).float().cpu() for row, mask in _paired(side, masks)] for side in (tokens, context)
+        ]
+        self.kept.setdefault(module, []).append((site.name, sides[0], sides[1]))
+
+    def next_pass(self) -> None:
+        self._first += max(self._done.values(), default=1)
+        self._done = {}
+
+
+def tokens_seen(
+    model: nn.Module, calls: Sequence[Mapping[str, Any]], real: Sequence[Tensor | None] = ()
+) -> dict[int, Seen]:
+    """What each attention module was given, by the module's id; of one that runs several times, the first run.
+
+    `real` says for each text, over all calls, which positions are no padding (None: all).
+    """
+    watch = _Watch(real)
+    for call in calls:
+        traced(model, call, watch.see)
+        watch.next_pass()
+    return {module: _joined(runs) for module, runs in watch.kept.items()}
+
+
+def _paired(tokens: Tensor, masks: Sequence[Tensor | None]) -> list[tuple[Tensor, Tensor | None]]:
+    """Each text with its mask, where there is one of its length."""
+    fits = len(masks) == tokens.shape[0]
+    return [
+        (row, mask if mask is not None and mask.shape == row.shape[:1] else None)
+        for row, mask in zip(tokens, masks if fits else [None] * tokens.shape[0], strict=True)
+    ]
+
+
+def _real(row: Tensor, mask: Tensor | None, most: int) -> Tensor:
+    return spread(row if mask is None else row[mask.to(row.device).bool()], most)
+
+
+def _joined(runs: Sequence[tuple[str, list[Tensor], list[Tensor]]]) -> Seen:
+    tokens = [one for _, parts, _ in runs for one in parts]
+    keys = [one for _, _, parts in runs for one in parts]
+    passages = torch.cat([torch.full((one.shape[0],), number) for number, one in enumerate(keys)])
+    return Seen(runs[0][0], torch.cat(tokens), torch.cat(keys), passages)

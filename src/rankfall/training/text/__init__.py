@@ -1,0 +1,1 @@
+"""Language models on text: corpora, decoders of independent heads, ranks and value widths, and their training."""

@@ -1,0 +1,148 @@
+"""What trained language models say about rank: losses over seeds by shape, and whether they can be told apart."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from scipy import stats
+
+Row = Mapping[str, Any]
+
+SETTING = ("corpus", "tokenizer", "budget", "width", "layers", "context", "batch", "steps", "optimizer", "dtype")
+"""Models that agree in these are compared with each other."""
+SHAPE = ("rank", "heads", "key_heads", "value_rank", "feed_forward")
+"""What may differ between them."""
+CONFIDENCE = 0.95
+LEARNED = 0.9
+"""A model whose loss is above this share of the loss by letter frequencies has not learned enough to compare."""
+
+
+def by_shape(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """One record per shape in each setting: nats per byte, the mean over seeds with its interval, at the best rate.
+
+    The interval is Student's over seeds, None for one seed. Diverged runs are counted and left out.
+    """
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        if row.get("nats_per_byte") is not None:
+            groups.setdefault(tuple(row[name] for name in (*SETTING, *SHAPE)), []).append(row)
+    return [_record(key, members) for key, members in sorted(groups.items(), key=lambda group: str(group[0]))]
+
+
+def _record(key: tuple[Any, ...], members: Sequence[Row]) -> dict[str, Any]:
+    by_rate: dict[float, list[Row]] = {}
+    for row in members:
+        by_rate.setdefault(row["learning_rate"], []).append(row)
+    members = min(by_rate.values(), key=lambda own: _mean(own))
+    done = [row for row in members if row["status"] == "done"]
+    losses = [float(row["nats_per_byte"]) for row in done]
+    margin = _margin(losses)
+    mean = _mean(members)
+    return {
+        **dict(zip((*SETTING, *SHAPE), key, strict=True)),
+        "learning_rate": members[0]["learning_rate"],
+        "seeds": len(done),
+        "diverged": len(members) - len(done),
+        "nats_per_byte": mean if done else None,
+        "nats_per_byte_low": None if margin is None else mean - margin,
+        "nats_per_byte_high": None if margin is None else mean + margin,
+        "unigram_nats_per_byte": members[0]["unigram_nats_per_byte"],
+        "parameters": members[0]["parameters"],
+        "training_flops": members[0]["training_flops"],
+        "step_seconds": statistics.median(row["seconds"] / row["steps_done"] for row in members),
+    }
+
+
+def _mean(rows: Sequence[Row]) -> float:
+    done = [float(row["nats_per_byte"]) for row in rows if row["status"] == "done"]
+    return statistics.fmean(done) if done else math.inf
+
+
+def _margin(losses: Sequence[float]) -> float | None:
+    if len(losses) < 2:
+        return None
+    spread = float(stats.t.ppf(0.5 + CONFIDENCE / 2, len(losses) - 1))
+    return spread * statistics.stdev(losses) / math.sqrt(len(losses))
+
+
+def verdicts(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A sentence or two for each setting: the best shape, and whether the losses tell it from the others."""
+    settings: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for record in records:
+        if record["nats_per_byte"] is not None:
+            settings.setdefault(tuple(record[name] for name in SETTING), []).append(record)
+    return [_verdict(own) for own in settings.values()]
+
+
+def _verdict(records: Sequence[Mapping[str, Any]]) -> str:
+    best, *others = sorted(records, key=lambda record: record["nats_per_byte"])
+    of = best["budget"] if best["budget"] != "none" else f"{best['parameters']:,} parameters"
+    where = f"width {best['width']}, {best['layers']} layers, {of}"
+    least = f"rank {best['rank']} with {best['heads']} heads costs least, {best['nats_per_byte']:.4f} nats per byte"
+    unigram = best["unigram_nats_per_byte"]
+    if best["nats_per_byte"] > LEARNED * unigram:
+        return (
+            f"{where}: too small to tell: the best model costs {best['nats_per_byte']:.3f} nats per byte, and byte "
+            f"frequencies alone {unigram:.3f}; train longer, or on more"
+        )
+    if not others:
+        return f"{where}: {least}; there is no other shape to compare it with"
+    if any(record["nats_per_byte_low"] is None for record in records):
+        return f"{where}: {least}; one seed each, so that nothing says how much of the differences is chance"
+    rivals = [record for record in others if not _apart(best, record)]
+    if rivals:
+        ranks = ", ".join(f"{record['rank']} with {record['heads']}" for record in rivals)
+        return f"{where}: too close to tell: {least}, and within the spread over seeds so do rank {ranks} heads"
+    return f"{where}: {least}, less than all {len(others)} others beyond the spread over seeds"
+
+
+def _apart(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
+    """Whether the difference of two means is beyond the margin of a difference, both margins squared and added."""
+    margins = [record["nats_per_byte_high"] - record["nats_per_byte"] for record in (first, second)]
+    return bool(abs(first["nats_per_byte"] - second["nats_per_byte"]) > math.hypot(*margins))
+
+
+def to_level(runs: Sequence[tuple[Row, Sequence[Row]]], level: float | None = None) -> list[dict[str, Any]]:
+    """For each run and its history: tokens and seconds after which held-out text costs no more than a level.
+
+    Without a level, in each setting the loss that all of its models reach: the highest at the end of a run. Seconds
+    are the run's own, spread evenly over its steps.
+    """
+    settings: dict[tuple[Any, ...], list[tuple[Row, Sequence[Row]]]] = {}
+    for row, history in runs:
+        if row["status"] == "done":
+            settings.setdefault(tuple(row[name] for name in SETTING), []).append((row, history))
+    found = []
+    for own in settings.values():
+        ends = [[float(one["fresh"]) for one in past if one.get("fresh") is not None][-1] for _, past in own]
+        wanted = max(ends) if level is None else level
+        for row, history in own:
+            steps = reached(history, wanted)
+            found.append(
+                {
+                    **{name: row[name] for name in ("id", "budget", *SHAPE, "seed")},
+                    "level": wanted,
+                    "tokens": None if steps is None else steps * row["batch"] * row["context"],
+                    "seconds": None if steps is None else steps * row["seconds"] / row["steps_done"],
+                }
+            )
+    return found
+
+
+def reached(history: Sequence[Row], level: float) -> float | None:
+    """Steps after which held-out loss first is at a level, on the line between two looks; None when it never is."""
+    before: tuple[float, float] | None = None
+    for row in history:
+        if row.get("fresh") is None:
+            continue
+        step, loss = float(row["step"]), float(row["fresh"])
+        if loss <= level:
+            if before is None or before[1] == loss:
+                return step
+            share = (before[1] - level) / (before[1] - loss)
+            return before[0] + share * (step - before[0])
+        before = (step, loss)
+    return None

@@ -1,0 +1,60 @@
+"""What the guide and the README say about trained models is what the committed cells say."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import rankfall
+
+ROOT = Path(rankfall.__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def tables() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("trained_tables", ROOT / "scripts" / "trained_tables.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_tables_of_trained_models_are_current(tables: ModuleType) -> None:
+    seen = set()
+    for page in tables.PAGES:
+        text = page.read_text(encoding="utf-8")
+        seen |= {found[1] for found in tables.BLOCK.finditer(text)}
+        assert tables.filled(text) == text, f"{page}: run python scripts/trained_tables.py"
+    assert seen == {*tables.BLOCKS}
+
+
+def test_tables_hold_every_trained_point_and_nothing_else(tables: ModuleType) -> None:
+    trained = [point for point in tables.outcome("amsel/fig1").points if point["ours"] is not None]
+    rows = [line for block in (tables.one_layer(), tables.at_depth()) for line in block.splitlines()[2:]]
+    assert len(rows) == len(trained) >= 38
+    assert tables.counts().startswith(f"{len(trained)} of 63 points")
+    for point in trained:
+        key = f"{point['multiplier']} | {point['rank']} | {point['published']:g} | {point['ours']:.4g} |"
+        (row,) = [row for row in rows if key in row]
+        assert ("| yes |" in row) is point["agrees"]
+        assert f"| {point['same_weights_fresh']:.3f} |" in row
+
+
+def test_the_finding_that_the_prose_states(tables: ModuleType) -> None:
+    """At r = 8 and m = 1: 0.84 to 0.22 in training, 0.88 to 1.13 on fresh data."""
+    found = {(p["layers"], p["multiplier"], p["rank"]): p for p in tables.outcome("amsel/fig1").points}
+    one, deep = found[1, 1, 8], found[3, 1, 8]
+    guide = " ".join((ROOT / "docs" / "guide" / "training.md").read_text(encoding="utf-8").split())
+    assert f"at $r = 8$ from {one['ours']:.2f} to {deep['ours']:.2f}. On fresh data" in guide
+    assert f"an error of {deep['same_weights_fresh']:.2f}, worse than outputting zero" in guide
+    assert f"where one layer has {one['same_weights_fresh']:.2f}." in guide
+    assert deep["same_weights_fresh"] > 1
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert f" {deep['same_weights_fresh']:.2f}" in readme
+    memorised = [claim for claim in tables.outcome("rankfall/depth").claims if "memorised" in claim.statement]
+    assert memorised
+    assert [claim.evidence for claim in memorised if not claim.holds] == []

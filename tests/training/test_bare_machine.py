@@ -1,0 +1,56 @@
+"""Training on a machine that has PyTorch and little else: sweep, export and going on from results."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+ABSENT = ("duckdb", "plotly", "beartype", "gguf", "ray", "marimo", "matplotlib", "jinja2", "transformers", "mkdocs")
+GRID = """
+dim = 4
+points = 3
+feed_forward = 4
+batch = 4
+steps = 100
+rank = [1, 2, 4]
+"""
+CALLS = """
+import json, sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ABSENT:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+ABSENT = json.loads(sys.argv[1])
+sys.meta_path.insert(0, Absent())
+from rankfall.cli.main import run
+for words in json.loads(sys.argv[2]):
+    try:
+        run(words)
+    except SystemExit as ended:
+        assert not ended.code, words
+assert not [name for name in ABSENT if name in sys.modules]
+"""
+
+
+def test_a_sweep_needs_no_query_plotting_or_checking_library(tmp_path: Path) -> None:
+    grid, store, results = tmp_path / "grid.toml", tmp_path / "runs", tmp_path / "results"
+    grid.write_text(GRID)
+    sweep = ["sweep", str(grid), "--threads", "1", "--json"]
+    calls = [
+        [*sweep, "--store", str(store), "--where", "rank=1,4"],
+        ["runs", "--store", str(store), "--export-results", str(results), "--json"],
+        [*sweep, "--store", str(tmp_path / "next"), "--results", str(results)],
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", CALLS, json.dumps(ABSENT), json.dumps(calls)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    first, _, second = map(json.loads, done.stdout.splitlines())
+    assert [(row["rank"], row["status"]) for row in first["runs"]] == [(1, "done"), (4, "done")]
+    assert (first["complete"], second["complete"]) == (True, True)
+    assert [row["rank"] for row in second["runs"]] == [1, 2, 4]
+    assert second["trained"] == 1, "the two others came from the results"

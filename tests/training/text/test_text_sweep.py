@@ -1,0 +1,245 @@
+"""Text in grids and sweeps: what is filled in, equal budgets, stores that resume, comparisons, refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.training.conftest import contents
+
+import rankfall
+from rankfall.errors import RequestError
+from rankfall.store.identity import settings
+from rankfall.store.store import Store
+from rankfall.training.grid import cells_of
+from rankfall.training.kinds import Surroundings, TrainingCell, cell_from, stack_bytes, step_flops
+from rankfall.training.text.budget import training_flops
+from rankfall.training.text.cell import TextCell
+from rankfall.training.text.comparison import by_shape, reached, to_level, verdicts
+from rankfall.training.text.decoder import text_layout
+from rankfall.training.work import Watch, train
+
+GRID: dict[str, Any] = {
+    "task": "text", "width": 16, "layers": 1, "heads": 2, "rank": [2, 8], "context": 16, "batch": 4, "steps": 200,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def book(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("book") / "book.txt"
+    path.write_text("\n\n".join(f"Verse {n}: sun and moon and {n % 9} stars over {n % 4} hills." for n in range(600)))
+    return path
+
+
+def cells(grid: dict[str, Any], book: Path, store: Path) -> list[TextCell]:
+    found = cells_of(grid, "grid", Surroundings(text=str(book), store=lambda: Store(store).path))
+    assert all(isinstance(cell, TextCell) for cell in found)
+    return [cell for cell in found if isinstance(cell, TextCell)]
+
+
+def test_what_a_grid_leaves_out_is_filled_in(book: Path, tmp_path: Path) -> None:
+    first, second = cells(GRID, book, tmp_path / "store")
+    assert (first.rank, second.rank) == (2, 8)
+    assert (first.heads, first.key_heads, first.value_rank, first.feed_forward) == (2, 2, 8, 64)
+    assert (first.vocabulary, first.corpus) == (257, second.corpus)
+    relu = cells({**GRID, "activation": "relu2", "tokenizer": "bpe:300"}, book, tmp_path / "store")[0]
+    assert (relu.feed_forward, relu.vocabulary) == (64, 300)
+    assert relu.corpus != first.corpus
+
+
+def test_heads_follow_from_their_total_rank(book: Path, tmp_path: Path) -> None:
+    grid = {key: value for key, value in GRID.items() if key != "heads"} | {"heads_times_rank": 16}
+    found = cells(grid, book, tmp_path / "store")
+    assert [(cell.heads, cell.rank, cell.value_rank) for cell in found] == [(8, 2, 2), (2, 8, 8)]
+
+
+@pytest.mark.parametrize("solve", ["feed_forward", "layers"])
+def test_equal_parameters(solve: str, book: Path, tmp_path: Path) -> None:
+    grid = {**GRID, "parameters": 60_000, "solve": solve}
+    if solve == "layers":
+        del grid["layers"]
+    for cell in cells(grid, book, tmp_path / "store"):
+        unit = text_layout(cell).parameters / 60_000
+        assert unit == pytest.approx(1.0, abs=0.02 if solve == "feed_forward" else 0.06)
+        assert cell.budget == f"parameters=60000 by {solve}"
+
+
+def test_equal_operations(book: Path, tmp_path: Path) -> None:
+    found = cells({**GRID, "rank": [2, 16], "flops": 2e9}, book, tmp_path / "store")
+    assert found[0].feed_forward > found[1].feed_forward
+    for cell in found:
+        assert training_flops(cell) == pytest.approx(2e9, rel=0.02)
+        assert step_flops(cell) * cell.steps == training_flops(cell)
+
+
+def test_equal_time_is_measured_once(book: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rankfall.training.text import timing
+
+    asked: list[int] = []
+
+    def measured(cell: TextCell, folder: Path, device: str) -> float:
+        asked.append(cell.feed_forward)
+        return 1e-5 * (cell.feed_forward + 20 * cell.rank)
+
+    timing.step_seconds.cache_clear()
+    monkeypatch.setattr(timing, "_measured", measured)
+    grid = {**GRID, "step_seconds": 0.00402}
+    first = cells(grid, book, tmp_path / "store")
+    assert [cell.feed_forward for cell in first] == [368, 240]
+    count = len(asked)
+    timing.step_seconds.cache_clear()
+    assert cells(grid, book, tmp_path / "store") == first
+    assert len(asked) == count
+
+
+def test_operations_by_hand(book: Path, tmp_path: Path) -> None:
+    cell = cells({**GRID, "rank": 8, "mask": "causal-window:3"}, book, tmp_path / "store")[0]
+    projections = 4 * 16 * 16
+    feed_forward = 3 * 16 * 64
+    output = 16 * 320
+    pairs = sum(min(place + 1, 4) for place in range(16)) / 16
+    attention = 2 * pairs * 2 * (8 + 8)
+    assert cell.token_flops == pytest.approx(6 * (projections + feed_forward + output) + 3 * attention)
+
+
+def test_memory_grows_with_the_stack(book: Path, tmp_path: Path) -> None:
+    cell = cells(GRID, book, tmp_path / "store")[0]
+    assert stack_bytes([cell, cell], "cuda") == 2 * stack_bytes([cell], "cuda")
+
+
+def test_settings_come_back_as_the_same_cell(book: Path, tmp_path: Path) -> None:
+    cell = cells(GRID, book, tmp_path / "store")[0]
+    assert cell_from(json.loads(json.dumps(settings(cell)))) == cell
+
+
+def test_a_stopped_sweep_goes_on_bit_for_bit(book: Path, tmp_path: Path) -> None:
+    from rankfall.training.options import Options
+
+    options = Options(device="cpu", threads=1, checkpoint_seconds=0)
+    stores = [Store(tmp_path / name) for name in ("whole", "stopped")]
+    for store in stores:
+        group: tuple[TrainingCell, ...] = tuple(cells({**GRID, "rank": 2, "seed": [0, 1]}, book, store.path))
+        if store is stores[1]:
+            train(group, store, options, Watch(stop=lambda: True))
+            assert store.ids() == []
+        train(group, store, options, Watch())
+    assert contents(stores[0]) == contents(stores[1])
+    assert len(stores[0].ids()) == 2
+
+
+def test_the_verb_trains_compares_and_says_when_it_cannot_tell(book: Path, tmp_path: Path) -> None:
+    grid = tmp_path / "grid.toml"
+    lines = [f"{key} = {json.dumps(value)}" for key, value in {**GRID, "seed": [0, 1], "steps": 100}.items()]
+    grid.write_text("\n".join(lines))
+    result = rankfall.sweep(grid, text=book, store=tmp_path / "store", threads=1)
+    assert [row["status"] for row in result.runs] == ["done"] * 4
+    assert all(row["nats_per_byte"] > 0 for row in result.runs)
+    assert [(record["rank"], record["seeds"]) for record in result.by_shape] == [(2, 2), (8, 2)]
+    assert "too" in result.verdicts[0]
+    assert set(result.tables()) == {"runs", "by_shape", "to_level"}
+    assert len({one["level"] for one in result.to_level}) == 1
+    assert all(0 < one["tokens"] <= 100 * 4 * 16 for one in result.to_level)
+    assert result.plot() is not None
+    again = rankfall.sweep(grid, text=book, store=tmp_path / "store", threads=1)
+    assert again.trained == 0
+    assert again.runs == result.runs
+
+
+def row(rank: int, loss: float, seed: int = 0, **changes: Any) -> dict[str, Any]:
+    cell = TextCell(rank=rank, seed=seed)
+    sizes = {"parameters": 1000, "training_flops": 1e9, "seconds": 2.0, "steps_done": 1000}
+    return {
+        **settings(cell),
+        "status": "done",
+        "nats_per_byte": loss,
+        "unigram_nats_per_byte": 3.0,
+        **sizes,
+        **changes,
+    }
+
+
+def test_verdicts_tell_apart_only_what_seeds_tell_apart() -> None:
+    clear = [row(r, loss + 0.001 * seed, seed) for r, loss in ((4, 1.5), (64, 1.2)) for seed in range(3)]
+    (sentence,) = verdicts(by_shape(clear))
+    assert "rank 64 with 4 heads costs least" in sentence
+    assert "beyond the spread" in sentence
+    close = [row(r, loss + 0.2 * seed, seed) for r, loss in ((4, 1.25), (64, 1.2)) for seed in range(3)]
+    assert "too close to tell" in verdicts(by_shape(close))[0]
+    assert "one seed each" in verdicts(by_shape([row(4, 1.5), row(64, 1.2)]))[0]
+    assert "too small to tell" in verdicts(by_shape([row(4, 2.9), row(64, 2.8)]))[0]
+    assert "no other shape" in verdicts(by_shape([row(64, 1.2)]))[0]
+
+
+def test_by_shape_takes_the_best_rate_and_counts_divergence() -> None:
+    rows = [
+        row(4, 1.5, learning_rate=0.1),
+        row(4, 1.3, learning_rate=0.01),
+        row(4, 1.4, 1, learning_rate=0.01),
+        row(4, float("nan"), 2, learning_rate=0.01, status="diverged"),
+    ]
+    (record,) = by_shape(rows)
+    assert record["nats_per_byte"] == pytest.approx(1.35)
+    assert (record["learning_rate"], record["seeds"], record["diverged"]) == (0.01, 2, 1)
+    assert record["nats_per_byte_high"] - 1.35 == pytest.approx(12.7062 * 0.0707107 / 2**0.5, rel=1e-4)
+
+
+def test_when_a_loss_is_reached() -> None:
+    history = [{"step": 100, "fresh": 3.0}, {"step": 200, "fresh": None}, {"step": 300, "fresh": 2.0}]
+    assert reached(history, 2.5) == 200.0
+    assert reached(history, 3.5) == 100.0
+    assert reached(history, 1.9) is None
+
+
+def test_tokens_and_seconds_to_the_loss_that_all_reach() -> None:
+    past = [[{"step": 500, "fresh": a}, {"step": 1000, "fresh": b}] for a, b in ((3.0, 2.0), (2.5, 1.0))]
+    rows = [{**row(4, 2.0), "id": "one"}, {**row(64, 1.0), "id": "two"}]
+    slow, fast = to_level(list(zip(rows, past, strict=True)))
+    assert (slow["level"], fast["level"]) == (2.0, 2.0)
+    assert slow["tokens"] == 1000 * 64 * 256
+    assert fast["tokens"] == pytest.approx((500 + 500 / 3) * 64 * 256)
+    assert fast["seconds"] == pytest.approx(2.0 * 2 / 3)
+    assert to_level(list(zip(rows, past, strict=True)), level=0.5)[0]["tokens"] is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "required"),
+    [
+        ({"rank": 3}, "even rank"),
+        ({"rank": 0}, "rank to be"),
+        ({"heads": 3}, "share evenly"),
+        ({"heads": 4, "key_heads": 3}, "equal groups"),
+        ({"mask": "complete"}, "hides later tokens"),
+        ({"parameters": 100}, "a model of parameters"),
+        ({"parameters": 60_000, "flops": 1e9}, "one budget"),
+        ({"parameters": 60_000, "feed_forward": 32}, "left open"),
+        ({"solve": "layers"}, "a budget"),
+        ({"heads_times_rank": 16}, "in place of heads"),
+        ({"tokenizer": "words"}, "bytes or bpe"),
+        ({"multiplier": 2}, "settings of a cell"),
+        ({"task": ["text", "farthest"]}, "tasks of one kind"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_one_line(
+    changes: dict[str, Any], required: str, book: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(RequestError) as refused:
+        cells({**GRID, **changes}, book, tmp_path / "store")
+    assert required in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_text_without_a_text_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+    grid = tmp_path / "grid.toml"
+    grid.write_text('task = "text"\n')
+    with pytest.raises(RequestError, match="--text"):
+        rankfall.sweep(grid, store=tmp_path / "store")
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_context_longer_than_the_corpus_is_refused(book: Path, tmp_path: Path) -> None:
+    grid = tmp_path / "grid.toml"
+    grid.write_text('task = "text"\nwidth = 16\nlayers = 1\nheads = 2\ncontext = 16000\nbatch = 1\nsteps = 100\n')
+    with pytest.raises(RequestError, match="held out"):
+        rankfall.sweep(grid, text=book, store=tmp_path / "store")
