@@ -212,7 +212,5 @@ def test_ranks_that_latents_forbid_are_shown(capsys: pytest.CaptureFixture[str])
     assert status == 0
     assert "16 (8)" in out
     assert "the rank that a head of this size can have behind these latents" in " ".join(out.split())
-    assert "Keys and values: keys and values from a latent of 6 and 2 rotary dimensions beside it." in " ".join(
-        out.split()
-    )
+    assert "Attention: keys and values from a latent of 6 and 2 rotary dimensions beside it." in " ".join(out.split())
     assert "In brackets" not in call(capsys, "--dim", "64", "--heads", "4", "--no-time")[1]

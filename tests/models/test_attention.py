@@ -71,6 +71,14 @@ def softmax(logits: Tensor) -> Tensor:
     return powers / powers.sum(dim=-1, keepdim=True)
 
 
+def least_entropy(logits: list[float]) -> float:
+    """Of one logit above equal others, as far from their mean in all as these are."""
+    mean, others = sum(logits) / len(logits), len(logits) - 1
+    gap = math.sqrt(sum((one - mean) ** 2 for one in logits) * len(logits) / others)
+    powers = [1.0] + [math.exp(-gap)] * others
+    return -sum(one / sum(powers) * math.log(one / sum(powers)) for one in powers if one > 0)
+
+
 def expected(plain: Plain, head: int, real: list[list[int]]) -> dict[str, float]:
     """Every statistic of one head by loops over texts, rows and keys."""
     texts = []
@@ -91,7 +99,9 @@ def expected(plain: Plain, head: int, real: list[list[int]]) -> dict[str, float]
                 "relative_entropy": entropy / math.log(len(seen)),
                 "first_token_mass": weights[i, kept[0]],
                 "sink_mass": 1 - weights[i].sum(),
+                "entropy_floor": least_entropy([logits[i, j] for j in seen]),
             }
+            assert found["entropy_floor"] <= entropy + 1e-9
             if not plain.cross:
                 found["self_mass"] = weights[i, i]
                 found["distance"] = sum(p * abs(kept.index(i) - kept.index(j)) for j, p in shares.items())

@@ -285,7 +285,7 @@ def test_the_words_about_needs_follow_the_numbers() -> None:
     assert (
         "2 of 3 heads need all of their rank: `rankfall plan --width 64 --layers 2 --context 100` lists wider" in said
     )
-    assert "the median head of layers 1 needs at most 25%" in advice([], [rank, spare], layers=2, context=9).text
+    assert "the median head of layer 1 needs at most 25%" in advice([], [rank, spare], layers=2, context=9).text
 
 
 def curve_of(costs: Mapping[int, float], loss: float | None, alone: Mapping[int, float]) -> CutCurve:

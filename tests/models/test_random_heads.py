@@ -9,10 +9,11 @@ import torch
 import transformers
 from torch import nn
 
+from rankfall.errors import RequestError
 from rankfall.models.heads import random as random_heads
 from rankfall.models.heads.random import random_head_ranks
 from rankfall.models.heads.ranks import head_ranks, probe_heads, require_checked
-from rankfall.models.twin import random_blocks, random_weights
+from rankfall.models.twin import RandomBlocks, random_weights
 
 LLAMA = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2}
 LLAMA |= {"intermediate_size": 48, "vocab_size": 50}
@@ -73,31 +74,52 @@ def test_draws_differ_and_repeat() -> None:
 
 
 def test_weights_that_are_drawn_nowhere_but_in_a_built_model_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    built: list[nn.Module] = []
+    def unreached(*_: object) -> Any:
+        raise RequestError(
+            required="an initialisation for every parameter", got="none", remedy="build a second model"
+        )
+
+    built: list[int] = []
     whole = random_heads.separate_twin
 
     def twin(network: nn.Module, seed: int) -> nn.Module:
-        built.append(whole(network, seed))
-        return built[-1]
+        built.append(seed)
+        return whole(network, seed)
 
     model = llama()
     monkeypatch.setattr(random_heads, "separate_twin", twin)
-    monkeypatch.setattr(type(model), "_init_weights", lambda self, module: None)
-    for kind in (nn.Linear, nn.Embedding, type(model.norm)):
-        monkeypatch.delattr(kind, "reset_parameters", raising=False)
-    with pytest.raises(Exception, match="initialisation"), random_blocks(model)("layers.0.self_attn"):
-        pass
-    monkeypatch.undo()
-    monkeypatch.setattr(random_heads, "separate_twin", twin)
-    monkeypatch.setattr(random_heads, "random_blocks", lambda network, seed: random_blocks_that_fail)
+    monkeypatch.setattr(RandomBlocks, "around", unreached)
     assert len(random_head_ranks(model, 1)) == 12
-    assert len(built) == 1
+    assert built == [1]
 
 
-def random_blocks_that_fail(name: str) -> Any:
-    from rankfall.errors import RequestError
+def test_heads_that_are_read_by_name_need_no_second_model_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    config = transformers.BloomConfig(hidden_size=32, n_layer=2, n_head=4, vocab_size=50)
+    model = transformers.BloomModel(config).eval()
+    before = weights(model)
+    monkeypatch.setattr(random_heads, "separate_twin", no_second_model)
+    own, by_chance = head_ranks(model), random_head_ranks(model, seed=1)
+    assert len(by_chance) == len(own) == 8
+    assert {one.source for one in by_chance} == {one.source for one in own}
+    assert [one.qk_energy_rank for one in by_chance] != pytest.approx([one.qk_energy_rank for one in own])
+    assert all(torch.equal(value, before[name]) for name, value in model.named_parameters())
 
-    raise RequestError(required="an initialisation", got="none", remedy="build a second model")
+
+def test_random_weights_by_name_are_those_that_run() -> None:
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(**LLAMA, tie_word_embeddings=True)
+    model = transformers.LlamaForCausalLM(config).eval()
+    drawn = RandomBlocks(model, 4)
+    assert len(drawn) == len(list(drawn)) == len(dict(model.named_parameters(remove_duplicate=False)))
+    assert torch.equal(drawn["lm_head.weight"], drawn["model.embed_tokens.weight"])
+    name = "model.layers.1.mlp.up_proj.weight"
+    with drawn.around("model.layers.1.self_attn"):
+        inside = model.get_parameter(name).clone()
+    assert torch.equal(drawn[name], inside)
+    assert not torch.equal(model.get_parameter(name), inside)
+    with pytest.raises(KeyError):
+        drawn["nothing"]
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

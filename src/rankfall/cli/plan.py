@@ -156,7 +156,7 @@ def _show(result: PlanResult) -> None:
         paper.print(f"{untimed} rows were not timed for lack of time: raise --seconds.", markup=False)
     paper.print(f"Recommended: {result.recommendation['words']}.", style="bold", markup=False, highlight=False)
     if result.keys_and_values:
-        paper.print(f"Keys and values: {result.keys_and_values}.", markup=False, highlight=False)
+        paper.print(f"Attention: {result.keys_and_values}.", markup=False, highlight=False)
     for line in result.reasons():
         paper.print(f"- {line}", markup=False, highlight=False)
     narrow = any(row["structural_rank"] < row["rank"] for row in result.candidates)

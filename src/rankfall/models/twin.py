@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -49,21 +49,42 @@ def random_weights(network: nn.Module, seed: int = 0) -> Iterator[None]:
         yield
 
 
-Held = Callable[[str], contextlib.AbstractContextManager[None]]
-"""Inside, the block around the module of this name has other weights; afterwards its own, whatever happened."""
+@final
+class RandomBlocks(Mapping[str, Tensor]):
+    """The weights of `random_weights` without a run, for whoever reads weights: by name, or in place of a block's.
 
+    The newest block's are kept, no others.
+    """
 
-def random_blocks(network: nn.Module, seed: int = 0) -> Held:
-    """The weights of `random_weights`, one block at a time and without a run, for whoever reads weights."""
-    parts = _parts(network)
-    source = _FreshWeights(network, seed)
+    def __init__(self, network: nn.Module, seed: int = 0) -> None:
+        self._parts = _parts(network)
+        self._source = _FreshWeights(network, seed)
+        self._newest: tuple[int, dict[str, Tensor]] = (-1, {})
+        named = {id(value): name for name, value in network.named_parameters()}
+        # Tied weights have several names, and are drawn under the first.
+        self._names = {name: named[id(value)] for name, value in network.named_parameters(remove_duplicate=False)}
 
-    def held(name: str) -> contextlib.AbstractContextManager[None]:
-        around = [number for number, part in enumerate(parts) if f"{name}.".startswith(part.prefix)]
-        number = max(around, key=lambda number: len(parts[number].prefix))
-        return parts[number].replaced(source.of(parts[number], number))
+    def around(self, name: str) -> contextlib.AbstractContextManager[None]:
+        """Inside, the block around the module of this name has these weights; afterwards its own again."""
+        holding = [number for number, part in enumerate(self._parts) if f"{name}.".startswith(part.prefix)]
+        number = max(holding, key=lambda number: len(self._parts[number].prefix))
+        return self._parts[number].replaced(self._of(number))
 
-    return held
+    def _of(self, number: int) -> dict[str, Tensor]:
+        if self._newest[0] != number:
+            self._newest = (-1, {})
+            self._newest = (number, self._source.of(self._parts[number], number))
+        return self._newest[1]
+
+    def __getitem__(self, name: str) -> Tensor:
+        own = self._names[name]
+        return self._of(next(number for number, part in enumerate(self._parts) if own in part.names))[own]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 def _while_it_runs(part: _Part, fresh: Callable[[], dict[str, Tensor]], whole: contextlib.ExitStack) -> None:

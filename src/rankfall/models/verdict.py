@@ -107,8 +107,8 @@ def need_advice(needs: Mapping[str, Any], plan: str) -> list[str]:
     low = [one["layer"] for one in needs["layers"] if one["needed_rank"] <= SPARE_SHARE * needs["head_dim"]]
     if low:
         lines.append(
-            f"the median head of layers {spans(low)} needs at most {SPARE_SHARE:.0%} of its rank on this text: {plan}"
-            " lists what lower head rank would save"
+            f"the median head of layer{'s' if len(low) > 1 else ''} {spans(low)} needs at most {SPARE_SHARE:.0%} of its"
+            f" rank on this text: {plan} lists what lower head rank would save"
         )
     return lines
 

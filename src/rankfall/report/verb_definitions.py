@@ -244,6 +244,8 @@ ATTENTION = {
     "spectral_gap": "largest over second singular value of the attention matrix (of the rows read): large where all"
     " rows are alike; at most 2^23",
     "effective_rank": "exponential of the entropy of the singular values of the attention matrix (of the rows read)",
+    "entropy_floor": "least entropy in nats that logits as long as the head's can have, mean over rows: a bound "
+    "from below; the bound by the spectral norm of the logits is never higher",
     "logit_max": "largest logit, over all passages: what the softmax gets, soft-capped, with position biases",
     **{
         f"logit_q{share:02d}": f"{share} % of the logits that the mask allows are below this, mean over passages"

@@ -74,6 +74,14 @@ def entropy_floors(
     return floors.sum(dim=-1) / choosing.sum(dim=-1).clamp_min(1)
 
 
+def row_entropy_floors(
+    logits: Float[Tensor, "*h n m"], allowed: Bool[Tensor, "*h n m"] | None = None
+) -> Float[Tensor, "*h n"]:
+    """Of every row the least entropy in nats that its own norm allows; never below that by the spectral norm."""
+    centred, keys = _centred(logits, allowed)
+    return entropy_floor(keys.clamp_min(1.0), torch.linalg.vector_norm(centred, dim=-1))
+
+
 def head_entropy(logits: Float[Tensor, "n m"], allowed: Bool[Tensor, "n m"] | None = None) -> HeadEntropy:
     """Measured entropy of one head's rows beside the floors; rows that see fewer than two keys are left out."""
     seen = torch.ones_like(logits, dtype=torch.bool) if allowed is None else allowed
@@ -89,7 +97,7 @@ def head_entropy(logits: Float[Tensor, "n m"], allowed: Bool[Tensor, "n m"] | No
     return HeadEntropy(
         entropy=float(entropies.mean()),
         floor=float(entropy_floors(wide, seen)),
-        by_rows=float(entropy_floor(keys, torch.linalg.vector_norm(centred, dim=-1)).mean()),
+        by_rows=float(row_entropy_floors(wide, seen).mean()),
         ceiling=float(keys.log().mean()),
         spectral_norm=float(spectral),
     )

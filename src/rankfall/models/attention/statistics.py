@@ -17,6 +17,7 @@ from torch import Tensor
 
 from rankfall.linalg.spectra import gram_eigenvalues, smaller_gram
 from rankfall.measures.measures import entropy_rank
+from rankfall.theory.entropy_floor import row_entropy_floors
 
 QUANTILES = (0.01, 0.25, 0.5, 0.75, 0.99)
 # A second singular value below this share of the first is rounding of weights in float32.
@@ -27,7 +28,7 @@ ROUNDINGS = 16
 QUANTILE_ROWS = 64
 
 ROW_STATISTICS = ("entropy", "relative_entropy", "first_token_mass", "sink_mass", "self_mass", "distance")
-LOGIT_STATISTICS = ("logit_max", *(f"logit_q{round(100 * share):02d}" for share in QUANTILES))
+LOGIT_STATISTICS = ("entropy_floor", "logit_max", *(f"logit_q{round(100 * share):02d}" for share in QUANTILES))
 MATRIX_STATISTICS = ("spectral_gap", "effective_rank")
 
 
@@ -82,17 +83,20 @@ def row_statistics(rows: AttentionRows) -> dict[str, Float[Tensor, "h r"]]:
 
 
 def logit_statistics(rows: AttentionRows) -> dict[str, Float[Tensor, " h"]]:
-    """The largest logit of each head and quantiles over the pairs that the mask allows, of counted rows."""
+    """The largest logit of each head and quantiles over the pairs that the mask allows, of counted rows; and the
+    least entropy that logits as long as these can have, mean over the rows, to lie beside the entropy."""
     if rows.logits is None:
         return {}
     pairs = rows.allowed & rows.counted[..., None]
     largest = rows.logits.where(pairs, -torch.inf).amax(dim=(-2, -1))
+    floors = row_entropy_floors(rows.logits, rows.allowed).where(rows.counted, torch.nan).nanmean(dim=-1)
     spread = torch.linspace(0, pairs.shape[1] - 1, min(QUANTILE_ROWS, pairs.shape[1])).round().long()
     pairs, logits = pairs[:, spread], rows.logits[:, spread].float()
     ordered = logits.where(pairs, torch.inf).flatten(1).sort(dim=-1).values
     known = pairs.flatten(1).sum(dim=-1)
     quantiles = [_at_share(ordered, known, share) for share in QUANTILES]
-    return {"logit_max": largest.double(), **dict(zip(LOGIT_STATISTICS[1:], quantiles, strict=True))}
+    found = {"entropy_floor": floors, "logit_max": largest.double()}
+    return {**found, **dict(zip(LOGIT_STATISTICS[2:], quantiles, strict=True))}
 
 
 def _at_share(ordered: Float[Tensor, "h k"], known: Int[Tensor, " h"], share: float) -> Float[Tensor, " h"]:

@@ -100,10 +100,17 @@ def _entropy(heads: Sequence[HeadAttention]) -> Reason:
     low, high = (pick(by_layer, key=lambda key: by_layer[key]) for pick in (min, max))
     usual = statistics.median(one.values["relative_entropy"] for one in heads)
     few = [one for one in heads if one.values["relative_entropy"] < THRESHOLDS.collapsed_entropy]
+    known = [one.values["entropy_floor"] / one.values["entropy"] for one in heads if one.values.get("entropy_floor")]
+    bound = (
+        f"; the size of its logits alone would allow the median head {statistics.median(known):.0%} of the entropy"
+        " that it has"
+        if known
+        else ""
+    )
     text = (
         f"the median head has {usual:.0%} of the entropy that its mask allows; layers from {by_layer[low]:.0%} at"
         f" {layer_title(*low)} to {by_layer[high]:.0%} at {layer_title(*high)}; entropy is collapsed (below"
-        f" {THRESHOLDS.collapsed_entropy:.0%}) in {len(few) or 'none'} of {len(heads)} heads{_in_layers(few)}"
+        f" {THRESHOLDS.collapsed_entropy:.0%}) in {len(few) or 'none'} of {len(heads)} heads{_in_layers(few)}{bound}"
     )
     numbers = {
         "median_relative_entropy": usual,

@@ -21,7 +21,7 @@ from rankfall.models.reset import fresh_weights
 from rankfall.models.twin import random_weights, separate_twin
 
 DIVERGENCE = 0.01
-"""Nats a row, in the mean: a model whose heads all differ by so much has its loss to a hundredth of a nat or two."""
+"""Nats a row, in the mean: a model whose heads all differ by so much has its loss to a few hundredths of a nat."""
 MOST_WEIGHTS = 1 << 27
 """Attention weights of one layer on all texts, held a few times over: half a GiB in float32 each time."""
 

@@ -10,7 +10,7 @@ from torch import nn
 from rankfall.errors import RequestError
 from rankfall.models.heads.ranks import HeadRecord, head_ranks
 from rankfall.models.reset import fresh_weights
-from rankfall.models.twin import random_blocks, separate_twin
+from rankfall.models.twin import RandomBlocks, separate_twin
 
 
 def random_head_ranks(
@@ -25,7 +25,7 @@ def random_head_ranks(
         with fresh_weights(network, seed):
             return head_ranks(network, offset=offset, inputs=inputs)
     try:
-        return head_ranks(network, offset=offset, inputs=inputs, held=random_blocks(network, seed))
+        return head_ranks(network, offset=offset, inputs=inputs, chance=RandomBlocks(network, seed))
     except RequestError:
         return head_ranks(separate_twin(network, seed), offset=offset, inputs=inputs)
 

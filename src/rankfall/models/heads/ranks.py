@@ -26,7 +26,7 @@ from rankfall.models.load.guards import clean_config, read_json
 from rankfall.models.load.headers import read_safetensors_header
 from rankfall.models.load.named import named_path
 from rankfall.models.replay import Site, Trace, traced
-from rankfall.models.twin import Held
+from rankfall.models.twin import RandomBlocks
 from rankfall.theory.head_bounds import HeadClass, mse_floor, structural_rank
 
 # Where the self-check looks for rotations, unless an offset is asked for: any position but 0 serves.
@@ -102,16 +102,16 @@ class ProbedHeads:
 
 
 def head_ranks(
-    model: Any, offset: int = 0, inputs: Mapping[str, Any] | None = None, held: Held | None = None
+    model: Any, offset: int = 0, inputs: Mapping[str, Any] | None = None, chance: RandomBlocks | None = None
 ) -> tuple[HeadRecord, ...]:
     """One record per head and attention layer, in the order in which the layers run; raises where there are none.
 
     `offset` is how many tokens the query stands after the key: with rotary positions the query/key form depends on
     it (its rank does not). `inputs` make the model run once, for models that take neither input_ids nor
-    pixel_values. A module that runs several times is probed once. `held` puts other weights
-    than the model's own in place while a block's are read.
+    pixel_values. A module that runs several times is probed once. `chance` stands in place
+    of the model's own weights.
     """
-    found = probe_heads(model, offset, inputs, held)
+    found = probe_heads(model, offset, inputs, chance)
     reasons = list(found.missing.values())
     require(
         bool(found.records) or not reasons,
@@ -130,7 +130,7 @@ def probe_heads(
     model: Any,
     offset: int = 0,
     inputs: Mapping[str, Any] | None = None,
-    held: Held | None = None,
+    chance: RandomBlocks | None = None,
     *,
     seen: Mapping[int, Seen] | None = None,
     on_maps: OnMaps | None = None,
@@ -155,13 +155,7 @@ def probe_heads(
         whole = traced(model, sample_inputs(model) if given is None else given)
         traces.append((whole, whole, None))
     if not any(site.call.source in SEEN_WHOLE for trace, _, _ in traces for site in trace.sites):
-        require(
-            held is None,
-            required="heads that can be probed, for their block's weights to be replaced",
-            got="weights that are read by name",
-            remedy="build a second model",
-        )
-        return ProbedHeads(_by_name(model, traces[0][0], seen or {}, on_maps), {})
+        return ProbedHeads(_by_name(model, traces[0][0], seen or {}, on_maps, chance), {})
     if seen is None:
         matter = any(
             depends_on_tokens(site) or not fed_as_attended(site) for trace, _, _ in traces for site in trace.sites
@@ -177,11 +171,11 @@ def probe_heads(
                 continue
             at_offset = at_query.sites[number] if at_query else None
             given_here = seen.get(module)
-            with contextlib.nullcontext() if held is None else held(site.name):
+            with contextlib.nullcontext() if chance is None else chance.around(site.name):
                 try:
                     real = None if given_here is None else given_here.tokens
                     maps = probe_site(
-                        len(probed), site, elsewhere.sites[number], at_offset, offset, real, as_traced=held is None
+                        len(probed), site, elsewhere.sites[number], at_offset, offset, real, as_traced=chance is None
                     )
                     require_checked(maps, site)
                     records += head_records(maps)
@@ -249,7 +243,9 @@ def require_checked(maps: HeadMaps, site: Site) -> None:
         )
 
 
-def _by_name(model: Any, trace: Trace, seen: Mapping[int, Seen], on_maps: OnMaps | None) -> tuple[HeadRecord, ...]:
+def _by_name(
+    model: Any, trace: Trace, seen: Mapping[int, Seen], on_maps: OnMaps | None, chance: RandomBlocks | None
+) -> tuple[HeadRecord, ...]:
     def told(maps: HeadMaps) -> None:
         if on_maps is not None:
             on_maps(maps, next((one for one in seen.values() if one.name.startswith(f"{maps.name}.")), None))
@@ -257,7 +253,7 @@ def _by_name(model: Any, trace: Trace, seen: Mapping[int, Seen], on_maps: OnMaps
     config: Any = getattr(model, "config", None)
     known = config.to_dict() if hasattr(config, "to_dict") else {}
     try:
-        return _records_of(model.state_dict(), known, told)
+        return _records_of(model.state_dict() if chance is None else chance, known, told)
     except RequestError as error:
         raise RequestError(
             required="attention through torch's functions or the library's interface, or weights under known names",
