@@ -56,6 +56,20 @@ def test_two_stacks_stand_one_after_the_other_and_other_tokens_are_left_out() ->
     assert figure.axes[0].get_xlabel() == "attention module, in order"
 
 
+def test_what_the_mask_predicts_lies_beside_the_mass() -> None:
+    masks = pd.DataFrame(
+        {
+            "layer": [1, 2, 3],
+            "predicted_first_token_uniform": [0.2, 0.3, 0.4],
+            "predicted_first_token_rotary": [None, None, None],
+        }
+    )
+    mass = draw_attention_depth(pd.DataFrame(table(3, 4)), "a model", masks).axes[0]
+    lines = {line.get_label(): list(line.get_ydata()) for line in mass.get_lines()}
+    assert lines["mask alone predicts"] == [0.2, 0.3, 0.4]
+    assert "mask and rotary positions predict" not in lines
+
+
 def test_mass_and_logits_by_depth() -> None:
     figure = draw_attention_depth(pd.DataFrame(table(3, 4)), "a model")
     mass, logits = figure.axes

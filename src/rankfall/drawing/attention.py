@@ -58,9 +58,16 @@ def draw_attention_maps(heads: pd.DataFrame, title: str) -> Figure:
     return figure
 
 
-def draw_attention_depth(heads: pd.DataFrame, title: str) -> Figure:
-    """By layer: the mass on the first token of every head and its mean, with that on learned sinks; and the logits:
-    medians over heads of their quantiles, and the largest of each head."""
+PREDICTED = {
+    "predicted_first_token_uniform": ("mask alone predicts", "-."),
+    "predicted_first_token_rotary": ("mask and rotary positions predict", ":"),
+}
+"""What is drawn beside the mass on the first token, by column of the masks' table."""
+
+
+def draw_attention_depth(heads: pd.DataFrame, title: str, masks: pd.DataFrame | None = None) -> Figure:
+    """By layer: the mass on the first token of every head and its mean, with that on learned sinks, and what the mask
+    alone would give; and the logits: medians over heads of their quantiles, and the largest of each head."""
     shown, label = _placed(heads)
     figure, axes = canvas(1, 2, size=(5.4, 3.8))
     mass, logits = axes[0]
@@ -73,6 +80,11 @@ def draw_attention_depth(heads: pd.DataFrame, title: str) -> Figure:
     if bool((shown["sink_mass"] > 0).any()):
         means = by_place["sink_mass"].mean()
         mass.plot(means.index, means, "--", color=COLOURS[1], label="learned sink, mean")
+    if masks is not None and label == "layer":
+        for column, (name, style) in PREDICTED.items():
+            known = masks.dropna(subset=[column]) if column in masks else masks[:0]
+            if len(known):
+                mass.plot(known["layer"], known[column], style, color="black", linewidth=1.2, label=name)
     mass.axhline(THRESHOLDS.attention_sink_mass, linestyle=":", color="grey", linewidth=1)
     mass.set_ylim(0, 1)
     mass.set_ylabel("mass")

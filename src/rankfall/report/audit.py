@@ -183,9 +183,12 @@ def _attention(result: AuditFindings, tables: dict[str, Grid]) -> Section:
         Picture(
             "attention_depth",
             "Attention sinks and logits by depth",
-            "Left: above the dotted line the first token is an attention sink of the head. Right: logits as the"
+            "Left: above the dotted grey line the first token is an attention sink of the head; black lines are what"
+            " equal scores under the mask, or random ones under rotary positions, would give it. Right: logits as the"
             " softmax gets them, over the pairs that the mask allows; the bands are medians over heads.",
-            draw_attention_depth(table, f"Attention sinks and logits, {name}"),
+            draw_attention_depth(
+                table, f"Attention sinks and logits, {name}", tables["masks"].table if "masks" in tables else None
+            ),
         ),
     ]
     return Section("Attention", [read], [*pictures, tables["attention"]])
