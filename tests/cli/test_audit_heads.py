@@ -35,7 +35,8 @@ def test_cut_heads_and_spectra(model: Path, tmp_path: Path) -> None:
     assert record["head_cut"]["head_dim"] == 8
     assert len(record["head_cut"]["points"]) == 4 + 2 * 2
     assert np.load(spectra)["singular_values"].shape == (8, 8)
-    shown = CliRunner().invoke(app, [*asked, "--no-controls", "--head-needs"], env={"COLUMNS": "300"}).stdout
+    # Where lines break depends on whoever made the console first.
+    shown = " ".join(CliRunner().invoke(app, [*asked, "--no-controls", "--head-needs"]).stdout.split())
     assert "head need: on this text the median head reproduces its attention within 0.01 nats a row" in shown
     assert "head cut:" not in shown
 

@@ -98,7 +98,7 @@ def test_one_head_has_no_other_and_many_layers_see_the_next_only(monkeypatch: py
 def test_spectra_are_those_of_the_probed_forms() -> None:
     model = small_model("llama", num_key_value_heads=2)
     spaces = HeadSpaces()
-    records = probe_heads(model, take=spaces.take).records
+    records = probe_heads(model, on_maps=lambda maps, _: spaces.take(maps)).records
     assert [(one.layer, one.head, one.module) for one in spaces.spectra] == [
         (one.layer, one.head, one.module) for one in records
     ]

@@ -20,6 +20,7 @@ from rankfall.training.heads import head_statistics
 from rankfall.training.kernels.layer import layer_misfit
 from rankfall.training.parameters import layout
 from rankfall.training.recipe import TrainingRecipe, schedule
+from rankfall.training.resumable import Resumable
 
 
 def adam_(
@@ -68,7 +69,7 @@ def stack_key(cell: Cell) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-class Stack:
+class Stack(Resumable):
     """Cells of one key, in training. Whatever the order on the model axis, results come in the order of `cells`.
 
     `tf32` lets a GPU round the factors of float32 matrix products to 10 bits; losses after 4000 steps on an H200
@@ -268,40 +269,10 @@ class Stack:
             for index, (cell, place) in enumerate(zip(self.cells, self._rank_of.tolist(), strict=True))
         ]
 
-    # ---- going on later
-
     def weights(self, index: int) -> dict[str, Tensor]:
         """One cell's weights on the CPU, by name, without the model axis."""
         place = int(self._rank_of[index])
         return {name: view[place].detach().cpu().clone() for name, view in self._weights.items()}
-
-    def state(self) -> dict[str, Tensor]:
-        """Everything needed to go on bit for bit. Streams are counted, so that they need no state."""
-        kept = {name: tensor.detach().cpu().clone() for name, tensor in self._tensors.items()}
-        return {**kept, "chunks_done": torch.tensor(self.chunks_done)}
-
-    def snapshot(self) -> dict[str, Tensor]:
-        """What a step changes, on the device."""
-        return {name: tensor.clone() for name, tensor in {**self._tensors, "loss_sum": self._loss_sum}.items()}
-
-    def rewind(self, snapshot: Mapping[str, Tensor]) -> None:
-        """Undo the steps since a `snapshot()`."""
-        for name, tensor in {**self._tensors, "loss_sum": self._loss_sum}.items():
-            tensor.copy_(snapshot[name])
-
-    def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from a `state()` of a stack of the same cells."""
-        for name, tensor in self._tensors.items():
-            found = state.get(name)
-            require(
-                found is not None and found.shape == tensor.shape and found.dtype == tensor.dtype,
-                required=f"a state whose {name} has shape {tuple(tensor.shape)}, {tensor.dtype}",
-                got="nothing of that name" if found is None else f"{tuple(found.shape)}, {found.dtype}",
-                remedy="restore a state taken from a stack of the same cells",
-            )
-            assert found is not None
-            tensor.copy_(found)
-        self.chunks_done = int(state["chunks_done"])
 
 
 def _mask(cell: Cell) -> Tensor:
