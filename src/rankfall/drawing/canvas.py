@@ -54,6 +54,11 @@ def heading(figure: Figure, text: str) -> None:
     figure.suptitle(literal(text))
 
 
+def settle(figure: Figure) -> None:
+    """Keep the layout of a figure that was drawn: each format would compute it anew, which takes most of the time."""
+    figure.set_layout_engine("none")
+
+
 def save(figure: Figure, path: Path) -> Path:
     """Write the figure in the format that the file's ending names."""
     from matplotlib.style import context

@@ -9,7 +9,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from rankfall.drawing.canvas import FORMATS, save
+from rankfall.drawing.canvas import FORMATS, save, settle
 from rankfall.drawing.from_matplotlib import plot_of
 from rankfall.drawing.plots import PANEL_SCRIPTS, element, scripts
 from rankfall.errors import require
@@ -128,6 +128,7 @@ def write(document: Document, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     page = render(document)
     for picture in document.pictures():
+        settle(picture.figure)
         for ending in FORMATS:
             save(picture.figure, folder / f"{picture.name}{ending}")
     for grid in document.grids():

@@ -244,14 +244,22 @@ def _on_others(tokens: Tensor, passages: Tensor, keys: Tensor, values: Tensor) -
         own, other = ([(tokens[rows] - middle) @ part for part in (keys, values)] for rows in (chosen, measured))
         scales = [2**0.5 * torch.linalg.matrix_norm(part).clamp_min(1e-300) for part in own]
         fitted, held = (torch.cat([p / s for p, s in zip(side, scales, strict=True)], dim=1) for side in (own, other))
-        energies, left = torch.linalg.eigh(fitted @ fitted.mT)
-        order = energies.flip(0).clamp_min(0)
-        inverse = torch.where(order > 1e-12 * order[0], order.clamp_min(1e-300).rsqrt(), 0.0)
-        # Coordinates of the held-out rows along the right singular vectors of the fitted ones.
-        along = (held @ fitted.mT @ left.flip(1)) * inverse
+        along = _along(held, fitted)
         curves.append(along.square().sum(dim=0).cumsum(dim=0) / held.square().sum().clamp_min(1e-300))
     shortest = min(one.shape[0] for one in curves)
     return (curves[0][:shortest] + curves[1][:shortest]) / 2
+
+
+def _along(held: Tensor, fitted: Tensor) -> Tensor:
+    """Coordinates of the held-out rows along the right singular vectors of the fitted ones, by the smaller side;
+    zero along those of no energy, which nothing was fitted to."""
+    wide = fitted.shape[0] < fitted.shape[1]
+    energies, vectors = torch.linalg.eigh(fitted @ fitted.mT if wide else fitted.mT @ fitted)
+    order = energies.flip(0).clamp_min(0)
+    known = order > 1e-12 * order[0]
+    if not wide:
+        return (held @ vectors.flip(1)) * known
+    return (held @ fitted.mT @ vectors.flip(1)) * torch.where(known, order.clamp_min(1e-300).rsqrt(), 0.0)
 
 
 def _read_directions(joint: Tensor) -> tuple[Tensor, Tensor]:
