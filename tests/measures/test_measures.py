@@ -376,3 +376,11 @@ def test_a_measure_says_what_it_is() -> None:
 def test_refusals(make, message: str) -> None:
     with pytest.raises(RequestError, match=message):
         make()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("size", [40, 600])
+def test_rank_sees_through_the_rounding_of_every_dtype(dtype: torch.dtype, size: int) -> None:
+    generator = torch.Generator().manual_seed(size)
+    parts = torch.randn(2, size, 5, generator=generator, dtype=torch.float64)
+    assert float(measure((parts[0] @ parts[1].mT).to(dtype), ["rank"])["rank"]) == 5

@@ -179,18 +179,36 @@ RELATIVE_MU = Measure(
 )
 
 
+COARSEST = 1e-3
+
+
+def rank_tolerance(count: int, width: int, epsilon: float) -> float:
+    """max(n, d) * epsilon, but no more than a thousandth, or epsilon where that is more.
+
+    In half precision max(n, d) * epsilon passes one, and nothing would be left. Rounding of independent entries adds
+    less than epsilon times the largest singular value, whatever the size.
+    """
+    return min(max(count, width) * epsilon, max(epsilon, COARSEST))
+
+
 def numerical_rank(profile: Profile) -> Tensor:
-    """How many singular values exceed max(n, d) * epsilon times the largest."""
-    tolerance = max(profile.count, profile.width) * profile.epsilon
+    """How many singular values exceed `rank_tolerance` times the largest."""
+    tolerance = rank_tolerance(profile.count, profile.width, profile.epsilon)
     values = profile.singular_values
     return (values > tolerance * values[..., :1]).sum(dim=-1).double()
 
 
+def _plain_rank(x: np.ndarray) -> int:
+    tolerance = rank_tolerance(x.shape[0], x.shape[1], float(np.finfo(x.dtype).eps))
+    return int(np.linalg.matrix_rank(x.astype(np.float64), rtol=tolerance))
+
+
 RANK = Measure(
     name="rank",
-    definition="singular values above max(n, d) * epsilon of the tokens' dtype, relative to the largest",
+    definition="singular values above max(n, d) * epsilon of the tokens' dtype, or above a thousandth or epsilon "
+    "where that is less, relative to the largest",
     function=numerical_rank,
-    reference=lambda x: int(np.linalg.matrix_rank(x.astype(np.float64), rtol=max(x.shape) * np.finfo(x.dtype).eps)),
+    reference=_plain_rank,
     range=rank_range,
     invariances=SHAPE_ONLY,
 )
