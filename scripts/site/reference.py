@@ -97,5 +97,6 @@ def _option_row(option: Any) -> str:
     if option.param_type_name == "argument":
         names = f"`{option.name.upper()}`"
     default = "" if option.default in (None, False, ()) or callable(option.default) else f"`{option.default}`"
-    meaning = (getattr(option, "help", None) or "").replace("|", "\\|")
+    # A spelling such as `name[:A][:B]` is no link.
+    meaning = (getattr(option, "help", None) or "").replace("|", "\\|").replace("[", "\\[")
     return f"| {names} | {'required' if option.required else default} | {meaning} |"
