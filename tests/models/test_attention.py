@@ -295,10 +295,12 @@ def test_padding_is_left_out_on_either_side() -> None:
     model = small("llama")
     ids = torch.randint(3, 100, (2, TOKENS), generator=torch.Generator().manual_seed(0))
     mask = torch.ones_like(ids)
+    mask[0, -3:] = 0
     mask[1, :4] = 0
     inputs = {"input_ids": ids, "attention_mask": mask, "use_cache": False}
-    observer = observed(model, inputs, [None, mask[1].bool()])
-    compare(observer.heads(), plainly(model, inputs), [list(range(TOKENS)), list(range(4, TOKENS))])
+    heads = observed(model, inputs, list(mask.bool())).heads()
+    assert {head.texts for head in heads} == {2}
+    compare(heads, plainly(model, inputs), [list(range(TOKENS - 3)), list(range(4, TOKENS))])
 
 
 def test_long_texts_are_sampled_evenly_and_say_so() -> None:

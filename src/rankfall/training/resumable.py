@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
 import torch
@@ -10,12 +11,22 @@ from torch import Tensor
 from rankfall.errors import require
 
 
-class Resumable:
+class Resumable(ABC):
     """A stack whose whole state are named tensors, a sum of losses and a count of chunks."""
 
     _tensors: dict[str, Tensor]
     _loss_sum: Tensor
     chunks_done: int
+
+    @abstractmethod
+    def run_steps(self, steps: int) -> None:
+        """Bare steps, outside the record."""
+
+    def prepare(self) -> None:
+        """Compile and capture what there is to compile and capture, leaving the models as they are."""
+        before = self.snapshot()
+        self.run_steps(1)
+        self.rewind(before)
 
     def state(self) -> dict[str, Tensor]:
         """Everything needed to go on bit for bit. Streams are counted, so that they need no state."""

@@ -179,12 +179,6 @@ class Stack(Resumable):
         """Bare steps that one window of batches holds."""
         return self.batches.window
 
-    def prepare(self) -> None:
-        """Compile and capture what there is to compile and capture, leaving the models as they are."""
-        before = self.snapshot()
-        self.run_steps(1)
-        self.rewind(before)
-
     def set_rates(self, factor: float) -> None:
         """Learning rates from now on: the schedule's factor times each model's own."""
         self._rates.copy_(self._base_rates * factor)

@@ -128,12 +128,6 @@ class TextStack(Resumable):
             for place, cell in enumerate(self.cells)
         ]
 
-    def prepare(self) -> None:
-        """Compile and capture what there is to compile and capture, leaving the models as they are."""
-        before = self.snapshot()
-        self.run_steps(1)
-        self.rewind(before)
-
     def run_steps(self, steps: int) -> None:
         """Bare steps outside the record: for warming up and measuring."""
         self.program.run(steps)
