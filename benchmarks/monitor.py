@@ -14,7 +14,7 @@ import contextlib
 import inspect
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -125,11 +125,12 @@ def spent_in(
         return monitor.spent / steps, (time.process_time() - start) / steps
 
 
-def clocked(step: Callable[[], None], model: nn.Module, *, watched: bool, every: int, steps: int) -> float:
+def clocked(step: Callable[[], None], model: nn.Module, *, watched: str | None, every: int, steps: int) -> float:
     """Seconds by the clock; a GPU is waited for."""
     with contextlib.ExitStack() as stack:
-        if watched:
-            stack.enter_context(RankMonitor(model, [], every=every, alarms=QUIET))
+        if watched is not None:
+            options: dict[str, Any] = {**WATCHED[watched]}
+            stack.enter_context(RankMonitor(model, [], every=every, alarms=QUIET, **options))
         if torch.cuda.is_available():
             torch.cuda.synchronize()
         start = time.perf_counter()
@@ -140,22 +141,23 @@ def clocked(step: Callable[[], None], model: nn.Module, *, watched: bool, every:
         return time.perf_counter() - start
 
 
-def in_turn(step: Callable[[], None], model: nn.Module, *, every: int, steps: int) -> tuple[float, float]:
-    """Median time of `steps` plain steps, and the median difference to as many that are watched."""
-    pairs = []
+def in_turn(
+    step: Callable[[], None], model: nn.Module, names: Sequence[str], *, every: int, steps: int
+) -> tuple[float, dict[str, float]]:
+    """Median time of `steps` plain steps, and the median difference to as many that are watched, for each name."""
+    rounds = []
     for number in range(ROUNDS):
-        # Each goes first in half of the pairs.
-        order = (False, True) if number % 2 else (True, False)
-        times = {watched: clocked(step, model, watched=watched, every=every, steps=steps) for watched in order}
-        pairs.append((times[False], times[True] - times[False]))
-    plain, difference = (statistics.median(values) for values in zip(*pairs, strict=True))
-    return plain, difference
+        # Plain steps come first in half of the rounds.
+        order = (None, *names) if number % 2 else (*names, None)
+        rounds.append({name: clocked(step, model, watched=name, every=every, steps=steps) for name in order})
+    plain = statistics.median(times[None] for times in rounds)
+    return plain, {name: statistics.median(times[name] - times[None] for times in rounds) for name in names}
 
 
 def on_cpu(step: Callable[[], None], model: nn.Module) -> dict[str, float]:
     idle, whole = spent_in(step, model, due=False, steps=3)
     sample, _ = spent_in(step, model, due=True, steps=3)
-    plain, difference = in_turn(step, model, every=1, steps=1)
+    plain, differences = in_turn(step, model, ["tokens"], every=1, steps=1)
     more = {name: spent_in(step, model, due=True, steps=3, watched=name)[0] for name in WATCHED if name != "tokens"}
     return {
         "step_ms": 1e3 * whole,
@@ -165,14 +167,16 @@ def on_cpu(step: Callable[[], None], model: nn.Module) -> dict[str, float]:
         **{f"{name}_sample_ms": 1e3 * one for name, one in more.items()},
         **{f"{name}_overhead_percent": 100 * (idle + one / DEFAULT_EVERY) / whole for name, one in more.items()},
         "clock_step_ms": 1e3 * plain,
-        "clock_sample_ms": 1e3 * difference,
-        "clock_overhead_percent": 100 * difference / DEFAULT_EVERY / plain,
+        "clock_sample_ms": 1e3 * differences["tokens"],
+        "clock_overhead_percent": 100 * differences["tokens"] / DEFAULT_EVERY / plain,
     }
 
 
 def on_gpu(step: Callable[[], None], model: nn.Module) -> dict[str, float]:
-    plain, difference = in_turn(step, model, every=DEFAULT_EVERY, steps=DEFAULT_EVERY)
-    return {"clock_step_ms": 1e3 * plain / DEFAULT_EVERY, "clock_overhead_percent": 100 * difference / plain}
+    """One sample a round, at the default rate, of each of what can be watched."""
+    plain, differences = in_turn(step, model, list(WATCHED), every=DEFAULT_EVERY, steps=DEFAULT_EVERY)
+    shares = {f"{name}_overhead_percent": 100 * one / plain for name, one in differences.items()}
+    return {"clock_step_ms": 1e3 * plain / DEFAULT_EVERY, **shares}
 
 
 def measured(depth: int, width: int, tokens: int, batch: int, device: str, compiled: bool) -> dict[str, object]:
