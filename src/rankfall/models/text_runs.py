@@ -90,6 +90,7 @@ def audit_runs(
     ]
     labels = {run.id: cell_from(run.config).label for run in wanted}
     ended = 0
+    told: set[str] = set()
 
     def follow(job: Job) -> Progress:
         return part(progress, ended / len(jobs), (ended + 1) / len(jobs), f"auditing {labels[job.name]}")
@@ -100,8 +101,11 @@ def audit_runs(
         for text in answer["notes"]:
             note(text)
         if answer["ending"] == "failed":
-            note(f"no audit of {labels[job.name]}: {answer['reason']}")
-            found[job.name] = AuditedRun(job.name, reason=answer["reason"])
+            reason = answer["reason"]
+            found[job.name] = AuditedRun(job.name, reason=reason)
+            if reason not in told:
+                note(f"no audit of {labels[job.name]}: {reason}")
+            told.add(reason)
         progress(f"{ended} of {len(jobs)} audits", ended / len(jobs))
 
     complete = engine.work_through(jobs, JobWatch(stop, follow, end)) if jobs else True
