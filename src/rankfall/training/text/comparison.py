@@ -146,3 +146,30 @@ def reached(history: Sequence[Row], level: float) -> float | None:
             return before[0] + share * (step - before[0])
         before = (step, loss)
     return None
+
+
+def audit_sentences(rows: Sequence[Row]) -> list[str]:
+    """A sentence for each setting: how the rank that heads use and need, and that tokens keep, go with head rank."""
+    settings: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        if row.get("head_rank_used") is not None:
+            settings.setdefault(tuple(row[name] for name in SETTING), []).append(row)
+    return [_audit_sentence(own) for own in settings.values()]
+
+
+def _audit_sentence(rows: Sequence[Row]) -> str:
+    by_rank: dict[int, list[Row]] = {}
+    for row in rows:
+        by_rank.setdefault(row["rank"], []).append(row)
+    parts = []
+    for rank, own in sorted(by_rank.items()):
+        used, needed, tokens = (
+            statistics.fmean(found) if found else math.nan
+            for found in (
+                [row[name] for row in own if row.get(name) is not None]
+                for name in ("head_rank_used", "head_rank_needed", "token_rank_last")
+            )
+        )
+        parts.append(f"of rank {rank} use {used:.1f} and need {needed:.1f}, tokens end at rank {tokens:.1f}")
+    first = rows[0]
+    return f"width {first['width']}, {first['layers']} layers, {first['budget']}: heads {'; '.join(parts)}"
