@@ -1,10 +1,12 @@
 """Fetch the two corpora of the experiment on head rank from Debian's archive: English prose and C.
 
-    python scripts/corpora.py .corpora                 # writes .corpora/prose and .corpora/code
-    python scripts/corpora.py .corpora --mirror https://snapshot.debian.org/archive/debian/20261101T000000Z
+    python scripts/corpora.py corpora                 # writes corpora/prose and corpora/code
+    python scripts/corpora.py corpora --mirror https://snapshot.debian.org/archive/debian/20261101T000000Z
 
-prose: the GNU Collaborative International Dictionary of English, cut into documents of about 16 kB between entries, and
-the English documentation of the Linux kernel, one document per file. code: C files of the kernel's core and file
+    python scripts/corpora.py corpora --store runs    # and their tokens into a store, as grids/text-rank.toml wants them
+
+prose: the GNU Collaborative International Dictionary of English, cut into documents of about 16 kB between entries,
+and the English documentation of the Linux kernel, one document per file. code: C files of the kernel's core and file
 systems, one document per file. Packages are fixed by version and SHA-256: what is not byte for byte the same is
 refused. A point release of Debian takes old versions off the mirrors; its snapshot archive keeps them. The texts are
 never committed: their licences are their own (GPL-3 for the dictionary, GPL-2 for the kernel).
@@ -27,6 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MIRROR = "https://deb.debian.org/debian"
+TOKENIZER = "bpe:4096"
 PIECE = 16_384
 """Bytes after which the dictionary is cut, at the next entry."""
 TIMEOUT = 120
@@ -60,6 +63,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("folder", type=Path, help="where the texts go, in folders prose and code")
     parser.add_argument("--mirror", default=MIRROR, help=f"a mirror of Debian's archive (default: {MIRROR})")
+    parser.add_argument("--store", type=Path, help="a store that the tokens go into, ready for a sweep")
     options = parser.parse_args(arguments)
     try:
         dictionary = fetched(DICTIONARY, options.mirror)
@@ -74,6 +78,12 @@ def main(arguments: list[str] | None = None) -> int:
         written[name.partition("/")[0]].add(name.partition("/")[2], text)
     for one in written.values():
         print(f"{one.folder}: {one.documents:,} documents, {one.bytes:,} bytes")
+    if options.store is not None:
+        from rankfall.training.text.corpus import prepare_corpus
+
+        for one in written.values():
+            about = prepare_corpus(one.folder, TOKENIZER, options.store).about
+            print(f"{one.folder}: corpus {about.digest}, {about.training_tokens:,} tokens to train on")
     return 0
 
 

@@ -7,6 +7,7 @@ text, the mean over seeds.
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -63,15 +64,15 @@ def _interior(where: str, curve: Curve) -> Claim:
     inner = min((rank for rank in curve if rank not in ends), key=lambda rank: _loss(curve[rank]))
     above = {rank: _loss(curve[rank]) - _loss(curve[inner]) for rank in ends}
     chance = {rank: math.hypot(_error(curve[rank]), _error(curve[inner])) for rank in ends}
+    least = _loss(curve[inner])
     shown = ", ".join(
-        f"r = {rank} {above[rank] / _loss(curve[inner]):+.2%} (standard error {chance[rank] / _loss(curve[inner]):.2%})"
-        for rank in ends
+        f"r = {rank} {above[rank] / least:+.2%} (standard error {chance[rank] / least:.2%})" for rank in ends
     )
     return Claim(
-        f"{where}: the best rank lies between the least and the largest, both of which cost more by over two standard "
+        f"{where}: the best rank lies between the least and the largest, which both cost more by over two standard "
         "errors",
         all(above[rank] > 2 * chance[rank] for rank in ends),
-        f"r = {inner} costs {_loss(curve[inner]):.4f}; {shown}; {_seeds(curve)}",
+        f"r = {inner} costs {least:.4f}; {shown}; {_seeds(curve)}",
     )
 
 
@@ -115,7 +116,7 @@ def _share_falls(what: str, curves: Mapping[int, Curve]) -> Claim | None:
     shown = ", ".join(f"d = {width} r = {best_rank(curves[width])}" for width in sorted(curves))
     return Claim(
         f"{what}: the best rank's share of the width falls as the width grows",
-        all(wide < narrow for narrow, wide in zip(shares, shares[1:], strict=False)),
+        all(wide < narrow for narrow, wide in itertools.pairwise(shares)),
         f"{shown}: shares {', '.join(f'{share:.3g}' for share in shares)}",
     )
 

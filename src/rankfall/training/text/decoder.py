@@ -80,6 +80,8 @@ class Decoder:
         )
         if turns is not None:
             q, k = _turned(q, turns), _turned(k, turns)
+        if x.is_cuda:
+            q, k, v = of_one_width(q, k, v)
         mixed = functional.scaled_dot_product_attention(
             q.transpose(1, 2),
             k.transpose(1, 2),
@@ -88,7 +90,7 @@ class Decoder:
             is_causal=mask is None,
             scale=1.0 / math.sqrt(cell.rank),
             enable_gqa=cell.key_heads < cell.heads,
-        )
+        )[..., : cell.value_rank]
         mixed = mixed.transpose(1, 2).reshape(x.shape[0], -1, cell.heads * cell.value_rank)
         return self._product(weights, f"{layer}.output", mixed)
 
@@ -118,6 +120,13 @@ class Decoder:
         speeds = self.cell.rotary_base ** (-torch.arange(half, device=device, dtype=torch.float64) / half)
         angles = torch.arange(length, device=device, dtype=torch.float64)[:, None, None] * speeds
         return angles.cos().to(kept), angles.sin().to(kept)
+
+
+def of_one_width(*parts: Tensor) -> tuple[Tensor, ...]:
+    """Queries, keys and values with zeros behind, up to one multiple of eight: PyTorch's flash attention takes no
+    others, and what it falls back to is slower or keeps all scores. Zeros change no score; those of values are cut."""
+    width = math.ceil(max(part.shape[-1] for part in parts) / 8) * 8
+    return tuple(functional.pad(part, (0, width - part.shape[-1])) for part in parts)
 
 
 def window_mask(cell: TextCell) -> Tensor | None:
