@@ -3,7 +3,7 @@
     python scripts/corpora.py corpora                 # writes corpora/prose and corpora/code
     python scripts/corpora.py corpora --mirror https://snapshot.debian.org/archive/debian/20261101T000000Z
 
-    python scripts/corpora.py corpora --store runs    # and their tokens into a store, as grids/text-rank.toml wants them
+    python scripts/corpora.py corpora --store runs    # their tokens too, into a store, for grids/text-rank.toml
 
 prose: the GNU Collaborative International Dictionary of English, cut into documents of about 16 kB between entries,
 and the English documentation of the Linux kernel, one document per file. code: C files of the kernel's core and file
