@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from rankfall.store.claims import Claims
-from rankfall.store.results import export_results
+from rankfall.store.results import export_results, import_results
 from rankfall.store.store import Store
 from rankfall.training.grid import cells_of, find_grid
 from rankfall.training.kinds import Rows, TrainingCell
@@ -65,10 +65,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, required=True, help="allowance, the first compilation included")
     parser.add_argument("--workers", type=int, default=4, help="processes that compile side by side")
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--results", type=Path, help="results to go on from: their cells are not trained again")
     options = parser.parse_args(arguments)
     end = time.time() + options.seconds
     groups = groups_in_order(options.grid, options.device)
     store = Store(options.store)
+    if options.results is not None:
+        import_results(store, options.results)
     options.out.mkdir(parents=True, exist_ok=True)
     context = multiprocessing.get_context("spawn")
     work = partial(_work, groups, options.store, end, options.device)
@@ -224,7 +227,7 @@ class Report:
 
     def __init__(self, store: Store, out: Path) -> None:
         self._store, self._out, self._begun = store, out, time.time()
-        self._told: set[str] = set()
+        self._told = {run.id for run in store.runs()}
 
     def update(self) -> None:
         """Write and print what is new."""

@@ -124,7 +124,7 @@ class Decoder:
 
 def of_one_width(*parts: Tensor) -> tuple[Tensor, ...]:
     """Queries, keys and values with zeros behind, up to one multiple of eight: PyTorch's flash attention takes no
-    others, and what it falls back to is slower or keeps all scores. Zeros change no score; they are cut off values."""
+    others, and what it falls back to is slower or keeps all scores. Zeros change no score, and values lose them."""
     width = math.ceil(max(part.shape[-1] for part in parts) / 8) * 8
     return tuple(functional.pad(part, (0, width - part.shape[-1])) for part in parts)
 
