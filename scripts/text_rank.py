@@ -43,6 +43,8 @@ MEMORY = 60 << 30
 """Bytes that one stack may take on the GPU."""
 POLL = 0.05
 """Seconds between two looks at whether the GPU is free."""
+GRACE = 20.0
+"""Seconds after the allowance in which what was trained may still be audited and kept."""
 LOOK = 2.0
 """Seconds between two looks for new results."""
 TRIAL = 5
@@ -65,6 +67,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, required=True, help="allowance, the first compilation included")
     parser.add_argument("--workers", type=int, default=4, help="processes that compile side by side")
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--no-compile", dest="compile", action="store_false", default=None)
     parser.add_argument("--results", type=Path, help="results to go on from: their cells are not trained again")
     options = parser.parse_args(arguments)
     end = time.time() + options.seconds
@@ -73,15 +76,19 @@ def main(arguments: list[str] | None = None) -> int:
     if options.results is not None:
         import_results(store, options.results)
     options.out.mkdir(parents=True, exist_ok=True)
+    report = Report(store, options.out, {run.id for run in store.runs()})
     context = multiprocessing.get_context("spawn")
-    work = partial(_work, groups, options.store, end, options.device)
+    work = partial(_work, groups, options.store, end, options.device, options.compile)
     workers = [context.Process(target=work, args=(number,)) for number in range(options.workers)]
     for worker in workers:
         worker.start()
-    report = Report(store, options.out)
-    while any(worker.is_alive() for worker in workers):
+    while any(worker.is_alive() for worker in workers) and time.time() < end + GRACE:
         time.sleep(LOOK)
         report.update()
+    for worker in workers:
+        # what still compiles has no time to train
+        worker.terminate()
+        worker.join()
     report.update()
     cells = [cell for group in groups for cell in group]
     print(f"{len(cells) - len(store.missing(cells))} of {len(cells)} models trained")
@@ -120,6 +127,10 @@ class Turn:
     def give(self) -> None:
         """Let the next have it; without effect for one who does not have it."""
         fcntl.flock(self._file, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        """Give it up for good."""
+        self._file.close()
 
 
 class TakingTurns:
@@ -183,29 +194,28 @@ class TakingTurns:
             return {}
 
 
-def _work(groups: Sequence[Group], folder: Path, end: float, device: str, number: int) -> None:
+def _work(groups: Sequence[Group], folder: Path, end: float, device: str, compile: bool | None, number: int) -> None:
     """Train what no other process is at, in order, while there is time."""
     store = Store(folder)
-    turn = Turn(folder / "turn.lock", end)
-    options = Options(device=device, memory=MEMORY, checkpoint_seconds=1e9)
+    options = Options(device=device, memory=MEMORY, compile=compile, checkpoint_seconds=1e9)
     watch = Watch(stop=lambda: time.time() >= end, note=lambda text: print(text, flush=True))
     failed = 0
 
-    def build(cells: Sequence[TrainingCell], on: str, compile: bool, tf32: bool) -> TakingTurns:
+    def build(turn: Turn, cells: Sequence[TrainingCell], on: str, compiled: bool, tf32: bool) -> TakingTurns:
         own = [cell for cell in cells if isinstance(cell, TextCell)]
         begun = time.perf_counter()
         corpus = open_corpus(own[0].corpus, store.path)
-        stack = TextStack(own, store.path, on, compile, tf32)
+        stack = TextStack(own, store.path, on, compiled, tf32)
         taking = TakingTurns(stack, turn, corpus, end)
         print(f"worker {number}: {own[0].label} x {len(own)} begins, {time.perf_counter() - begun:.0f} s", flush=True)
         return taking
 
-    with Claims(store.claims_folder) as claims:
+    with contextlib.closing(Turn(folder / "turn.lock", end)) as turn, Claims(store.claims_folder) as claims:
         for group in groups:
-            if time.time() >= end or failed > 2:
+            if time.time() >= end or failed > 1:
                 return
             try:
-                work_on(group, store, claims, options, watch, build)
+                work_on(group, store, claims, options, watch, partial(build, turn))
             except OutOfTimeError:
                 print(f"worker {number}: no time for {group[0].label} x {len(group)}", flush=True)
             except Exception:
@@ -223,11 +233,11 @@ def _wait(stack: TextStack) -> None:
 
 
 class Report:
-    """Results so far, written whenever there are new ones."""
+    """Results so far, written whenever there are new ones; `told` are known already."""
 
-    def __init__(self, store: Store, out: Path) -> None:
+    def __init__(self, store: Store, out: Path, told: set[str]) -> None:
         self._store, self._out, self._begun = store, out, time.time()
-        self._told = {run.id for run in store.runs()}
+        self._told = set(told)
 
     def update(self) -> None:
         """Write and print what is new."""
