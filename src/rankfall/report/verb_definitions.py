@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from rankfall.report.definitions import DEFINITIONS, HEADS, QUARTILES, TRAINED
+from rankfall.training.text.columns import TEXT_COLUMNS, meaning_of_layer
+
+MOST_LAYERS = 64
+"""Layers of a trained language model whose columns have words."""
 
 WORDS: dict[str, dict[str, str]] = {
     "audit": {
@@ -222,6 +226,8 @@ WORDS: dict[str, dict[str, str]] = {
         "environment": "number of the environment in the file beside",
     },
 }  # fmt: skip
+# A table of language models has columns of its own; where both kinds have one, its words serve both.
+WORDS["runs"] = TEXT_COLUMNS | meaning_of_layer(MOST_LAYERS) | WORDS["runs"]
 WORDS["sweep"] = WORDS["runs"]
 WORDS["compare"] = WORDS["audit"]
 
