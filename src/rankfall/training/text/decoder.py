@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -28,17 +27,15 @@ class Decoder:
     """What the weights do not say; all models of a stack share it."""
 
     cell: TextCell
+    norm: Norm = field(init=False)
+    """The norm of every branch."""
+    compute: torch.dtype = field(init=False)
+    """The arithmetic of matrix products."""
 
-    @cached_property
-    def norm(self) -> Norm:
-        """The norm of every branch."""
-        return parse_norm(self.cell.norm)
-
-    @cached_property
-    def compute(self) -> torch.dtype:
-        """The arithmetic of matrix products."""
-        found: torch.dtype = getattr(torch, self.cell.dtype)
-        return found
+    def __post_init__(self) -> None:
+        # plain attributes: a cached property takes a lock, at which the compiler would cut a step into pieces
+        object.__setattr__(self, "norm", parse_norm(self.cell.norm))
+        object.__setattr__(self, "compute", getattr(torch, self.cell.dtype))
 
     def nats(self, weights: Mapping[str, Tensor], tokens: Tensor, mask: Tensor | None) -> Tensor:
         """(M, B, T) nats of every next token of tokens (M, B, T + 1); `mask` (T, T) unless it is plainly causal."""
