@@ -224,6 +224,7 @@ FIGURES: Registry[Reproduction] = Registry(
         "wu/fig4": "rankfall.figures.wu_fig4:REPRODUCTION",
         "rankfall/equilibria": "rankfall.figures.rankfall_equilibria:REPRODUCTION",
         "rankfall/depth": "rankfall.figures.trained_depth:REPRODUCTION",
+        "rankfall/text-rank": "rankfall.figures.text_rank:REPRODUCTION",
         "rankfall/norms": "rankfall.figures.norms_and_rank:REPRODUCTION",
         "rankfall/rate-vs-radius": "rankfall.figures.rate_vs_radius:REPRODUCTION",
         "rankfall/theory-gap": "rankfall.figures.theory_gap:REPRODUCTION",
