@@ -189,6 +189,7 @@ EVIDENCE: Registry[Evidence] = Registry(
     "source of evidence",
     {
         "trained_error": "rankfall.planning.evidence:FARTHEST",
+        "text_excess": "rankfall.planning.text_evidence:TEXT",
     },
     example="trained_error",
 )

@@ -101,7 +101,7 @@ def use_claims(rows: Sequence[Row], names: Mapping[str, str]) -> list[Claim]:
         if len(used) > 1:
             claims.append(
                 Claim(
-                    f"{where}: heads use more rank where they have more: the effective rank of W_Q W_K^T rises with r",
+                    f"{where}: heads use more rank where they have it: the effective rank of W_Q W_K^T rises with r",
                     list(used.values()) == sorted(used.values()),
                     _listed(used),
                 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,10 @@ from rankfall.errors import RequestError
 from rankfall.sources import read_json
 from rankfall.store.results import committed_summaries
 
+Row = Mapping[str, Any]
+
+FEWEST = 4
+"""Ranks that a curve needs to decide anything."""
 CORPORA = "corpora.json"
 """Beside the rows: what each corpus, known by its hash, is called and holds."""
 
@@ -40,3 +44,13 @@ def corpus_names() -> dict[str, str]:
                 )
             known |= {str(digest): str(about.get("name", digest)) for digest, about in found.items()}
     return known
+
+
+def shared_width_curves(rows: Sequence[Row], fewest: int = FEWEST) -> dict[tuple[str, int], dict[int, list[Row]]]:
+    """By corpus and width: finished models with H r = H u = d at equal parameters, by rank; curves of a few ranks."""
+    found: dict[tuple[str, int], dict[int, list[Row]]] = {}
+    for row in rows:
+        shares = row["heads"] * row["rank"] == row["width"] == row["heads"] * row["value_rank"]
+        if shares and row["status"] == "done" and str(row["budget"]).startswith("parameters="):
+            found.setdefault((row["corpus"], row["width"]), {}).setdefault(row["rank"], []).append(row)
+    return {key: dict(sorted(curve.items())) for key, curve in found.items() if len(curve) >= fewest}
