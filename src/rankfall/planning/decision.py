@@ -73,8 +73,8 @@ def criterion(directions: int, most_cache: float, language: bool = False) -> str
     )
     return (
         f"{first}the lowest trained error in matches of {directions} directions among rows of equal cost with at "
-        f"most {most_cache:g} times the usual cache; errors within {EQUAL_ERRORS:g} of the lowest count as equal, and of "
-        "those the row with most heads is taken, since each head can look for something else"
+        f"most {most_cache:g} times the usual cache; errors within {EQUAL_ERRORS:g} of the lowest count as equal, "
+        "and of those the row with most heads is taken, since each head can look for something else"
     )
 
 
