@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,13 @@ SOLVED = {
     "flops": "equal operations",
     "step_seconds": "equal time",
     "none": "nothing solved",
+}
+AMOUNTS: dict[str, Callable[[float], str]] = {
+    "parameters": lambda count: (
+        f"{count / 1e6:.3g} million parameters" if count >= 1e6 else f"{count:,.0f} parameters"
+    ),
+    "flops": lambda count: f"{count:.3g} operations",
+    "step_seconds": lambda seconds: f"{1000 * seconds:.3g} ms a step",
 }
 FEWEST_AT_FIXED_HEADS = 3
 """Ranks with one number of heads that make a line of their own; heads that share the width give one each."""
@@ -110,6 +117,7 @@ def _audits(ax: Any, name: str, panels: Sequence[tuple[Any, ...]], drawn: Sequen
         ranks = sorted({record["rank"] for record in shown})
         ax.plot(ranks, ranks, color="0.6", linestyle=":", label="all that a head has")
         ax.set(title="rank that the median head needs\n(its attention within 0.01 nats a row)", yscale="log")
+        ax.set_yticks(ranks, [str(rank) for rank in ranks])
         ax.set_ylabel("directions of a head's scores")
     else:
         ax.set(title="token rank after the last layer\n(tokens of length one)", ylabel="effective rank of the tokens")
@@ -137,11 +145,9 @@ def _setting_order(record: Record) -> tuple[Any, ...]:
 def _amount(budget: str) -> str:
     """`parameters=10000000 by feed_forward` in short."""
     name, _, rest = budget.partition("=")
-    value = rest.partition(" ")[0]
-    try:
-        return f"{float(value):.3g} {name.replace('_', ' ')}"
-    except ValueError:
-        return budget
+    if name not in AMOUNTS:
+        return "no budget" if name == "none" else budget
+    return AMOUNTS[name](float(rest.partition(" ")[0]))
 
 
 def _times(record: Record) -> Fraction:
