@@ -59,7 +59,7 @@ class SweepResult(Result):
 
     def tables(self) -> dict[str, pd.DataFrame]:
         """`runs`: one row per cell; after a dry run also `stacks`; of language models also `by_shape`, over
-        seeds, `to_level`, tokens and time to a common loss, and where they were audited `audits` and `audit_layers`."""
+        seeds, `to_level`, tokens and time to a common loss, and `audits` and `audit_layers` of their audits."""
         shapes = {"by_shape": frame(self.by_shape), "to_level": frame(self.to_level)} if self.by_shape else {}
         audits = {"audits": self.audits, "audit_layers": self.audit_layers}
         shapes |= {name: frame(rows) for name, rows in audits.items() if rows}

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, cast, final
 
 from rankfall.errors import reason_of
-from rankfall.models.trained_text import audit_settings, audit_text, is_audit_column
+from rankfall.models.trained_text import audit_settings, audit_text
 from rankfall.progress import Progress, part, silent
 from rankfall.store.audits import Audits, audit_id
 from rankfall.store.claims import Claims
@@ -20,6 +20,7 @@ from rankfall.training.engines.base import Engine
 from rankfall.training.engines.jobs import BUSY, Job, JobWatch
 from rankfall.training.kinds import cell_from
 from rankfall.training.text.cell import TextCell
+from rankfall.training.text.columns import is_audit_column
 from rankfall.training.text.corpus import open_corpus
 
 RECORD = 1

@@ -1,5 +1,8 @@
-"""Trained language models audited on held-out text of their own corpus: the rank that heads use and need, the rank that
-tokens keep, what attention does; beside them the floor that theory gives and what paper A's trained cells reach."""
+"""Trained language models audited on held-out text of their own corpus.
+
+The rank that heads use and need, the rank that tokens keep, what attention does; beside them the floor that theory
+gives and what paper A's trained cells reach.
+"""
 
 from __future__ import annotations
 
@@ -19,30 +22,13 @@ from rankfall.models.result import AuditFindings
 from rankfall.planning.evidence import FARTHEST
 from rankfall.progress import Progress, silent
 from rankfall.training.text.cell import TextCell
+from rankfall.training.text.columns import LAYER_COLUMN
 from rankfall.training.text.corpus import Corpus
 from rankfall.training.text.module import text_model
 
 PASSAGES, TOKENS = 4, 256
 """Held-out passages that a model reads, and the tokens of each, no more than its context: together more tokens than
 the width of models that train in minutes."""
-LAYER_COLUMN = "token_rank_layer_"
-COLUMNS = (
-    "token_rank_last",
-    "token_rank_pooled_last",
-    "head_rank_used",
-    "head_rank_needed",
-    "heads_at_limit",
-    "value_rank_used",
-    "attention_entropy",
-    "first_token_mass",
-    "sink_heads",
-    "idle_heads",
-    "mse_lower_bound",
-    "synthetic_error",
-    "audit_tokens",
-    "audit_seconds",
-)
-"""What a row of results has of an audit, besides the token rank of every layer."""
 
 
 @final
@@ -68,7 +54,7 @@ class TextAudit:
 def audit_columns(
     cell: TextCell, weights: Mapping[str, Tensor], corpus: Corpus, device: str = "cpu"
 ) -> dict[str, float | None]:
-    """The columns of a trained model: weights as `TextStack.weights` gives them, the corpus that it was trained on."""
+    """The columns of a trained model; weights as `TextStack.weights` gives them, the corpus it was trained on."""
     return dict(audit_text(cell, weights, corpus, device).columns)
 
 
@@ -109,7 +95,7 @@ def audit_text(
 
 
 def held_out_passages(corpus: Corpus, tokens: int) -> Tensor:
-    """(passages, tokens) ids at even distances over the held-out text, as many as do not overlap, PASSAGES at most."""
+    """(passages, tokens) ids at even distances over held-out text, as many as do not overlap, PASSAGES at most."""
     count = max(1, min(PASSAGES, len(corpus.held_out) // tokens))
     starts = np.linspace(0, len(corpus.held_out) - tokens, count).astype(int)
     return torch.from_numpy(np.stack([corpus.held_out[at : at + tokens] for at in starts]).astype("int64"))
@@ -118,11 +104,6 @@ def held_out_passages(corpus: Corpus, tokens: int) -> Tensor:
 def audit_settings() -> dict[str, Any]:
     """What decides the numbers besides the model and its corpus."""
     return {"passages": PASSAGES, "tokens": TOKENS, "divergence": DIVERGENCE}
-
-
-def is_audit_column(name: str) -> bool:
-    """Whether a column of a row comes from an audit."""
-    return name in COLUMNS or name.startswith(LAYER_COLUMN)
 
 
 def _layers(found: AuditFindings) -> list[dict[str, Any]]:

@@ -31,7 +31,8 @@ def export_results(
 ) -> list[Path]:
     """Write one pair of files per hardware and date, and return their paths.
 
-    `beside` gives what a line holds besides a run's own summary, such as the columns of its audit. A pair that is already there is added to: cells that are new join it, cells that it holds stay as they are.
+    `beside` gives what a line holds besides a run's own summary, such as the columns of its audit. A pair that is
+    already there is added to: cells that are new join it, cells that it holds stay as they are.
     """
     groups: dict[str, list[tuple[dict[str, Any], dict[str, Any], list[str]]]] = {}
     for run in runs:

@@ -39,7 +39,7 @@ def _record(key: tuple[Any, ...], members: Sequence[Row]) -> dict[str, Any]:
     members = min(by_rate.values(), key=lambda own: _mean(own))
     done = [row for row in members if row["status"] == "done"]
     losses = [float(row["nats_per_byte"]) for row in done]
-    margin = _margin(losses)
+    margin = mean_margin(losses)
     mean = _mean(members)
     return {
         **dict(zip((*SETTING, *SHAPE), key, strict=True)),
@@ -61,7 +61,8 @@ def _mean(rows: Sequence[Row]) -> float:
     return statistics.fmean(done) if done else math.inf
 
 
-def _margin(losses: Sequence[float]) -> float | None:
+def mean_margin(losses: Sequence[float]) -> float | None:
+    """Half of Student's 95 % interval of the mean over seeds; None for one."""
     if len(losses) < 2:
         return None
     spread = float(stats.t.ppf(0.5 + CONFIDENCE / 2, len(losses) - 1))
