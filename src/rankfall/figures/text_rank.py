@@ -34,9 +34,9 @@ Row = Mapping[str, Any]
 GRIDS = ("text-rank", "text-rank-total", "text-rank-fixed", "text-rank-time")
 SMALL: dict[Scale, dict[str, Any]] = {
     "smoke": {"width": 16, "layers": 1, "rank": [2, 4, 8, 16], "context": 24, "batch": 4, "steps": 100},
-    "quick": {"width": 64, "layers": 2, "rank": [4, 8, 16, 32, 64], "context": 64, "batch": 16, "steps": 600},
+    "quick": {"width": 32, "layers": 2, "rank": [2, 4, 8, 16, 32], "context": 64, "batch": 8, "steps": 500},
 }
-PARAMETERS: dict[Scale, int] = {"smoke": 12_000, "quick": 120_000}
+PARAMETERS: dict[Scale, int] = {"smoke": 12_000, "quick": 40_000}
 SEEDS: dict[Scale, list[int]] = {"smoke": [0], "quick": [0, 1]}
 TEXTS: dict[Scale, tuple[str, ...]] = {"smoke": ("prose",), "quick": ("prose", "code")}
 CODE = ("linalg", "measures", "masks", "norms", "theory")
