@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from tests.drawing.read import curves, panels_of
 
 import rankfall
 from rankfall.planning import text_evidence
@@ -132,6 +133,16 @@ def test_other_models_give_another_plan(known: Any) -> None:
     assert any(line.startswith("language models: with") for line in high.reasons())
     chosen = next(row for row in high.candidates if row["recommended"])
     assert chosen["text_excess_low"] <= EQUAL_TEXT
+
+
+def test_the_picture_has_them_where_they_are_of_the_size(known: Any) -> None:
+    known(rows(HIGH_IS_BEST))
+    near = rankfall.plan(256, heads=16, time=False)
+    _, _, text = panels_of(near.plot())
+    ((ranks, drawn), *_) = curves(text).values()
+    known_at = {row["rank"]: 100 * row["text_excess"] for row in near.candidates if "parameters" in row["equal"]}
+    assert drawn == pytest.approx([known_at[rank] for rank in ranks], rel=1e-6)
+    assert len(panels_of(rankfall.plan(2048, heads=32, time=False).plot())) == 2
 
 
 def test_beyond_the_trained_sizes_language_models_do_not_decide(known: Any) -> None:
