@@ -100,6 +100,7 @@ def test_at_paper_scale_it_reads_what_is_committed(monkeypatch: pytest.MonkeyPat
     assert any(line.startswith("code, d = 128: the best rank lies between") for line in statements)
     assert any(line.startswith("prose: the best rank's share of the width falls") for line in statements)
     assert sum("uses more rank" in line or "use more rank" in line for line in statements) == 3
+    assert {line.partition(", width")[0] for line in outcome.notes[1:]} == {"prose", "code"}
     assert outcome.draw is not None
     panels = panels_of(outcome.draw())
     titles = [panel["title"].partition(" equal parameters")[0] for panel in panels[:3]]

@@ -87,8 +87,8 @@ class LanguageModels:
         texts, widths = sorted({curve.domain for curve in curves}), sorted({curve.width for curve in curves})
         return (
             f"{len(ranks)} settings of decoder language models trained here, {several} each: texts "
-            f"{', '.join(texts)}, d = {_listed(widths)}, {_listed(layers)} layers, {_span(sizes)} parameters, "
-            f"{_span(tokens)} tokens each, r from {min(ranks)} to {max(ranks)}, H r = H u = d with keys for every "
+            f"{', '.join(texts)}, d = {_listed(widths)}, {_listed(layers)} layer{'s' * (layers != [1])}, "
+            f"{_span(sizes)} parameters, {_span(tokens)} tokens each, r from {min(ranks)} to {max(ranks)}, H r = H u = d with keys for every "
             "head, equal parameters at each width. Loss on fresh data (held-out text), as a share above that of the "
             "best rank; linear in log r and in log d between models. Longer training, larger models and other texts "
             "were not tried."

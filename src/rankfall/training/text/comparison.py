@@ -81,7 +81,8 @@ def verdicts(records: Sequence[Mapping[str, Any]]) -> list[str]:
 def _verdict(records: Sequence[Mapping[str, Any]]) -> str:
     best, *others = sorted(records, key=lambda record: record["nats_per_byte"])
     of = best["budget"] if best["budget"] != "none" else f"{best['parameters']:,} parameters"
-    where = f"width {best['width']}, {best['layers']} layers, {of}"
+    named = f"{best['domain']}, " if "domain" in best else ""
+    where = f"{named}width {best['width']}, {best['layers']} layers, {of}"
     least = f"rank {best['rank']} with {best['heads']} heads costs least, {best['nats_per_byte']:.4f} nats per byte"
     unigram = best["unigram_nats_per_byte"]
     if best["nats_per_byte"] > LEARNED * unigram:
