@@ -174,7 +174,9 @@ def on_cpu(step: Callable[[], None], model: nn.Module) -> dict[str, float]:
 
 
 def on_gpu(step: Callable[[], None], model: nn.Module) -> dict[str, float]:
-    """One sample a round, at the default rate, of each of what can be watched."""
+    """One sample a round, at the default rate, of each of what can be watched; libraries have woken up before."""
+    for name in WATCHED:
+        clocked(step, model, watched=name, every=1, steps=2)
     plain, differences = in_turn(
         step, model, list(WATCHED), every=DEFAULT_EVERY, steps=DEFAULT_EVERY, rounds=ROUNDS_GPU
     )
