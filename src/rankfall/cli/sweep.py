@@ -128,9 +128,9 @@ def _show(result: SweepResult, to_loss: float | None = None) -> None:
         table("nats per byte of held-out text, by shape", [_short(record) for record in result.by_shape])
     if result.to_level:
         level = "the loss that all models of a setting reach" if to_loss is None else f"{to_loss:g} nats per byte"
-        table(f"tokens and seconds to {level}", [_brief(one, TO_LEVEL) for one in result.to_level])
+        table(f"tokens and seconds to {level}", _brief(result.to_level, TO_LEVEL))
     if result.audits:
-        table("audits on held-out text, a row per model", [_brief(one, AUDITED) for one in result.audits])
+        table("audits on held-out text, a row per model", _brief(result.audits, AUDITED))
     for sentence in [*result.verdicts, *result.findings]:
         paper.print(sentence, markup=False, soft_wrap=True)
     rest = f"all are in {result.store}" if result.complete else f"those that are finished are in {result.store}"
@@ -149,13 +149,16 @@ def _short(record: Mapping[str, Any]) -> dict[str, Any]:
     return {name: record[name] for name in names} | rounded | {"parameters": record["parameters"]}
 
 
-def _brief(record: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """Some of a record, numbers with four digits; what none of the records has is left out by the table."""
-    found = {name: record.get(name) for name in names}
-    return {
-        name: float(f"{value:.4g}") if isinstance(value, float) and value < 1e4 else value
-        for name, value in found.items()
-    }
+def _brief(records: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[dict[str, Any]]:
+    """Some columns of records, those that are empty throughout left out; numbers with four digits."""
+    kept = [name for name in names if any(record.get(name) is not None for record in records)]
+    return [{name: _digits(record.get(name)) for name in kept} for record in records]
+
+
+def _digits(value: Any) -> Any:
+    if not isinstance(value, float):
+        return value
+    return round(value) if value >= 1e4 else float(f"{value:.4g}")
 
 
 def _show_plan(result: SweepResult) -> None:

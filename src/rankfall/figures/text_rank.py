@@ -16,7 +16,7 @@ from typing import Any
 from rankfall.catalogue import ENGINES
 from rankfall.drawing.text_rank import draw_text_rank
 from rankfall.figures.base import Claim, FigureOutcome, Reproduction, Scale
-from rankfall.figures.text_rank_claims import shared_width_curves, text_rank_claims
+from rankfall.figures.text_rank_claims import text_rank_claims
 from rankfall.models.text_runs import audit_runs
 from rankfall.models.texts import shipped_text
 from rankfall.progress import Progress, part, silent
@@ -27,7 +27,7 @@ from rankfall.training.options import Options
 from rankfall.training.sweep import sweep
 from rankfall.training.text.columns import LAYER_COLUMN, TEXT_COLUMNS, is_audit_column, meaning_of_layer
 from rankfall.training.text.comparison import SETTING, SHAPE, by_shape, verdicts
-from rankfall.training.text.results import corpus_names, text_results
+from rankfall.training.text.results import corpus_names, shared_width_curves, text_results
 
 Row = Mapping[str, Any]
 

@@ -16,6 +16,7 @@ from typing import Any
 from scipy import stats
 
 from rankfall.figures.base import Claim
+from rankfall.training.text.results import FEWEST, shared_width_curves
 
 Row = Mapping[str, Any]
 Curve = Mapping[int, Sequence[Row]]
@@ -25,8 +26,6 @@ NOTICEABLE = 0.01
 """Share of the loss that counts as a cost."""
 RISES = 0.8
 """Least rank correlation at which something is said to rise."""
-FEWEST = 4
-"""Ranks that a curve needs to decide anything."""
 
 
 def text_rank_claims(rows: Sequence[Row], names: Mapping[str, str]) -> list[Claim]:
@@ -41,16 +40,6 @@ def text_rank_claims(rows: Sequence[Row], names: Mapping[str, str]) -> list[Clai
         own = {width: curve for (other, width), curve in curves.items() if other == corpus}
         claims.append(_share_falls(names.get(corpus, corpus), own))
     return [claim for claim in claims if claim is not None]
-
-
-def shared_width_curves(rows: Sequence[Row]) -> dict[tuple[str, int], Curve]:
-    """By corpus and width: finished models with H r = H u = d at equal parameters, by rank; curves of a few ranks."""
-    found: dict[tuple[str, int], dict[int, list[Row]]] = {}
-    for row in rows:
-        shares = row["heads"] * row["rank"] == row["width"] == row["heads"] * row["value_rank"]
-        if shares and row["status"] == "done" and str(row["budget"]).startswith("parameters="):
-            found.setdefault((row["corpus"], row["width"]), {}).setdefault(row["rank"], []).append(row)
-    return {key: dict(sorted(curve.items())) for key, curve in found.items() if len(curve) >= FEWEST}
 
 
 def best_rank(curve: Curve) -> int:

@@ -70,7 +70,8 @@ def audit_text(
     model = text_model(cell, weights).to(device)
     read = held_out_passages(corpus, min(cell.context, TOKENS)).to(device)
     found = audit(model, inputs=read, head_needs=True, controls=False, ablation=False, progress=progress)
-    layers, heads = _layers(found), _heads(found)
+    heads = _heads(found)
+    layers = _layers(found, heads)
     synthetic = FARTHEST.estimate(cell.heads, cell.rank, cell.width)
     pooled = [one.rankme for one in found.pooled if one.vectors == "tokens" and one.part == "boundary"]
     ranks = {f"{LAYER_COLUMN}{row['layer']}": row["token_rank"] for row in layers}
@@ -80,12 +81,12 @@ def audit_text(
         "token_rank_pooled_last": pooled[-1] if pooled else None,
         "head_rank_used": _median(heads, "rank_used"),
         "head_rank_needed": _median(heads, "rank_needed"),
-        "heads_at_limit": _mean([{"limit": float(one.at_limit)} for one in found.head_needs], "limit"),
+        "heads_at_limit": _mean(heads, "at_limit"),
         "value_rank_used": _median(heads, "value_rank_used"),
         "attention_entropy": _mean(heads, "relative_entropy"),
         "first_token_mass": _mean(heads, "first_token_mass"),
-        "sink_heads": _mean([{"sink": float(one.is_sink)} for one in found.attention], "sink"),
-        "idle_heads": _mean([{"idle": float(one.does_nothing is not None)} for one in found.attention], "idle"),
+        "sink_heads": _mean(heads, "is_sink"),
+        "idle_heads": _mean(heads, "is_idle"),
         "mse_lower_bound": found.heads[0].mse_lower_bound if found.heads else None,
         "synthetic_error": None if synthetic is None else synthetic.value,
         "audit_tokens": float(read.numel()),
@@ -106,8 +107,7 @@ def audit_settings() -> dict[str, Any]:
     return {"passages": PASSAGES, "tokens": TOKENS, "divergence": DIVERGENCE}
 
 
-def _layers(found: AuditFindings) -> list[dict[str, Any]]:
-    heads = _heads(found)
+def _layers(found: AuditFindings, heads: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     rows = []
     for row in found.boundaries:
         of = row.values["unit"]
@@ -136,13 +136,18 @@ def _heads(found: AuditFindings) -> list[dict[str, Any]]:
             rank_used=one.qk_effective_rank, value_rank_used=one.ov_effective_rank
         )
     for need in found.head_needs:
-        known.setdefault((need.layer, need.head), {})["rank_needed"] = need.needed_rank
+        known.setdefault((need.layer, need.head), {}).update(rank_needed=need.needed_rank, at_limit=need.at_limit)
     for seen in found.attention:
-        known.setdefault((seen.layer, seen.head), {}).update(
-            relative_entropy=seen.values.get("relative_entropy"),
-            first_token_mass=seen.values.get("first_token_mass"),
-            does_nothing=seen.does_nothing,
-        )
+        if {
+            "relative_entropy",
+            "first_token_mass",
+        } <= seen.values.keys():  # in a text of one token there is no choice
+            known.setdefault((seen.layer, seen.head), {}).update(
+                relative_entropy=seen.values["relative_entropy"],
+                first_token_mass=seen.values["first_token_mass"],
+                is_sink=seen.is_sink,
+                is_idle=seen.does_nothing is not None,
+            )
     return [{"layer": layer, "head": head, **facts} for (layer, head), facts in sorted(known.items())]
 
 

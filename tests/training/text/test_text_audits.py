@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,6 +25,7 @@ from rankfall.training.options import Options
 from rankfall.training.text.cell import TextCell
 from rankfall.training.text.columns import AUDIT_COLUMNS
 from rankfall.training.text.corpus import Corpus, open_corpus
+from rankfall.training.text.decoder import text_layout
 from rankfall.training.text.module import TextModel, text_model
 
 GRID: dict[str, Any] = {
@@ -128,6 +130,22 @@ def test_the_function_gives_the_columns_of_the_row(swept: Swept) -> None:
     found = audit_columns(cell, run.weights(), corpus)
     (row,) = (row for row in swept.result.audits if row["rank"] == 8)
     assert {**found, "audit_seconds": 0} == {**{name: row[name] for name in found}, "audit_seconds": 0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "missing"),
+    [
+        ({"context": 1}, {"attention_entropy", "first_token_mass", "sink_heads", "idle_heads"}),
+        ({"rank": 32, "value_rank": 1, "mask": "causal-window:3"}, set()),
+        ({"positions": "learned", "rank": 1, "heads": 4, "dtype": "float64"}, set()),
+    ],
+)
+def test_shapes_at_the_edge_have_audits(swept: Swept, changes: dict[str, Any], missing: set[str]) -> None:
+    cell = replace(swept.model(8)[0], **changes)
+    layout = text_layout(cell)
+    views = layout.views(layout.initial(0)[None].to(torch.float64 if cell.dtype == "float64" else torch.float32))
+    found = audit_columns(cell, {name: view[0] for name, view in views.items()}, swept.model(8)[2])
+    assert {name for name, value in found.items() if value is None} == missing
 
 
 def test_every_column_has_words_and_the_record_is_plain(swept: Swept, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def by_shape(rows: Sequence[Row]) -> list[dict[str, Any]]:
     for row in rows:
         if row.get("nats_per_byte") is not None:
             groups.setdefault(tuple(row[name] for name in (*SETTING, *SHAPE)), []).append(row)
-    return [_record(key, members) for key, members in sorted(groups.items(), key=lambda group: str(group[0]))]
+    return [_record(key, members) for key, members in sorted(groups.items(), key=lambda group: group[0])]
 
 
 def _record(key: tuple[Any, ...], members: Sequence[Row]) -> dict[str, Any]:
