@@ -27,8 +27,8 @@ Matrix = npt.NDArray[Any]
 
 # Below this many multiplications a thread costs more than it saves.
 WORTH_A_THREAD = 1 << 24
-# Up to this size the host, which takes several at once, is faster than a GPU.
-SMALL = 256
+# Up to this size the host is faster than a GPU.
+SMALL = 128
 
 
 def smaller_gram(matrix: Float[Tensor, "... n d"]) -> Float[Tensor, "... s s"]:
