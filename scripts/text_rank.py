@@ -17,6 +17,7 @@ import csv
 import fcntl
 import json
 import multiprocessing
+import signal
 import sys
 import time
 import tomllib
@@ -80,15 +81,19 @@ def main(arguments: list[str] | None = None) -> int:
     context = multiprocessing.get_context("spawn")
     work = partial(_work, groups, options.store, end, options.device, options.compile)
     workers = [context.Process(target=work, args=(number,)) for number in range(options.workers)]
-    for worker in workers:
-        worker.start()
-    while any(worker.is_alive() for worker in workers) and time.time() < end + GRACE:
-        time.sleep(LOOK)
-        report.update()
-    for worker in workers:
-        # what still compiles has no time to train
-        worker.terminate()
-        worker.join()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    try:
+        for worker in workers:
+            worker.start()
+        while any(worker.is_alive() for worker in workers) and time.time() < end + GRACE:
+            time.sleep(LOOK)
+            report.update()
+    finally:
+        for worker in workers:
+            # what still compiles has no time to train
+            if worker.is_alive():
+                worker.terminate()
+                worker.join()
     report.update()
     cells = [cell for group in groups for cell in group]
     print(f"{len(cells) - len(store.missing(cells))} of {len(cells)} models trained")
