@@ -17,7 +17,7 @@ from rankfall.models.attention.heads import HeadAttention
 from rankfall.models.attention.observer import AttentionObserver
 from rankfall.models.attention.summary import attention_reasons
 from rankfall.models.blocks import BlockStack, body_of, choose_stack, find_stacks, stacks_that_run
-from rankfall.models.calling import unwrapped
+from rankfall.models.calling import as_tensors, unwrapped
 from rankfall.models.controls import DRAWS, Control, Given, run_controls
 from rankfall.models.depth.measure import measure_depth
 from rankfall.models.depth.pooled import Pool
@@ -315,6 +315,7 @@ def _reading(
         )
         _require_positions(loaded.network, inputs)
         _require_known_tokens(loaded.network, inputs)
+    inputs = as_tensors(inputs)
     if of_library(loaded.network):
         return read_by_library(loaded.network, inputs, loaded.tokenizer)
     return read_by_module(loaded.network, inputs, loaded.tokenizer)
