@@ -6,10 +6,12 @@ the median of their differences. On a GPU, where a sample makes the host wait, o
 lie between two samples, with and without the monitor, in turn.
 
     python -m benchmarks monitor
+    python -m benchmarks.monitor --ways compiled
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import inspect
 import statistics
@@ -197,13 +199,16 @@ def measured(depth: int, width: int, tokens: int, batch: int, device: str, compi
     return {**shape, "device": device, "compiled": compiled, "every": DEFAULT_EVERY, **times}
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--ways", nargs="+", choices=("eager", "compiled"), default=["eager", "compiled"])
+    ways = parser.parse_args(arguments).ways
     device = "cuda" if torch.cuda.is_available() else "cpu"
     sizes = SIZES_GPU if device == "cuda" else SIZES_CPU
     rows = []
     for size in sizes:
-        for compiled in (False, True):
-            rows.append(measured(*size, device, compiled))
+        for way in ways:
+            rows.append(measured(*size, device, way == "compiled"))
             print(rows[-1], flush=True)
     report("monitor", rows)
 

@@ -20,7 +20,6 @@ from fuzz.templates import build, run_folders
 from fuzz.warm import warm
 from fuzz.workers import Outcome, outcomes
 
-
 SECONDS_BETWEEN_NEWS = 10
 
 
