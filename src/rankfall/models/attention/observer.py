@@ -104,13 +104,15 @@ class AttentionObserver:
             self.missing.setdefault(waiting.call.name, reason_of(failure))
 
     def heads(self) -> list[HeadAttention]:
-        """One record for each head of each call, in the order of calls."""
-        return [
-            head
-            for number, layer in sorted(self._layers.items())
-            if layer.texts
-            for head in head_attention(number, layer.module, layer.kind, layer.texts, self._seed)
-        ]
+        """One record for each head of each call, in the order of calls; a call without a choice has none."""
+        found: list[HeadAttention] = []
+        for number, layer in sorted(self._layers.items()):
+            if layer.texts:
+                heads = head_attention(number, layer.module, layer.kind, layer.texts, self._seed)
+                if not heads:
+                    self.missing.setdefault(layer.module, "each of its tokens sees one key alone: there is no choice")
+                found += heads
+        return found
 
     def _read(self, number: int, call: Call) -> None:
         itself = looks_at_itself(call)
