@@ -138,7 +138,9 @@ def _show(result: SimulationResult) -> None:
     if result.settings["sink"] is not None and not sunk:
         paper.print("the norm gives every token its length back, so that the sink changes nothing")
     if not record["exact"]:
-        paper.print("under this norm numbers are those of float64: beyond that column they are rounding noise")
+        several = sunk and result.settings["heads"] > 1
+        why = "with several heads under a sink" if several else "under this norm"
+        paper.print(f"{why} numbers are those of float64: beyond that column they are rounding noise")
     for one in found:
         if not one["bound_applies"]:
             paper.print(f"{one['mask']['name']}: the theorem does not apply; {one['bound_reason']}", markup=False)

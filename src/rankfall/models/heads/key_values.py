@@ -250,7 +250,7 @@ def _on_others(parts: Sequence[Tensor], passages: Tensor) -> Tensor | None:
         scales = [2**0.5 * torch.linalg.matrix_norm(part).clamp_min(1e-300) for part in own]
         fitted, held = (torch.cat([p / s for p, s in zip(side, scales, strict=True)], dim=1) for side in (own, other))
         along = _along(held, fitted)
-        curves.append(along.square().sum(dim=0).cumsum(dim=0) / held.square().sum().clamp_min(1e-300))
+        curves.append((along.square().sum(dim=0).cumsum(dim=0) / held.square().sum().clamp_min(1e-300)).clamp_max(1))
     shortest = min(one.shape[0] for one in curves)
     return (curves[0][:shortest] + curves[1][:shortest]) / 2
 
