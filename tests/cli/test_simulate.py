@@ -124,7 +124,20 @@ def test_several_masks_seeds_files(capsys, tmp_path: Path) -> None:
 
 
 def test_people_are_told_why_theory_gives_no_rate(capsys) -> None:
-    sizes = ("--mask", "causal", "--tokens", "8", "--dim", "8", "--layers", "60", "--seed", "4", "--value", "gaussian")
+    sizes = (
+        "--mask",
+        "causal",
+        "--tokens",
+        "8",
+        "--dim",
+        "8",
+        "--layers",
+        "60",
+        "--seed",
+        "4",
+        "--value",
+        "gaussian",
+    )
     _, out, _ = call(capsys, *sizes, "--residual", "0.5")
     assert "causal: no rate by theory; scores have not flattened" in " ".join(out.split())
     _, out, _ = call(capsys, *sizes)
