@@ -25,7 +25,7 @@ from tests.explorer.test_stored import RESULTS, write_audit
 
 # A loaded machine starts a browser slowly; nothing here waits when it need not.
 PATIENCE = 120_000
-# Modules that the page's process imports, at once or when a tab is opened; a folder of reports may hold files of these names.
+# Modules that the page's process imports; a folder of reports may hold files of these names.
 CANARIES = ("marimo", "uvicorn", "pandas", "scipy", "pyarrow", "duckdb", "sitecustomize")
 HOSTILE = "<img src=x onerror='window.harmed=1'>"
 STATE = TokenState(mask="window:3", tokens=12, width=8, depth=20)

@@ -100,7 +100,7 @@ class Network:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_no_model_type_reaches_the_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A table may name parts that lie on the hub; some types (detr, dpt, vitmatte) fetch them unless they are kept."""
+    """A table may name parts that lie on the hub; some types (detr, dpt, vitmatte) would fetch them."""
     from safetensors.torch import save_file
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 

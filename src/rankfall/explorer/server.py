@@ -76,7 +76,7 @@ def serve(port: int | None, store: Path, reports: Path) -> Iterator[Served]:
     # while the browser has a core, lose hundreds; whoever has set a number of threads keeps it.
     known = {"OMP_NUM_THREADS": "1"} | os.environ | {STORE: str(store.absolute()), REPORTS: str(reports.absolute())}
     known["MARIMO_SKIP_UPDATE_CHECK"] = "1"
-    # Not in the user's folder, which may hold reports of strangers: neither modules nor settings are taken from there.
+    # Not in the user's folder, which may hold files of strangers: neither modules nor settings are taken from there.
     process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=known, cwd=page.parent)
     try:
         assert process.stdin is not None
