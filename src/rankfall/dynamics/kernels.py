@@ -81,8 +81,8 @@ class Blocks:
 
 def blocks_usable(residual: Tensor, reach: int) -> bool:
     """Whether the kernel over blocks takes such tokens with so many keys in reach of a block."""
-    padded = _power(reach)
-    return usable(residual) and padded <= MOST_REACH and padded * _power(residual.shape[-1]) <= MOST_KEYS
+    padded = power(reach)
+    return usable(residual) and padded <= MOST_REACH and padded * power(residual.shape[-1]) <= MOST_KEYS
 
 
 def reach_of(band: Band) -> int:
@@ -104,8 +104,8 @@ def normal(
 
     residual = residual.contiguous()
     batch, n, d = residual.shape
-    width = _power(d)
-    rows = max(1, min(TILE // width, _power(n)))
+    width = power(d)
+    rows = max(1, min(TILE // width, power(n)))
     blocks = -(-n // rows)
     if known is None:
         known = Gathered(residual.new_empty(3, batch, blocks, d))
@@ -116,7 +116,7 @@ def normal(
     scalars = common.new_empty(3, batch)
     own.finish[(batch,)](
         known.parts, common.contiguous(), log_size.contiguous(), log_ratio.contiguous(), made, moved, scalars,
-        batch, count, d, max(1, min(TILE // width, _power(count))), width,
+        batch, count, d, max(1, min(TILE // width, power(count))), width,
     )  # fmt: skip
     own.scale[(blocks, batch)](residual, moved, scalars[2], n, d, rows, width)
     return made, residual, scalars[0], scalars[1]
@@ -182,12 +182,12 @@ def _by_blocks(
         maps.shape[-1],
         SCORED=common_query is not None,
         WHOLE=blocks.whole,
-        BLOCK=_power(blocks.block),
-        REACH=_power(blocks.reach),
-        WIDTH=_power(d),
-        RANK=_power(max(rank, 1)),
-        OUT=_power(out_width),
-        num_warps=4 if _power(blocks.reach) * _power(d) <= FEW_KEYS and blocks.block <= FEW_QUERIES else 8,
+        BLOCK=power(blocks.block),
+        REACH=power(blocks.reach),
+        WIDTH=power(d),
+        RANK=power(max(rank, 1)),
+        OUT=power(out_width),
+        num_warps=4 if power(blocks.reach) * power(d) <= FEW_KEYS and blocks.block <= FEW_QUERIES else 8,
     )
     return out, Gathered(parts), told
 
@@ -202,11 +202,11 @@ def spread(common: Tensor, residual: Tensor, log_size: Tensor, log_ratio: Tensor
     from rankfall.dynamics import triton_kernels as own
 
     batch, n, d = residual.shape
-    width = _power(d)
+    width = power(d)
     out = residual.new_empty(2, batch)
     own.spread[(batch,)](
         common.contiguous(), residual.contiguous(), log_size.contiguous(), log_ratio.contiguous(), out, n, d,
-        max(1, min(TILE // width, _power(n))), width,
+        max(1, min(TILE // width, power(n))), width,
     )  # fmt: skip
     return out
 
@@ -217,6 +217,6 @@ def _words(allowed: Tensor) -> Tensor:
     return (padded.unflatten(-1, (2, 64)) * bits).sum(dim=-1)
 
 
-def _power(number: int) -> int:
+def power(number: int) -> int:
     """The least power of two that is no smaller, at least 16: what a tile product takes."""
     return max(16, 1 << (number - 1).bit_length())

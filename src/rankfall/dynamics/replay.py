@@ -62,6 +62,8 @@ class Passed:
     """Their states, one behind the other."""
     spreads: Tensor | None = None
     """Instead, where that is all one asks: log mu and log relative mu, (layers, 2, b)."""
+    sound: bool = False
+    """Whether it is known already that the state is of numbers, and of a size that can be carried on."""
 
 
 @final

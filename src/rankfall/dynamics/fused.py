@@ -1,0 +1,213 @@
+"""Many layers of one head on a GPU, without norm and residual connection: few launches, and one look for all of them.
+
+A short sequence stays in one program's registers from the first layer to the last. Along a band a layer is two
+kernels: one reads the residual once and writes it once, the other finds the normal form, which the next layer applies
+while reading. Forms of a layer that these kernels do not know (see `split_attention`) end the run of layers in front
+of them: whoever asked computes that layer otherwise, and asks again.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
+from typing import final
+
+import torch
+from torch import Tensor
+
+from rankfall.dynamics.kernels import MOST_WHOLE, Blocks, blocks_usable, one_map_per_token, power, reach_of, usable
+from rankfall.dynamics.mixing import Mixer, SampleGroup
+from rankfall.dynamics.replay import LONGEST_PAUSE, MOST_KEPT, Passed
+from rankfall.dynamics.split import Split, joined
+from rankfall.dynamics.split_attention import log_score_gap
+from rankfall.dynamics.weights import PreparedHeads
+from rankfall.mechanism.heads import Heads
+
+MOST_LAYERS = 256
+"""Layers between two looks."""
+MOST_PARTS, FOLDED = 256, 64
+"""Blocks whose numbers one program gathers, and of how many one is made before where there are more."""
+PLACES = 8
+"""Numbers carried per sample behind common part and offset; see `fused_kernels`."""
+SIZE, RATIO, INVERSE, RIGHT, MU, RELATIVE = range(6)
+MOST_RECENT = 4
+
+
+@final
+class FusedLayers:
+    """Weights and mask of all layers of a run as the kernels take them."""
+
+    def __init__(self, heads: Heads, group: SampleGroup, key: Hashable) -> None:
+        self.heads, self.mixer, self.key = heads, group.mixer, key
+        prepared = group.prepared(heads)
+        self.query, self.key_map, self.value, self.form = (
+            _Maps.of(one) for one in (prepared.query, heads.key, prepared.value_sum, prepared.score_forms)
+        )
+        zero = torch.zeros((), dtype=torch.float64)
+        self.log_strength = float(log_score_gap(zero, zero, [prepared]))
+        self.blocks = None if self.mixer.complete else self.mixer.blocks
+        self.begin_again()
+
+    def begin_again(self) -> None:
+        """A new run: nothing has failed yet."""
+        self._pause, self._failed = 0, 0
+
+    def advance(self, layer: int, state: Split, layers: int, thin: int, only_spread: bool) -> Passed | None:
+        """As many layers as these kernels know, at most up to `layers`; None when the next needs another form."""
+        if self._pause > 0:
+            self._pause -= 1
+            return None
+        spreads = only_spread and thin == 1
+        count = min(MOST_LAYERS, layers - layer)
+        if not spreads:
+            count = min(count, max(1, MOST_KEPT // state.residual.numel()) * thin)
+        run = self._along_a_band if self.blocks is not None and not self.blocks.whole else self._whole
+        recorded = [] if spreads else _recorded(layer, count, thin, layers)
+        done, told, passed = run(layer, state, count, thin, layers, recorded, spreads)
+        if done < count:
+            self._failed = 0 if done else min(2 * self._failed or 1, LONGEST_PAUSE)
+            self._pause = max(0, self._failed - 1)
+            if done == 0:
+                return None
+            recorded = [place for place in recorded if place <= layer + done]
+            _, _, passed = run(layer, state, done, thin, layers, recorded, spreads)
+        reached = layer + done
+        if spreads:
+            return Passed(reached, passed[-1], list(range(layer + 1, reached + 1)), None, told[:done], sound=True)
+        kept = joined(passed[: len(recorded)]) if recorded else None
+        return Passed(reached, passed[-1], recorded, kept, sound=True)
+
+    def _whole(
+        self, layer: int, state: Split, count: int, thin: int, last: int, recorded: list[int], spreads: bool
+    ) -> tuple[int, Tensor, list[Split]]:
+        from rankfall.dynamics import fused_kernels as own
+
+        batch, n, d = state.residual.shape
+        residual, common = torch.empty_like(state.residual), torch.empty_like(state.common)
+        scalars = common.new_empty(2, batch)
+        told = common.new_empty((2 * count + 1) * batch)
+        only_end = recorded in ([], [layer + count])
+        kept = told if only_end else common.new_empty(len(recorded), batch, n * d + d + 2)
+        rows, rank = power(n), self.heads.rank
+        own.whole[(batch,)](
+            state.residual.contiguous(), state.common.contiguous(), state.log_size.contiguous(),
+            state.log_ratio.contiguous(), self.query.maps, self.key_map.maps, self.value.maps,
+            told if self.blocks is None else self.blocks.words, state.reference.contiguous(),
+            residual, common, scalars, told, kept, told[2 * count * batch :],
+            n, d, rank, self.query.stride, self.key_map.stride, self.value.stride,
+            layer, count, thin, last, self.log_strength,
+            COMPLETE=self.blocks is None, KEPT=not only_end, ROWS=rows, WIDTH=power(d), RANK=power(rank),
+            num_warps=max(1, min(4, rows // 16)), num_stages=1,
+        )  # fmt: skip
+        end = Split(common, residual, scalars[0], scalars[1], state.reference)
+        states = [] if only_end else [_unpacked(one, end) for one in kept]
+        seen = told.cpu()
+        spread = seen[: 2 * count * batch].reshape(count, 2, batch)
+        return int(seen[2 * count * batch :].min()), spread, [*states, end]
+
+    def _along_a_band(
+        self, layer: int, state: Split, count: int, thin: int, last: int, recorded: list[int], spreads: bool
+    ) -> tuple[int, Tensor, list[Split]]:
+        from rankfall.dynamics import fused_kernels as own
+
+        assert self.blocks is not None
+        blocks, scored = self.blocks, self.log_strength > -torch.inf
+        batch, n, d = state.residual.shape
+        width, stride = power(d), 2 * power(d) + PLACES
+        carried = state.residual.new_zeros(count + 1, batch, stride)
+        carried[0, :, :d] = state.common
+        carried[0, :, 2 * width + SIZE], carried[0, :, 2 * width + RATIO] = state.log_size, state.log_ratio
+        carried[0, :, 2 * width + INVERSE : 2 * width + RIGHT + 1] = 1.0
+        programs, arrays = blocks.count * blocks.step, 6 if spreads else 3
+        parts = state.residual.new_empty(batch, programs, arrays, d)
+        groups = -(-programs // FOLDED) if programs > MOST_PARTS else 0
+        folded = parts.new_empty(batch, groups, arrays, d) if groups else parts
+        settled = groups or programs
+        reference = state.reference.contiguous()
+        source, spare = state.residual.contiguous(), [torch.empty_like(state.residual) for _ in range(2)]
+        states: list[Split] = []
+        for place in range(count):
+            target = spare[place % 2]
+            own.band[(blocks.count, blocks.step, batch)](
+                source, carried[place], self.form.maps, self.value.maps, blocks.words, reference, target, parts,
+                n, d, stride, self.form.stride, self.value.stride, blocks.step, blocks.lower, blocks.block, blocks.reach,
+                SCORED=scored, SPREAD=spreads, BLOCK=power(blocks.block), REACH=power(blocks.reach), WIDTH=width,
+                num_warps=2 if blocks.block <= 32 else 4, num_stages=1,
+            )  # fmt: skip
+            if groups:
+                own.fold[(groups, batch)](
+                    parts, folded, d, programs, SPREAD=spreads, ROWS=FOLDED, WIDTH=width, num_warps=4
+                )
+            own.settle[(batch,)](
+                folded, carried[place], carried[place + 1], self.value.maps, n, d, settled, stride, self.value.stride,
+                SPREAD=spreads, ROWS=max(1, min(2048 // width, power(settled))), WIDTH=width, num_warps=8,
+            )  # fmt: skip
+            source = target
+            if layer + place + 1 in recorded or place + 1 == count:
+                states.append(_normal(source, carried[place + 1], width, state))
+        told = carried[1:, :, 2 * width :].cpu()
+        right = told[..., RIGHT].amin(dim=-1).cumprod(dim=0)
+        return int(right.sum()), told[..., MU : RELATIVE + 1].transpose(1, 2), states
+
+
+@final
+@dataclass(frozen=True)
+class _Maps:
+    """One matrix for all samples (stride 0), or one for each."""
+
+    maps: Tensor
+    stride: int
+
+    @classmethod
+    def of(cls, given: Tensor) -> _Maps:
+        maps = given.reshape(-1, *given.shape[-2:]).contiguous()
+        return cls(maps, 0 if len(maps) == 1 else maps.stride(0))
+
+
+def _recorded(layer: int, count: int, thin: int, last: int) -> list[int]:
+    return [place for place in range(layer + 1, layer + count + 1) if place % thin == 0 or place == last]
+
+
+def _normal(written: Tensor, carried: Tensor, width: int, like: Split) -> Split:
+    """What the kernels of a band wrote, in normal form."""
+    d = written.shape[-1]
+    residual = (written - carried[:, None, width : width + d]).mul_(carried[:, 2 * width + INVERSE, None, None])
+    return Split(
+        carried[:, :d], residual, carried[:, 2 * width + SIZE], carried[:, 2 * width + RATIO], like.reference
+    )
+
+
+def _unpacked(numbers: Tensor, like: Split) -> Split:
+    batch, n, d = like.residual.shape
+    residual = numbers[:, : n * d].reshape(batch, n, d)
+    common = numbers[:, n * d : n * d + d]
+    return replace(like, residual=residual, common=common, log_size=numbers[:, -2], log_ratio=numbers[:, -1])
+
+
+def takes(heads: Heads, groups: list[SampleGroup], residual: Tensor) -> bool:
+    """Whether layers of these weights and masks are among those that the kernels know."""
+    if len(groups) > 1 or len(groups[0].mixer.masks) > 1 or not usable(residual):
+        return False
+    prepared, mixer = groups[0].prepared(heads), groups[0].mixer
+    if prepared.biased or not one_map_per_token(heads) or heads.value_rank != residual.shape[-1]:
+        return False
+    return residual.shape[-2] <= MOST_WHOLE if mixer.complete else mixer.by_kernel(residual)
+
+
+_recent: OrderedDict[Hashable, FusedLayers] = OrderedDict()
+
+
+def fused_layers(heads: Heads, groups: list[SampleGroup], residual: Tensor, masks: Hashable) -> FusedLayers | None:
+    """These layers for the kernels, from an earlier run of the same where there was one; None where they do not fit."""
+    key = (id(heads), masks, *residual.shape, str(residual.device))
+    found = _recent.pop(key, None)
+    if found is None or found.heads is not heads:
+        if not takes(heads, groups, residual):
+            return None
+        found = FusedLayers(heads, groups[0], key)
+    found.begin_again()
+    _recent[key] = found
+    while len(_recent) > MOST_RECENT:
+        _recent.popitem(last=False)
+    return found
