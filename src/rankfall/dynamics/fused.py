@@ -9,19 +9,18 @@ of them: whoever asked computes that layer otherwise, and asks again.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from typing import final
 
 import torch
 from torch import Tensor
 
-from rankfall.dynamics.kernels import MOST_WHOLE, Blocks, blocks_usable, one_map_per_token, power, reach_of, usable
-from rankfall.dynamics.mixing import Mixer, SampleGroup
-from rankfall.dynamics.replay import LONGEST_PAUSE, MOST_KEPT, Passed
+from rankfall.dynamics.kernels import MOST_WHOLE, one_map_per_token, power, usable
+from rankfall.dynamics.mixing import SampleGroup
+from rankfall.dynamics.replay import LONGEST_PAUSE, MOST_KEPT, MOVING, Passed
 from rankfall.dynamics.split import Split, joined
-from rankfall.dynamics.split_attention import log_score_gap
-from rankfall.dynamics.weights import PreparedHeads
+from rankfall.dynamics.split_attention import log_score_gap, split_step
 from rankfall.mechanism.heads import Heads
 
 MOST_LAYERS = 256
@@ -32,21 +31,26 @@ PLACES = 8
 """Numbers carried per sample behind common part and offset; see `fused_kernels`."""
 SIZE, RATIO, INVERSE, RIGHT, MU, RELATIVE = range(6)
 MOST_RECENT = 4
+CLOSE = 1e-10
+
+Run = tuple[int, Tensor, list[Split]]
+"""How many layers were right, log mu and log relative mu of each, the states of those recorded and of the last."""
+_tried: dict[Hashable, bool] = {}
 
 
 @final
 class FusedLayers:
     """Weights and mask of all layers of a run as the kernels take them."""
 
-    def __init__(self, heads: Heads, group: SampleGroup, key: Hashable) -> None:
-        self.heads, self.mixer, self.key = heads, group.mixer, key
-        prepared = group.prepared(heads)
+    def __init__(self, heads: Heads, groups: list[SampleGroup], key: tuple[Hashable, ...]) -> None:
+        self.heads, self.groups, self.key = heads, groups, key
+        prepared, mixer = groups[0].prepared(heads), groups[0].mixer
         self.query, self.key_map, self.value, self.form = (
             _Maps.of(one) for one in (prepared.query, heads.key, prepared.value_sum, prepared.score_forms)
         )
         zero = torch.zeros((), dtype=torch.float64)
         self.log_strength = float(log_score_gap(zero, zero, [prepared]))
-        self.blocks = None if self.mixer.complete else self.mixer.blocks
+        self.blocks = None if mixer.complete else mixer.blocks
         self.begin_again()
 
     def begin_again(self) -> None:
@@ -63,6 +67,8 @@ class FusedLayers:
         if not spreads:
             count = min(count, max(1, MOST_KEPT // state.residual.numel()) * thin)
         run = self._along_a_band if self.blocks is not None and not self.blocks.whole else self._whole
+        if not self._is_right(run, layer, state, spreads):
+            return None
         recorded = [] if spreads else _recorded(layer, count, thin, layers)
         done, told, passed = run(layer, state, count, thin, layers, recorded, spreads)
         if done < count:
@@ -78,9 +84,30 @@ class FusedLayers:
         kept = joined(passed[: len(recorded)]) if recorded else None
         return Passed(reached, passed[-1], recorded, kept, sound=True)
 
+    def _is_right(self, run: Callable[..., Run], layer: int, state: Split, spreads: bool) -> bool:
+        """Whether the kernels, as compiled for such a run, agree with PyTorch: tried once, on its first layer.
+
+        Compilers, drivers and GPUs differ more than tests can follow.
+        """
+        kind = (*self.key[1:], spreads, self.log_strength > -torch.inf)
+        if kind not in _tried:
+            try:
+                done, _, (*_, made) = run(layer, state, 1, 1, layer + 1, [], spreads)
+            except Exception:  # whatever a compiler throws
+                _tried[kind] = False
+                return False
+            if done == 0:
+                return False
+            plain = split_step(state, self.heads, self.groups)
+            _tried[kind] = all(
+                bool(torch.isclose(getattr(made, name), getattr(plain, name), rtol=CLOSE, atol=CLOSE).all())
+                for name in MOVING
+            )
+        return _tried[kind]
+
     def _whole(
         self, layer: int, state: Split, count: int, thin: int, last: int, recorded: list[int], spreads: bool
-    ) -> tuple[int, Tensor, list[Split]]:
+    ) -> Run:
         from rankfall.dynamics import fused_kernels as own
 
         batch, n, d = state.residual.shape
@@ -108,7 +135,7 @@ class FusedLayers:
 
     def _along_a_band(
         self, layer: int, state: Split, count: int, thin: int, last: int, recorded: list[int], spreads: bool
-    ) -> tuple[int, Tensor, list[Split]]:
+    ) -> Run:
         from rankfall.dynamics import fused_kernels as own
 
         assert self.blocks is not None
@@ -205,7 +232,7 @@ def fused_layers(heads: Heads, groups: list[SampleGroup], residual: Tensor, mask
     if found is None or found.heads is not heads:
         if not takes(heads, groups, residual):
             return None
-        found = FusedLayers(heads, groups[0], key)
+        found = FusedLayers(heads, groups, key)
     found.begin_again()
     _recent[key] = found
     while len(_recent) > MOST_RECENT:
