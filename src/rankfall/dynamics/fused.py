@@ -142,10 +142,11 @@ class FusedLayers:
         blocks, scored = self.blocks, self.log_strength > -torch.inf
         batch, n, d = state.residual.shape
         width, stride = power(d), 2 * power(d) + PLACES
-        carried = state.residual.new_zeros(count + 1, batch, stride)
-        carried[0, :, :d] = state.common
-        carried[0, :, 2 * width + SIZE], carried[0, :, 2 * width + RATIO] = state.log_size, state.log_ratio
-        carried[0, :, 2 * width + INVERSE : 2 * width + RIGHT + 1] = 1.0
+        carried = state.residual.new_empty(count + 1, batch, stride)
+        own.begin[(batch,)](
+            state.common.contiguous(), state.log_size.contiguous(), state.log_ratio.contiguous(), carried, d, stride,
+            WIDTH=width, num_warps=1,
+        )  # fmt: skip
         programs, arrays = blocks.count * blocks.step, 6 if spreads else 3
         parts = state.residual.new_empty(batch, programs, arrays, d)
         groups = -(-programs // FOLDED) if programs > MOST_PARTS else 0
@@ -154,10 +155,11 @@ class FusedLayers:
         reference = state.reference.contiguous()
         source, spare = state.residual.contiguous(), [torch.empty_like(state.residual) for _ in range(2)]
         states: list[Split] = []
+        steps = carried.unbind()
         for place in range(count):
             target = spare[place % 2]
             own.band[(blocks.count, blocks.step, batch)](
-                source, carried[place], self.form.maps, self.value.maps, blocks.words, reference, target, parts,
+                source, steps[place], self.form.maps, self.value.maps, blocks.words, reference, target, parts,
                 n, d, stride, self.form.stride, self.value.stride, blocks.step, blocks.lower, blocks.block, blocks.reach,
                 SCORED=scored, SPREAD=spreads, BLOCK=power(blocks.block), REACH=power(blocks.reach), WIDTH=width,
                 num_warps=2 if blocks.block <= 32 else 4, num_stages=1,
@@ -167,12 +169,12 @@ class FusedLayers:
                     parts, folded, d, programs, SPREAD=spreads, ROWS=FOLDED, WIDTH=width, num_warps=4
                 )
             own.settle[(batch,)](
-                folded, carried[place], carried[place + 1], self.value.maps, n, d, settled, stride, self.value.stride,
+                folded, steps[place], steps[place + 1], self.value.maps, n, d, settled, stride, self.value.stride,
                 SPREAD=spreads, ROWS=max(1, min(2048 // width, power(settled))), WIDTH=width, num_warps=8,
             )  # fmt: skip
             source = target
             if layer + place + 1 in recorded or place + 1 == count:
-                states.append(_normal(source, carried[place + 1], width, state))
+                states.append(_normal(source, steps[place + 1], width, state))
         told = carried[1:, :, 2 * width :].cpu()
         right = told[..., RIGHT].amin(dim=-1).cumprod(dim=0)
         return int(right.sum()), told[..., MU : RELATIVE + 1].transpose(1, 2), states

@@ -234,6 +234,19 @@ def whole(
 
 
 @triton.jit
+def begin(common, log_size, log_ratio, carried, d, carried_stride, WIDTH: tl.constexpr):
+    """What is carried of a sample whose residual is in normal form."""
+    sample, columns = tl.program_id(0).to(tl.int64), tl.arange(0, WIDTH)
+    there = carried + sample * carried_stride
+    tl.store(there + columns, tl.load(common + sample * d + columns, mask=columns < d, other=0.0))
+    tl.store(there + WIDTH + columns, tl.zeros([WIDTH], tl.float64))
+    tl.store(there + 2 * WIDTH + _SIZE, tl.load(log_size + sample))
+    tl.store(there + 2 * WIDTH + _RATIO, tl.load(log_ratio + sample))
+    tl.store(there + 2 * WIDTH + _INVERSE, 1.0)
+    tl.store(there + 2 * WIDTH + _RIGHT, 1.0)
+
+
+@triton.jit
 def band(
     residual, carried, score_map, value_map, words, reference, out, parts,
     n, d, carried_stride, score_stride, value_stride, step, lower, block, reach,

@@ -191,11 +191,14 @@ class MaskPlan:
 
     def reference(self) -> Float[Tensor, "b n"]:
         """Which token the others are told apart from: a root where not all tokens are roots, else the mean."""
+        roots = [
+            _only_root(schedule, self.n) if _is_hashable(schedule) else _only_root.__wrapped__(schedule, self.n)
+            for schedule in self.schedules
+        ]
+        if all(root is None for root in roots):
+            return torch.full((self.batch, self.n), 1 / self.n, dtype=torch.float64, device=self.device)
         weights = torch.full((len(self.schedules), self.n), 1 / self.n, dtype=torch.float64)
-        for row, schedule in zip(weights, self.schedules, strict=True):
-            root = (
-                _only_root(schedule, self.n) if _is_hashable(schedule) else _only_root.__wrapped__(schedule, self.n)
-            )
+        for row, root in zip(weights, roots, strict=True):
             if root is not None:
                 row.zero_()
                 row[root] = 1.0

@@ -106,7 +106,7 @@ class RepeatedLayers:
             self.held.add_(self.alive)
             made.append(state)
             if self.spreads is not None:
-                torch.stack(state.log_spread(), out=self.spreads[place])
+                self.spreads[place].copy_(state.spreads())
         for name in MOVING:
             getattr(self.start, name).copy_(getattr(state, name))
         return made

@@ -118,7 +118,7 @@ class MeasureTable:
             return
         states = joined(self._held)
         self._held, self._held_numbers = [], 0
-        found = _spread_columns(*torch.stack(states.log_spread()).cpu())
+        found = _spread_columns(*states.spreads().cpu())
         if self.names:
             tokens, size = states.scaled_tokens(), states.log_size.exp()
             # Tokens that agree to the last digit need no decomposition: one of them tells everything.
