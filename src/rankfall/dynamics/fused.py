@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import final
 
 import torch
@@ -25,13 +26,13 @@ from rankfall.mechanism.heads import Heads
 
 MOST_LAYERS = 256
 """Layers between two looks."""
-MOST_PARTS, FOLDED = 256, 64
-"""Blocks whose numbers one program gathers, and of how many one is made before where there are more."""
+MOST_PARTS, FOLDED = 128, 32
+"""Blocks whose numbers one program gathers at once, and of how many one is made before where there are more."""
 PLACES = 8
 """Numbers carried per sample behind common part and offset; see `fused_kernels`."""
 SIZE, RATIO, INVERSE, RIGHT, MU, RELATIVE = range(6)
 MOST_RECENT = 4
-CLOSE = 1e-10
+TRIED, CLOSE = 2, 1e-10
 
 Run = tuple[int, Tensor, list[Split]]
 """How many layers were right, log mu and log relative mu of each, the states of those recorded and of the last."""
@@ -51,133 +52,138 @@ class FusedLayers:
         zero = torch.zeros((), dtype=torch.float64)
         self.log_strength = float(log_score_gap(zero, zero, [prepared]))
         self.blocks = None if mixer.complete else mixer.blocks
+        self.filled = mixer.filled
         self.begin_again()
 
     def begin_again(self) -> None:
         """A new run: nothing has failed yet."""
         self._pause, self._failed = 0, 0
+        self._exact = self.blocks is None or self.blocks.whole
 
     def advance(self, layer: int, state: Split, layers: int, thin: int, only_spread: bool) -> Passed | None:
         """As many layers as these kernels know, at most up to `layers`; None when the next needs another form."""
         if self._pause > 0:
             self._pause -= 1
             return None
-        spreads = only_spread and thin == 1
-        count = min(MOST_LAYERS, layers - layer)
-        if not spreads:
-            count = min(count, max(1, MOST_KEPT // state.residual.numel()) * thin)
-        run = self._along_a_band if self.blocks is not None and not self.blocks.whole else self._whole
-        if not self._is_right(run, layer, state, spreads):
+        run = self._whole if self.blocks is None or self.blocks.whole else self._along_a_band
+        if not self._is_right(run, layer, state):
             return None
-        recorded = [] if spreads else _recorded(layer, count, thin, layers)
-        done, told, passed = run(layer, state, count, thin, layers, recorded, spreads)
+        count = min(MOST_LAYERS, layers - layer)
+        if not only_spread:
+            count = min(count, max(1, MOST_KEPT // state.residual.numel()) * thin)
+        recorded = _recorded(layer, count, thin, layers)
+        done, spreads, states = run(layer, state, count, recorded, not only_spread)
+        if done < count and not self._exact:
+            self._exact = True
+            done, spreads, states = run(layer, state, count, recorded, not only_spread)
         if done < count:
             self._failed = 0 if done else min(2 * self._failed or 1, LONGEST_PAUSE)
             self._pause = max(0, self._failed - 1)
             if done == 0:
                 return None
             recorded = [place for place in recorded if place <= layer + done]
-            _, _, passed = run(layer, state, done, thin, layers, recorded, spreads)
-        reached = layer + done
-        if spreads:
-            return Passed(reached, passed[-1], list(range(layer + 1, reached + 1)), None, told[:done], sound=True)
-        kept = joined(passed[: len(recorded)]) if recorded else None
-        return Passed(reached, passed[-1], recorded, kept, sound=True)
+            _, spreads, states = run(layer, state, done, recorded, not only_spread)
+        if only_spread:
+            return Passed(layer + done, states[-1], recorded, None, spreads, sound=True)
+        return Passed(layer + done, states[-1], recorded, joined(states[:-1]) if recorded else None, sound=True)
 
-    def _is_right(self, run: Callable[..., Run], layer: int, state: Split, spreads: bool) -> bool:
+    def _is_right(self, run: Callable[..., Run], layer: int, state: Split) -> bool:
         """Whether the kernels, as compiled for such a run, agree with PyTorch: tried once, on its first layer.
 
         Compilers, drivers and GPUs differ more than tests can follow.
         """
-        kind = (*self.key[1:], spreads, self.log_strength > -torch.inf)
+        kind = (*self.key[1:], self.log_strength > -torch.inf)
         if kind not in _tried:
             try:
-                done, _, (*_, made) = run(layer, state, 1, 1, layer + 1, [], spreads)
+                done, _, (*_, made) = run(layer, state, TRIED, [], False)
+                if done < TRIED:
+                    return False
+                plain = state
+                for _ in range(done):
+                    plain = split_step(plain, self.heads, self.groups)
             except Exception:  # whatever a compiler throws
                 _tried[kind] = False
                 return False
-            if done == 0:
-                return False
-            plain = split_step(state, self.heads, self.groups)
             _tried[kind] = all(
                 bool(torch.isclose(getattr(made, name), getattr(plain, name), rtol=CLOSE, atol=CLOSE).all())
                 for name in MOVING
             )
         return _tried[kind]
 
-    def _whole(
-        self, layer: int, state: Split, count: int, thin: int, last: int, recorded: list[int], spreads: bool
-    ) -> Run:
+    def _whole(self, layer: int, state: Split, count: int, recorded: list[int], kept: bool) -> Run:
         from rankfall.dynamics import fused_kernels as own
 
         batch, n, d = state.residual.shape
         residual, common = torch.empty_like(state.residual), torch.empty_like(state.common)
         scalars = common.new_empty(2, batch)
         told = common.new_empty((2 * count + 1) * batch)
-        only_end = recorded in ([], [layer + count])
-        kept = told if only_end else common.new_empty(len(recorded), batch, n * d + d + 2)
+        states = common.new_empty(len(recorded), batch, n * d + d + 2) if kept else told
+        slots = _slots(layer, count, recorded).to(told.device) if kept else told
         rows, rank = power(n), self.heads.rank
         own.whole[(batch,)](
             state.residual.contiguous(), state.common.contiguous(), state.log_size.contiguous(),
             state.log_ratio.contiguous(), self.query.maps, self.key_map.maps, self.value.maps,
             told if self.blocks is None else self.blocks.words, state.reference.contiguous(),
-            residual, common, scalars, told, kept, told[2 * count * batch :],
+            residual, common, scalars, told, slots, states, told[2 * count * batch :],
             n, d, rank, self.query.stride, self.key_map.stride, self.value.stride,
-            layer, count, thin, last, self.log_strength,
-            COMPLETE=self.blocks is None, KEPT=not only_end, ROWS=rows, WIDTH=power(d), RANK=power(rank),
+            count, self.log_strength,
+            COMPLETE=self.blocks is None, KEPT=kept, ROWS=rows, WIDTH=power(d), RANK=power(rank),
             num_warps=max(1, min(4, rows // 16)), num_stages=1,
         )  # fmt: skip
         end = Split(common, residual, scalars[0], scalars[1], state.reference)
-        states = [] if only_end else [_unpacked(one, end) for one in kept]
         seen = told.cpu()
-        spread = seen[: 2 * count * batch].reshape(count, 2, batch)
-        return int(seen[2 * count * batch :].min()), spread, [*states, end]
+        spreads = seen[: 2 * count * batch].reshape(count, 2, batch)
+        done = int(seen[2 * count * batch :].min())
+        made = [_unpacked(one, end) for one in states] if kept else []
+        return done, _picked(spreads, layer, recorded), [*made, end]
 
-    def _along_a_band(
-        self, layer: int, state: Split, count: int, thin: int, last: int, recorded: list[int], spreads: bool
-    ) -> Run:
+    def _along_a_band(self, layer: int, state: Split, count: int, recorded: list[int], kept: bool) -> Run:
         from rankfall.dynamics import fused_kernels as own
 
         assert self.blocks is not None
         blocks, scored = self.blocks, self.log_strength > -torch.inf
         batch, n, d = state.residual.shape
-        width, stride = power(d), 2 * power(d) + PLACES
-        carried = state.residual.new_empty(count + 1, batch, stride)
+        width = power(d)
+        carried = state.residual.new_empty(count + 1, batch, 2 * width + PLACES)
+        steps = carried.unbind()
         own.begin[(batch,)](
-            state.common.contiguous(), state.log_size.contiguous(), state.log_ratio.contiguous(), carried, d, stride,
+            state.common.contiguous(), state.log_size.contiguous(), state.log_ratio.contiguous(), carried, d,
             WIDTH=width, num_warps=1,
         )  # fmt: skip
-        programs, arrays = blocks.count * blocks.step, 6 if spreads else 3
-        parts = state.residual.new_empty(batch, programs, arrays, d)
-        groups = -(-programs // FOLDED) if programs > MOST_PARTS else 0
-        folded = parts.new_empty(batch, groups, arrays, d) if groups else parts
-        settled = groups or programs
-        reference = state.reference.contiguous()
-        source, spare = state.residual.contiguous(), [torch.empty_like(state.residual) for _ in range(2)]
+        programs = blocks.count * blocks.step
+        parts = state.residual.new_empty(batch, programs, 4 * width + PLACES)
+        gathered = [parts]
+        while gathered[-1].shape[1] > MOST_PARTS:
+            gathered.append(parts.new_empty(batch, -(-gathered[-1].shape[1] // FOLDED), parts.shape[2]))
+        settled = gathered[-1].shape[1]
+        reference, source = state.reference.contiguous(), state.residual.contiguous()
+        spare = [torch.empty_like(source) for _ in range(2)]
         states: list[Split] = []
-        steps = carried.unbind()
+        wanted = {*recorded, layer + count}
         for place in range(count):
-            target = spare[place % 2]
+            target, exact = spare[place % 2], self._exact or layer + place + 1 in wanted
             own.band[(blocks.count, blocks.step, batch)](
                 source, steps[place], self.form.maps, self.value.maps, blocks.words, reference, target, parts,
-                n, d, stride, self.form.stride, self.value.stride, blocks.step, blocks.lower, blocks.block, blocks.reach,
-                SCORED=scored, SPREAD=spreads, BLOCK=power(blocks.block), REACH=power(blocks.reach), WIDTH=width,
+                n, d, self.form.stride, self.value.stride, blocks.step, blocks.lower, blocks.block, blocks.reach,
+                SCORED=scored, EXACT=exact, FILLED=self.filled, EVEN=d == width,
+                BLOCK=power(blocks.block), REACH=power(blocks.reach), WIDTH=width,
                 num_warps=2 if blocks.block <= 32 else 4, num_stages=1,
             )  # fmt: skip
-            if groups:
-                own.fold[(groups, batch)](
-                    parts, folded, d, programs, SPREAD=spreads, ROWS=FOLDED, WIDTH=width, num_warps=4
-                )
+            for many, few in pairwise(gathered):
+                own.fold[(few.shape[1], batch)](many, few, many.shape[1], EXACT=exact, ROWS=FOLDED, WIDTH=width)
             own.settle[(batch,)](
-                folded, steps[place], steps[place + 1], self.value.maps, n, d, settled, stride, self.value.stride,
-                SPREAD=spreads, ROWS=max(1, min(2048 // width, power(settled))), WIDTH=width, num_warps=8,
+                gathered[-1], steps[place], steps[place + 1], self.value.maps, n, d, settled, self.value.stride,
+                EXACT=exact, ROWS=power(settled), WIDTH=width, num_warps=4,
             )  # fmt: skip
             source = target
-            if layer + place + 1 in recorded or place + 1 == count:
+            if place + 1 == count or (kept and layer + place + 1 in wanted):
                 states.append(_normal(source, steps[place + 1], width, state))
+        if kept and layer + count in recorded:
+            states.append(states[-1])
         told = carried[1:, :, 2 * width :].cpu()
         right = told[..., RIGHT].amin(dim=-1).cumprod(dim=0)
-        return int(right.sum()), told[..., MU : RELATIVE + 1].transpose(1, 2), states
+        spreads = told[..., MU : RELATIVE + 1].transpose(1, 2)
+        return int(right.sum()), _picked(spreads, layer, recorded), states
 
 
 @final
@@ -196,6 +202,17 @@ class _Maps:
 
 def _recorded(layer: int, count: int, thin: int, last: int) -> list[int]:
     return [place for place in range(layer + 1, layer + count + 1) if place % thin == 0 or place == last]
+
+
+def _slots(layer: int, count: int, recorded: list[int]) -> Tensor:
+    """Which place among the recorded each layer has; -1 for none."""
+    slots = torch.full((count,), -1)
+    slots[[place - layer - 1 for place in recorded]] = torch.arange(len(recorded))
+    return slots
+
+
+def _picked(spreads: Tensor, layer: int, recorded: list[int]) -> Tensor:
+    return spreads if len(recorded) == len(spreads) else spreads[[place - layer - 1 for place in recorded]]
 
 
 def _normal(written: Tensor, carried: Tensor, width: int, like: Split) -> Split:
@@ -228,7 +245,7 @@ _recent: OrderedDict[Hashable, FusedLayers] = OrderedDict()
 
 
 def fused_layers(heads: Heads, groups: list[SampleGroup], residual: Tensor, masks: Hashable) -> FusedLayers | None:
-    """These layers for the kernels, from an earlier run of the same where there was one; None where they do not fit."""
+    """These layers for the kernels, perhaps those of an earlier run of the same; None where they do not fit."""
     key = (id(heads), masks, *residual.shape, str(residual.device))
     found = _recent.pop(key, None)
     if found is None or found.heads is not heads:

@@ -28,7 +28,7 @@ def _through(row, map_):
 
 @triton.jit
 def _scales(common, added, top, wrong, size, ratio):
-    """Common part, log size and log ratio in normal form; see `split.normal_form`. What is `wrong` is not a number."""
+    """Common part, log size and log ratio in normal form; see `split.normal_form`. `wrong` is zero, or no number."""
     common += added
     largest = tl.max(tl.abs(common), axis=0)
     # What is left of a sum that cancelled is rounding; 2^-46 is 64 times the rounding of float64.
@@ -79,7 +79,7 @@ def _largest(tile):
 
 @triton.jit
 def _alike(query, key, value, beyond, size, ratio, balance, tokens, row_in):
-    """All see all: what each row has beyond the first, the mean, its logarithmic scale, and whether this form is right.
+    """All see all: what each row has beyond the first, the mean, the former's log scale, whether this form is right.
 
     `split_attention._nearly_alike` and `_linear` in one: expm1(x) is divided by what x is multiplied with, so that
     nothing underflows however small the scores.
@@ -148,19 +148,19 @@ def _apart(query, key, value, beyond, size, ratio, moving, tokens, row_in, open_
 
 
 @triton.jit(
-    do_not_specialize=["first", "layers", "thin", "last"],
+    do_not_specialize=["layers"],
     do_not_specialize_on_alignment=["log_size", "log_ratio", "common", "residual", "spreads", "states", "done"],
 )
 def whole(
     residual, common, log_size, log_ratio, query_map, key_map, value_map, words, reference,
-    out_residual, out_common, out_scalars, spreads, states, done,
-    n, d, rank, query_stride, key_stride, value_stride, first, layers, thin, last, log_strength,
+    out_residual, out_common, out_scalars, spreads, slots, states, done,
+    n, d, rank, query_stride, key_stride, value_stride, layers, log_strength,
     COMPLETE: tl.constexpr, KEPT: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr, RANK: tl.constexpr,
 ):  # fmt: skip
     """One sample through `layers` layers of the same weights, in registers; how many were right goes to `done`.
 
     `spreads` (layers, 2, b) gets log mu and log relative mu of every layer; with KEPT, `states` gets the state behind
-    every `thin`-th layer and the `last`, counted from the start of the run: residual, common part, two scales.
+    every layer that has a slot, at this slot: residual, common part, two scales.
     """
     sample, samples = tl.program_id(0).to(tl.int64), tl.num_programs(0).to(tl.int64)
     rows, columns, ranks = tl.arange(0, ROWS), tl.arange(0, WIDTH), tl.arange(0, RANK)
@@ -184,7 +184,7 @@ def whole(
         word = tl.load(words + rows * 2, mask=row_in, other=0)[:, None]
         open_pairs = ((word >> rows.to(tl.int64)[None, :]) & 1) != 0
         moving = tl.where(row_in & (weight < 1.0), 1.0, 0.0)
-    layer, kept, going = 0, 0, 1
+    layer, going = 0, 1
     while (going != 0) & (layer < layers):
         mapping = tl.load(query_map, mask=thin_in, other=0.0)
         beyond = tl.exp(size) * _through(m, mapping)
@@ -217,15 +217,14 @@ def whole(
             log_mu, relative = _spread(m, mean, tl.sum(tl.sum(off * off, axis=1), axis=0), size, ratio, n)
             tl.store(spreads + 2 * layer * samples + sample, log_mu)
             tl.store(spreads + (2 * layer + 1) * samples + sample, relative)
-            layer += 1
             if KEPT:
-                if ((first + layer) % thin == 0) | (first + layer == last):
-                    place = states + (kept * samples + sample) * (n * d + d + 2)
-                    tl.store(place + tile, x, mask=inside)
-                    tl.store(place + n * d + columns, m, mask=column_in)
-                    tl.store(place + n * d + d, size)
-                    tl.store(place + n * d + d + 1, ratio)
-                    kept += 1
+                slot = tl.load(slots + layer)
+                place = states + (slot * samples + sample) * (n * d + d + 2)
+                tl.store(place + tile, x, mask=inside & (slot >= 0))
+                tl.store(place + n * d + columns, m, mask=column_in & (slot >= 0))
+                tl.store(place + n * d + d, size, mask=slot >= 0)
+                tl.store(place + n * d + d + 1, ratio, mask=slot >= 0)
+            layer += 1
     tl.store(out_residual + sample * n * d + tile, x, mask=inside)
     tl.store(out_common + sample * d + columns, m, mask=column_in)
     tl.store(out_scalars + sample, size)
@@ -234,10 +233,10 @@ def whole(
 
 
 @triton.jit
-def begin(common, log_size, log_ratio, carried, d, carried_stride, WIDTH: tl.constexpr):
+def begin(common, log_size, log_ratio, carried, d, WIDTH: tl.constexpr):
     """What is carried of a sample whose residual is in normal form."""
     sample, columns = tl.program_id(0).to(tl.int64), tl.arange(0, WIDTH)
-    there = carried + sample * carried_stride
+    there = carried + sample * (2 * WIDTH + 8)
     tl.store(there + columns, tl.load(common + sample * d + columns, mask=columns < d, other=0.0))
     tl.store(there + WIDTH + columns, tl.zeros([WIDTH], tl.float64))
     tl.store(there + 2 * WIDTH + _SIZE, tl.load(log_size + sample))
@@ -249,22 +248,28 @@ def begin(common, log_size, log_ratio, carried, d, carried_stride, WIDTH: tl.con
 @triton.jit
 def band(
     residual, carried, score_map, value_map, words, reference, out, parts,
-    n, d, carried_stride, score_stride, value_stride, step, lower, block, reach,
-    SCORED: tl.constexpr, SPREAD: tl.constexpr, BLOCK: tl.constexpr, REACH: tl.constexpr, WIDTH: tl.constexpr,
+    n, d, score_stride, value_stride, step, lower, block, reach,
+    SCORED: tl.constexpr, EXACT: tl.constexpr, FILLED: tl.constexpr, EVEN: tl.constexpr,
+    BLOCK: tl.constexpr, REACH: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """A block of queries against the keys in its reach: softmax attention of one head, or plain averaging.
 
-    Tokens of one residue class stand `step` apart. The residual is read as (what is written - offset) * inverse.
-    `parts` (programs, 3 or 6, d) gets, of the new residual: the sum under the reference, the largest, the smallest;
-    with SPREAD also the mean, squared deviations from it, and of how many rows.
+    Tokens of one residue class stand `step` apart. In what is written the residual is (w - offset) * inverse. Rows of
+    attention sum to one, so that offset and inverse are applied to what is mixed, and to queries; of keys an offset
+    changes only what is the same along a row. FILLED: every pair within the band is open; EVEN: WIDTH is d.
+    `parts` (programs, 4 WIDTH + 8) gets of the new residual the sum under the reference and the largest size; with
+    EXACT also, of every coordinate, mean, largest and smallest, the squared deviations, and of how many rows.
     """
     number, residue, sample = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     own, seen, across = tl.arange(0, BLOCK), tl.arange(0, REACH), tl.arange(0, WIDTH)
-    width_in = across < d
+    if EVEN:
+        width_in = across < WIDTH
+    else:
+        width_in = across < d
     square = across[:, None] * d + across[None, :]
     square_in = width_in[:, None] & width_in[None, :]
-    tokens, place = residual + sample * n * d, carried + sample * carried_stride
-    offset = tl.load(place + WIDTH + across, mask=width_in, other=0.0)[None, :]
+    tokens, place = residual + sample * n * d, carried + sample * (2 * WIDTH + 8)
+    offset = tl.load(place + WIDTH + across)[None, :]
     inverse = tl.load(place + 2 * WIDTH + _INVERSE)
     query_rows = (number * block + own) * step + residue
     key_places = number * block - lower + seen
@@ -272,133 +277,145 @@ def band(
     query_in = (own < block) & (query_rows < n)
     key_in = (seen < reach) & (key_places >= 0) & (key_rows < n)
     x = tl.load(tokens + key_rows[:, None] * d + across[None, :], key_in[:, None] & width_in[None, :], 0.0)
-    x = tl.where(key_in[:, None], (x - offset) * inverse, 0.0)
-    pairs = words + ((residue * tl.num_programs(0) + number) * block + own) * 2
-    low = tl.load(pairs, mask=own < block, other=0)[:, None]
-    bit = (seen % 64).to(tl.int64)[None, :]
-    if REACH > 64:
-        high = tl.load(pairs + 1, mask=own < block, other=0)[:, None]
-        low = tl.where(seen[None, :] < 64, low, high)
-    open_pairs = ((low >> bit) & 1) != 0
+    if FILLED:
+        open_pairs = (seen[None, :] >= own[:, None]) & (seen[None, :] <= own[:, None] + (reach - block))
+        open_pairs = open_pairs & key_in[None, :]
+    else:
+        # Of 64 bits like all else: tile products in float64 take nothing that was loaded as a smaller type.
+        pairs = words + ((residue * tl.num_programs(0) + number) * block + own) * 2
+        low = tl.load(pairs, mask=own < block, other=0)[:, None]
+        if REACH > 64:
+            high = tl.load(pairs + 1, mask=own < block, other=0)[:, None]
+            low = tl.where(seen[None, :] < 64, low, high)
+        open_pairs = ((low >> (seen % 64).to(tl.int64)[None, :]) & 1) != 0
     inside = query_in[:, None] & width_in[None, :]
     if SCORED:
         size, ratio = tl.load(place + 2 * WIDTH + _SIZE), tl.load(place + 2 * WIDTH + _RATIO)
-        small = tl.exp(size + ratio)
-        common = tl.exp(size) * tl.load(place + across, mask=width_in, other=0.0)[None, :]
+        small = tl.exp(size + ratio) * inverse
+        common = tl.exp(size) * tl.load(place + across)[None, :] - small * offset
         y = tl.load(tokens + query_rows[:, None] * d + across[None, :], mask=inside, other=0.0)
-        y = small * (common + small * ((y - offset) * inverse))
         scores = tl.load(score_map + sample * score_stride + square, mask=square_in, other=0.0)
-        score = tl.dot(tl.dot(y, scores, out_dtype=tl.float64), tl.trans(x), out_dtype=tl.float64)
+        score = tl.dot(small * (common + small * y), scores, out_dtype=tl.float64)
+        score = tl.dot(score, tl.trans(x), out_dtype=tl.float64)
         score = tl.where(open_pairs, score, -float("inf"))
         best = tl.max(score, axis=1)
         weights = tl.exp(score - tl.where(best == -float("inf"), 0.0, best)[:, None])
     else:
         weights = open_pairs.to(tl.float64)
-    sums = tl.sum(weights, axis=1)
-    mixed = tl.dot(weights, x, out_dtype=tl.float64) * (1.0 / tl.where(sums == 0.0, 1.0, sums))[:, None]
+    if FILLED and not SCORED:
+        start = tl.maximum(own, lower - number * block)
+        behind = tl.minimum(own + (reach - block) + 1, (n - residue + step - 1) // step - number * block + lower)
+        sums = tl.maximum(behind - start, 0).to(tl.float64)
+    else:
+        sums = tl.sum(weights, axis=1)
+    mixed = tl.dot(weights, x, out_dtype=tl.float64) * (inverse / tl.where(sums == 0.0, 1.0, sums))[:, None]
     values = tl.load(value_map + sample * value_stride + square, mask=square_in, other=0.0)
-    mixed = tl.dot(mixed, values, out_dtype=tl.float64)
+    mixed = tl.dot(mixed - inverse * offset, values, out_dtype=tl.float64)
     tl.store(out + (sample * n + query_rows[:, None]) * d + across[None, :], mixed, mask=inside)
     weight = tl.load(reference + sample * n + query_rows, mask=query_in, other=0.0)
-    at = parts + ((sample * tl.num_programs(1) + residue) * tl.num_programs(0) + number) * d * (6 if SPREAD else 3)
-    tl.store(at + across, tl.sum(mixed * weight[:, None], axis=0), mask=width_in)
-    tl.store(at + d + across, tl.max(tl.where(inside, mixed, -float("inf")), axis=0), mask=width_in)
-    tl.store(at + 2 * d + across, tl.min(tl.where(inside, mixed, float("inf")), axis=0), mask=width_in)
-    if SPREAD:
+    there = parts + ((sample * tl.num_programs(1) + residue) * tl.num_programs(0) + number) * (4 * WIDTH + 8)
+    tl.store(there + across, tl.sum(mixed * weight[:, None], axis=0))
+    tl.store(there + 4 * WIDTH, _largest(tl.where(inside, mixed, 0.0)))
+    if EXACT:
         many = tl.sum(query_in.to(tl.float64), axis=0)
         mean = tl.sum(tl.where(inside, mixed, 0.0), axis=0) / tl.maximum(many, 1.0)
         off = tl.where(inside, mixed - mean[None, :], 0.0)
-        tl.store(at + 3 * d + across, mean, mask=width_in)
-        tl.store(at + 4 * d + across, tl.sum(off * off, axis=0), mask=width_in)
-        tl.store(at + 5 * d + across, tl.zeros([WIDTH], tl.float64) + many, mask=width_in)
+        tl.store(there + WIDTH + across, mean)
+        tl.store(there + 2 * WIDTH + across, tl.max(tl.where(inside, mixed, -float("inf")), axis=0))
+        tl.store(there + 3 * WIDTH + across, tl.min(tl.where(inside, mixed, float("inf")), axis=0))
+        tl.store(there + 4 * WIDTH + 1, tl.sum(tl.sum(off * off, axis=1), axis=0))
+        tl.store(there + 4 * WIDTH + 2, many)
+
+
+@triton.jit
+def _together(parts, rows, programs, columns, EXACT: tl.constexpr, WIDTH: tl.constexpr):
+    """The `parts` of these programs as those of one."""
+    inside = rows < programs
+    there, tile = parts + rows * (4 * WIDTH + 8), inside[:, None]
+    place = there[:, None] + columns[None, :]
+    total = tl.sum(tl.load(place, mask=tile, other=0.0), axis=0)
+    most = tl.max(tl.load(there + 4 * WIDTH, mask=inside, other=0.0), axis=0)
+    if EXACT:
+        largest = tl.max(tl.load(place + 2 * WIDTH, mask=tile, other=-float("inf")), axis=0)
+        smallest = tl.min(tl.load(place + 3 * WIDTH, mask=tile, other=float("inf")), axis=0)
+        many = tl.load(there + 4 * WIDTH + 2, mask=inside, other=0.0)
+        means = tl.load(place + WIDTH, mask=tile, other=0.0)
+        every = tl.sum(many, axis=0)
+        mean = tl.sum(many[:, None] * means, axis=0) / tl.maximum(every, 1.0)
+        off = means - mean[None, :]
+        squares = tl.sum(many * tl.sum(off * off, axis=1), axis=0)
+        squares += tl.sum(tl.load(there + 4 * WIDTH + 1, mask=inside, other=0.0), axis=0)
+    else:
+        largest, smallest, mean, squares, every = total, total, total, most, most
+    return total, most, largest, smallest, mean, squares, every
 
 
 @triton.jit(do_not_specialize=["programs"])
-def fold(parts, folded, d, programs, SPREAD: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr):
-    """The `parts` of ROWS programs as those of one, for residuals of so many blocks that one program is too slow."""
+def fold(parts, folded, programs, EXACT: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+    """The `parts` of every ROWS programs as those of one: where there are many, one program would be slow."""
     group, sample = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    columns, rows = tl.arange(0, WIDTH), group * ROWS + tl.arange(0, ROWS)
-    column_in = columns < d
-    inside = (rows < programs)[:, None] & column_in[None, :]
-    stride = d * (6 if SPREAD else 3)
-    place = parts + sample * programs * stride + rows[:, None] * stride + columns[None, :]
-    there = folded + (sample * tl.num_programs(0) + group) * stride + columns
-    tl.store(there, tl.sum(tl.load(place, mask=inside, other=0.0), axis=0), mask=column_in)
-    tl.store(there + d, tl.max(tl.load(place + d, mask=inside, other=-float("inf")), axis=0), mask=column_in)
-    tl.store(there + 2 * d, tl.min(tl.load(place + 2 * d, mask=inside, other=float("inf")), axis=0), mask=column_in)
-    if SPREAD:
-        means = tl.load(place + 3 * d, mask=inside, other=0.0)
-        many = tl.load(place + 5 * d, mask=inside, other=0.0)
-        together = tl.sum(many, axis=0)
-        mean = tl.sum(many * means, axis=0) / tl.maximum(together, 1.0)
-        off = means - mean[None, :]
-        squares = tl.load(place + 4 * d, mask=inside, other=0.0) + many * off * off
-        tl.store(there + 3 * d, mean, mask=column_in)
-        tl.store(there + 4 * d, tl.sum(squares, axis=0), mask=column_in)
-        tl.store(there + 5 * d, together, mask=column_in)
+    columns = tl.arange(0, WIDTH)
+    total, most, largest, smallest, mean, squares, many = _together(
+        parts + sample * programs * (4 * WIDTH + 8),
+        group * ROWS + tl.arange(0, ROWS),
+        programs,
+        columns,
+        EXACT,
+        WIDTH,
+    )
+    there = folded + (sample * tl.num_programs(0) + group) * (4 * WIDTH + 8)
+    tl.store(there + columns, total)
+    tl.store(there + 4 * WIDTH, most)
+    if EXACT:
+        tl.store(there + WIDTH + columns, mean)
+        tl.store(there + 2 * WIDTH + columns, largest)
+        tl.store(there + 3 * WIDTH + columns, smallest)
+        tl.store(there + 4 * WIDTH + 1, squares)
+        tl.store(there + 4 * WIDTH + 2, many)
 
 
 @triton.jit(do_not_specialize=["programs"])
 def settle(
-    parts, carried, made, value_map, n, d, programs, carried_stride, value_stride,
-    SPREAD: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+    parts, carried, made, value_map, n, d, programs, value_stride,
+    EXACT: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """The normal form of the residual whose `parts` are given, of one sample; carried on from one layer to the next."""
+    """What is carried on behind a layer, from the at most ROWS `parts` of its residual; of one sample.
+
+    EXACT: the normal form itself. Else the residual is scaled by its largest entry before the reference is taken off,
+    which is wrong where that was most of it.
+    """
     sample = tl.program_id(0).to(tl.int64)
-    columns, lines = tl.arange(0, WIDTH), tl.arange(0, ROWS)
+    columns = tl.arange(0, WIDTH)
     column_in = columns < d
-    here, there = carried + sample * carried_stride, made + sample * carried_stride
-    stride = d * (6 if SPREAD else 3)
-    parts += sample * programs * stride
-    total = tl.zeros([WIDTH], tl.float64)
-    largest = tl.full([WIDTH], -float("inf"), tl.float64)
-    smallest = tl.full([WIDTH], float("inf"), tl.float64)
-    mean = tl.zeros([WIDTH], tl.float64)
-    first = 0
-    while first < programs:
-        rows = first + lines
-        inside = (rows < programs)[:, None] & column_in[None, :]
-        place = parts + rows[:, None] * stride + columns[None, :]
-        total += tl.sum(tl.load(place, mask=inside, other=0.0), axis=0)
-        largest = tl.maximum(largest, tl.max(tl.load(place + d, mask=inside, other=-float("inf")), axis=0))
-        smallest = tl.minimum(smallest, tl.min(tl.load(place + 2 * d, mask=inside, other=float("inf")), axis=0))
-        if SPREAD:
-            many = tl.load(place + 5 * d, mask=inside, other=0.0)
-            mean += tl.sum(many * tl.load(place + 3 * d, mask=inside, other=0.0), axis=0) / n
-        first += ROWS
+    here, there = carried + sample * (2 * WIDTH + 8), made + sample * (2 * WIDTH + 8)
+    total, top, largest, smallest, mean, squares, _ = _together(
+        parts + sample * programs * (4 * WIDTH + 8), tl.arange(0, ROWS), programs, columns, EXACT, WIDTH
+    )
+    before = tl.load(here + 2 * WIDTH + _RIGHT)
+    if EXACT:
+        top = tl.max(tl.where(column_in, tl.maximum(largest - total, total - smallest), 0.0), axis=0)
+    else:
+        before *= (tl.max(tl.abs(total), axis=0) <= 0.5 * top).to(tl.float64)
     # What is not finite anywhere must show everywhere: maxima alone would pass over it.
     wrong = 0.0 * tl.sum(total, axis=0)
-    top = tl.max(tl.where(column_in, tl.maximum(largest - total, total - smallest), 0.0), axis=0)
     size, ratio = tl.load(here + 2 * WIDTH + _SIZE), tl.load(here + 2 * WIDTH + _RATIO)
     values = tl.load(
         value_map + sample * value_stride + columns[:, None] * d + columns[None, :],
         mask=column_in[:, None] & column_in[None, :],
         other=0.0,
     )
-    common = _through(tl.load(here + columns, mask=column_in, other=0.0), values)
+    common = _through(tl.load(here + columns), values)
     common, size, ratio = _scales(common, tl.exp(ratio) * total, top + wrong, wrong, size, ratio)
     inverse = tl.where(top == 0.0, 0.0, 1.0 / tl.where(top == 0.0, 1.0, top))
-    right = (size <= 300.0) & ((top == 0.0) | (top > 1e-290))
-    before = tl.load(here + 2 * WIDTH + _RIGHT)
+    right = ((size <= 300.0) & ((top == 0.0) | (top > 1e-290))).to(tl.float64)
     tl.store(there + columns, common)
     tl.store(there + WIDTH + columns, total)
     tl.store(there + 2 * WIDTH + _SIZE, size)
     tl.store(there + 2 * WIDTH + _RATIO, ratio)
     tl.store(there + 2 * WIDTH + _INVERSE, inverse)
-    tl.store(there + 2 * WIDTH + _RIGHT, before * right.to(tl.float64))
-    if SPREAD:
-        squares = tl.zeros([WIDTH], tl.float64)
-        first = 0
-        while first < programs:
-            rows = first + lines
-            inside = (rows < programs)[:, None] & column_in[None, :]
-            place = parts + rows[:, None] * stride + columns[None, :]
-            off = tl.load(place + 3 * d, mask=inside, other=0.0) - mean[None, :]
-            many = tl.load(place + 5 * d, mask=inside, other=0.0)
-            squares += tl.sum(tl.load(place + 4 * d, mask=inside, other=0.0) + many * off * off, axis=0)
-            first += ROWS
+    tl.store(there + 2 * WIDTH + _RIGHT, before * right)
+    if EXACT:
         mean = tl.where(column_in, (mean - total) * inverse, 0.0)
-        squares = tl.sum(squares, axis=0) * inverse * inverse
-        log_mu, relative = _spread(common, mean, squares, size, ratio, n)
+        log_mu, relative = _spread(common, mean, squares * inverse * inverse, size, ratio, n)
         tl.store(there + 2 * WIDTH + _MU, log_mu)
         tl.store(there + 2 * WIDTH + _RELATIVE, relative)

@@ -34,8 +34,8 @@ width and ranks where it computes scores, tokens of a block that is the whole. A
 stay in registers."""
 FEW_KEYS, FEW_QUERIES = 2048, 32
 """Up to so many numbers and queries four warps hold what else takes eight."""
-MOST_SPREAD = 1 << 17
-"""Numbers that one program reads twice in less time than a handful of kernels take to start."""
+MOST_PARTS, FOLDED = 256, 64
+"""Blocks whose numbers one program gathers, and of how many one is made before where there are more."""
 
 
 @final
@@ -110,6 +110,11 @@ def normal(
     if known is None:
         known = Gathered(residual.new_empty(3, batch, blocks, d))
         own.gather[(blocks, batch)](residual, reference.contiguous(), known.parts, n, d, blocks, rows, width)
+    while known.parts.shape[2] > MOST_PARTS:
+        many = known.parts.shape[2]
+        folded = known.parts.new_empty(3, batch, -(-many // FOLDED), d)
+        own.fold[(folded.shape[2], batch)](known.parts, folded, many, d, FOLDED, width)
+        known = Gathered(folded)
     count = known.parts.shape[2]
     made = torch.empty_like(common)
     moved = common.new_empty(batch, d)
@@ -192,21 +197,20 @@ def _by_blocks(
     return out, Gathered(parts), told
 
 
-def spread_usable(residual: Tensor) -> bool:
-    """Whether one program per sample is enough for `spread`."""
-    return usable(residual) and residual.shape[-1] * residual.shape[-2] <= MOST_SPREAD
-
-
 def spread(common: Tensor, residual: Tensor, log_size: Tensor, log_ratio: Tensor) -> Tensor:
     """log mu and log relative mu, (2, b); see `Split.log_spread`."""
     from rankfall.dynamics import triton_kernels as own
 
     batch, n, d = residual.shape
     width = power(d)
+    rows = max(1, min(TILE // width, power(n)))
+    blocks = -(-n // rows)
+    parts = residual.new_empty(batch, blocks, 3, width)
     out = residual.new_empty(2, batch)
+    own.deviations[(blocks, batch)](residual.contiguous(), parts, n, d, rows, width)
     own.spread[(batch,)](
-        common.contiguous(), residual.contiguous(), log_size.contiguous(), log_ratio.contiguous(), out, n, d,
-        max(1, min(TILE // width, power(n))), width,
+        parts, common.contiguous(), log_size.contiguous(), log_ratio.contiguous(), out, blocks, n, d,
+        max(1, min(TILE // width, power(blocks))), width,
     )  # fmt: skip
     return out
 

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rankfall.dynamics.decisions import decide
-from rankfall.dynamics.kernels import Gathered, normal, spread, spread_usable, usable
+from rankfall.dynamics.kernels import Gathered, normal, spread, usable
 from rankfall.errors import RequestError
 from rankfall.mechanism.checks import check_finite, check_tokens
 from rankfall.norms import Norm
@@ -86,7 +86,7 @@ class Split:
 
     def spreads(self) -> Float[Tensor, "2 b"]:
         """Both of the above in one tensor."""
-        if spread_usable(self.residual):
+        if usable(self.residual):
             return spread(self.common, self.residual, self.log_size, self.log_ratio)
         mean = self.residual.mean(dim=-2, keepdim=True)
         apart = self.log_ratio + torch.linalg.vector_norm(self.residual - mean, dim=(-2, -1)).log()
