@@ -66,7 +66,9 @@ class FusedLayers:
             self._pause -= 1
             return None
         run = self._whole if self.blocks is None or self.blocks.whole else self._along_a_band
-        if not self._is_right(run, layer, state):
+        right = self._is_right(run, layer, state)
+        if not right:
+            self._stumble(right is None)
             return None
         count = min(MOST_LAYERS, layers - layer)
         if not only_spread:
@@ -77,8 +79,7 @@ class FusedLayers:
             self._exact = True
             done, spreads, states = run(layer, state, count, recorded, not only_spread)
         if done < count:
-            self._failed = 0 if done else min(2 * self._failed or 1, LONGEST_PAUSE)
-            self._pause = max(0, self._failed - 1)
+            self._stumble(done == 0)
             if done == 0:
                 return None
             recorded = [place for place in recorded if place <= layer + done]
@@ -87,8 +88,15 @@ class FusedLayers:
             return Passed(layer + done, states[-1], recorded, None, spreads, sound=True)
         return Passed(layer + done, states[-1], recorded, joined(states[:-1]) if recorded else None, sound=True)
 
-    def _is_right(self, run: Callable[..., Run], layer: int, state: Split) -> bool:
-        """Whether the kernels, as compiled for such a run, agree with PyTorch: tried once, on its first layer.
+    def _stumble(self, at_once: bool) -> None:
+        """Do not try again for a while, longer each time that nothing was gained."""
+        self._failed = min(2 * self._failed or 1, LONGEST_PAUSE) if at_once else 0
+        self._pause = max(0, self._failed - 1)
+
+    def _is_right(self, run: Callable[..., Run], layer: int, state: Split) -> bool | None:
+        """Whether the kernels, as compiled for such a run, agree with PyTorch: tried once, on its first layers.
+
+        None where these need a form that the kernels do not know.
 
         Compilers, drivers and GPUs differ more than tests can follow.
         """
@@ -97,7 +105,7 @@ class FusedLayers:
             try:
                 done, _, (*_, made) = run(layer, state, TRIED, [], False)
                 if done < TRIED:
-                    return False
+                    return None
                 plain = state
                 for _ in range(done):
                     plain = split_step(plain, self.heads, self.groups)
