@@ -1,7 +1,7 @@
 """What head rank is worth in language models: loss on held-out text, the rank that heads need, the rank tokens keep.
 
 Not a figure of the papers, which argue on a synthetic task. At paper scale the models are those of the grids
-`text-rank*`, trained on a GPU and kept under `results/`; the smaller scales train a few on texts that are at hand.
+`text-rank`, trained on a GPU and kept under `results/`; the smaller scales train a few on texts that are at hand.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from rankfall.training.text.results import corpus_names, shared_width_curves, te
 
 Row = Mapping[str, Any]
 
-GRIDS = ("text-rank", "text-rank-total", "text-rank-fixed", "text-rank-time")
 SMALL: dict[Scale, dict[str, Any]] = {
     "smoke": {"width": 16, "layers": 1, "rank": [2, 4, 8, 16], "context": 24, "batch": 4, "steps": 100},
     "quick": {"width": 32, "layers": 2, "rank": [2, 4, 8, 16, 32], "context": 64, "batch": 8, "steps": 500},
@@ -62,9 +61,9 @@ def run(scale: Scale, progress: Progress = silent) -> FigureOutcome:
     ]
     if not rows:
         notes = [
-            "No language models are trained yet: "
-            + " ".join(f"`rankfall sweep {grid} --text CORPUS --store runs`" for grid in GRIDS)
-            + " trains them, and `rankfall runs --export-results results/text-rank` keeps them."
+            "No language models are trained yet: `python scripts/corpora.py corpora --store runs` fetches the texts, "
+            "`rankfall sweep text-rank --store runs` trains them, `rankfall runs --store runs --export-results "
+            "results/text-rank` keeps them."
         ]
     return FigureOutcome(
         points=[{"published": None, "ours": one["nats_per_byte"], "agrees": None, **_point(one)} for one in found],
