@@ -116,7 +116,8 @@ def test_without_results_it_says_how_to_get_them(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(text_rank, "corpus_names", dict)
     outcome = FIGURES["rankfall/text-rank"].run("paper")
     assert (outcome.holds, outcome.draw, list(outcome.points)) == (None, None, [])
-    assert "rankfall sweep text-rank --text CORPUS" in outcome.notes[0]
+    assert "scripts/corpora.py corpora --store runs" in outcome.notes[0]
+    assert "rankfall sweep text-rank --store runs" in outcome.notes[0]
 
 
 def test_lines_are_equal_totals_and_fixed_heads() -> None:
