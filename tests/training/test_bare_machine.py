@@ -17,7 +17,7 @@ steps = 100
 rank = [1, 2, 4]
 """
 CALLS = """
-import json, os, sys
+import json, sys
 
 class Absent:
     def find_spec(self, name, path=None, target=None):
@@ -33,8 +33,6 @@ for words in json.loads(sys.argv[2]):
     except SystemExit as ended:
         assert not ended.code, words
 assert not [name for name in ABSENT if name in sys.modules]
-sys.stdout.flush()
-os._exit(0)  # not tested here: what native threads do while an interpreter goes down
 """
 
 

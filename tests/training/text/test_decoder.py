@@ -232,7 +232,7 @@ def test_the_compiler_keeps_the_sums_of_a_norm_apart(
         return function
 
     monkeypatch.setattr(torch, "compile", compile)
-    stack = TextStack([TextCell(**SMALL | {"corpus": corpus})], folder, compile=True)
+    TextStack([TextCell(**SMALL | {"corpus": corpus})], folder, compile=True)
     assert [how.get("options") for how in told] == [{"triton.mix_order_reduction": False}, None]
     assert not any(how["dynamic"] for how in told)
     monkeypatch.delattr(torch._inductor.config.triton, "mix_order_reduction", raising=True)
