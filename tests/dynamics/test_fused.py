@@ -119,6 +119,14 @@ def test_many_blocks_and_pairs_that_are_closed(both: Both) -> None:
     assert both.passed == [2]
 
 
+@pytest.mark.parametrize(("mask", "n"), [("complete", 5), ("window:2", 38)])
+def test_looks_in_between_change_nothing(both: Both, mask: str, n: int) -> None:
+    """Also where no layer is recorded between two of them."""
+    both.patch.setattr(fused, "MOST_LAYERS", 2)
+    same(*both(random_tokens([0], n, 4), DrawnWeights(WeightRecipe(4), [0]), mask, 5, thin=4))
+    assert both.passed == [2, 2, 1]
+
+
 def test_which_bands_are_filled() -> None:
     for mask, n in (("window:2", 75), ("causal-window:3", 70), ("dilated:2:2", 131)):
         assert MaskPlan(parse_mask(mask), 1, n).at(0)[0].mixer.filled
