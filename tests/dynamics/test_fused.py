@@ -127,6 +127,25 @@ def test_looks_in_between_change_nothing(both: Both, mask: str, n: int) -> None:
     assert both.passed == [2, 2, 1]
 
 
+@pytest.mark.parametrize(
+    ("mask", "n", "measures", "passed"),
+    [("complete", 5, (), [3, 3, 3]), ("window:2", 38, ("effective_rank",), [3, 3])],
+)
+def test_plain_float64_is_followed_beside(
+    both: Both, mask: str, n: int, measures: tuple[str, ...], passed: list[int]
+) -> None:
+    """Until it goes wrong, log mu of every layer is told, whatever is recorded."""
+    both.patch.setattr(fused, "MOST_TOLD", 3)
+    tokens, weights = random_tokens([0, 1], n, 4), DrawnWeights(WeightRecipe(4), [0, 1])
+    plain, found = both(tokens, weights, mask, sum(passed), thin=4, measures=measures, ordinary=True)
+    assert both.passed == passed
+    same(plain, found)
+    for one, other in zip(plain.floors, found.floors, strict=True):
+        assert (one.layer, one.reached) == (other.layer, other.reached)
+        assert one.log10_mu == pytest.approx(other.log10_mu, rel=1e-12)
+    assert all(floor.reached for floor in found.floors) == (mask == "complete")
+
+
 def test_which_bands_are_filled() -> None:
     for mask, n in (("window:2", 75), ("causal-window:3", 70), ("dilated:2:2", 131)):
         assert MaskPlan(parse_mask(mask), 1, n).at(0)[0].mixer.filled
@@ -172,11 +191,11 @@ def test_where_the_mean_is_most_of_a_layer_every_layer_is_made_exact(both: Both)
     tokens[0, 4::9] = 10.0 * tokens[0, 4]
     heads = DrawnWeights(WeightRecipe(4), [0]).at(0)
     toward = GivenWeights((replace(heads, query=heads.key, value=torch.eye(4, dtype=torch.float64)[None, None]),))
-    modes: list[bool] = []
+    modes: list[object] = []
     run = fused.FusedLayers._along_a_band
 
     def noted(own: fused.FusedLayers, *rest: object) -> fused.Run:
-        modes.append(own._exact)
+        modes.append(rest[-1])
         return run(own, *rest)
 
     both.patch.setattr(fused.FusedLayers, "_along_a_band", noted)
