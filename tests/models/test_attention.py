@@ -453,3 +453,17 @@ def test_attention_that_is_not_finite_is_left_out_with_a_reason() -> None:
     assert {one.layer for one in observer.heads()} == {0}
     assert all(reason for reason in observer.missing.values())
     assert len(observer.missing) >= 1
+
+
+def test_attention_to_one_key_is_missing_and_ends_no_audit() -> None:
+    """A decoder that looks at one other token has a choice among its own alone; one token has none at all."""
+    model = small("t5")
+    ids = torch.randint(3, 100, (1, TOKENS), generator=torch.Generator().manual_seed(0))
+    result = audit(model, inputs={"input_ids": ids[:, :1], "decoder_input_ids": ids}, controls=False)
+    assert {head.kind for head in result.attention} == {"self"}
+    assert "each of its tokens sees one key alone" in result.missing["attention statistics"]
+    assert all("first_token_mass" in head.record() for head in result.attention)
+    alone = audit(small("llama"), inputs=ids[:, :1], controls=False)
+    assert alone.attention == ()
+    assert "each of its tokens sees one key alone" in alone.missing["attention statistics"]
+    assert alone.record()["attention"] == []

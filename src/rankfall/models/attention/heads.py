@@ -121,7 +121,7 @@ class HeadAttention:
 def head_attention(
     layer: int, module: str, kind: Literal["self", "cross"], texts: Sequence[TextAttention], seed: int = 0
 ) -> list[HeadAttention]:
-    """One record for each head of an attention call that was seen on these texts."""
+    """One record for each head of an attention call that was seen on these texts; none of one without a choice."""
     names = [name for name in STATISTICS if all(name in one.values for one in texts)]
     table = torch.stack([torch.stack([one.values[name].cpu().double() for name in names]) for one in texts])
     means = table.nanmean(dim=0)
@@ -141,6 +141,9 @@ def head_attention(
     found = []
     for head, given_means in enumerate(means.T.tolist()):
         values = {name: mean for name, mean in zip(names, given_means, strict=True) if math.isfinite(mean)}
+        if "first_token_mass" not in values:
+            # No row of it sees two keys.
+            continue
         interval: dict[str, tuple[float, float]] = {}
         if ends is not None:
             given = {name: ends[:, at, head].tolist() for at, name in enumerate(names) if name not in LARGEST}

@@ -108,14 +108,16 @@ class AttentionObserver:
             self.missing.setdefault(waiting.call.name, reason_of(failure))
 
     def heads(self) -> list[HeadAttention]:
-        """One record for each head of each call, in the order of calls."""
+        """One record for each head of each call, in the order of calls; a call without a choice has none."""
         self._take_spectra()
-        return [
-            head
-            for number, layer in sorted(self._layers.items())
-            if layer.texts
-            for head in head_attention(number, layer.module, layer.kind, layer.texts, self._seed)
-        ]
+        found: list[HeadAttention] = []
+        for number, layer in sorted(self._layers.items()):
+            if layer.texts:
+                heads = head_attention(number, layer.module, layer.kind, layer.texts, self._seed)
+                if not heads:
+                    self.missing.setdefault(layer.module, "each of its tokens sees one key alone: there is no choice")
+                found += heads
+        return found
 
     def _read(self, number: int, call: Call) -> None:
         itself = looks_at_itself(call)

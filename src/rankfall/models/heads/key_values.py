@@ -159,7 +159,7 @@ def _measured(maps: HeadMaps, keys: Tensor, values: Tensor, energies: Tensor, se
         spectrum = _energies(_balanced(*parts))
         alone = [_needed(_kept(_energies(part)), SHARES["99"]) for part in parts]
         columns["on_tokens"] = _kept(spectrum)
-        columns["on_others"] = _on_others(tokens, seen.passages.to(keys.device), keys, values)
+        columns["on_others"] = _on_others(parts, seen.passages.to(keys.device))
         found |= {
             "tokens_read": tokens.shape[0],
             "tokens_effective_rank": float(entropy_rank(spectrum.sqrt()[None])[0]),
@@ -233,10 +233,11 @@ def _share(kept: Tensor | None, size: int) -> float | None:
     return None if kept is None else float(kept[min(size, kept.shape[0]) - 1])
 
 
-def _on_others(tokens: Tensor, passages: Tensor, keys: Tensor, values: Tensor) -> Tensor | None:
+def _on_others(parts: Sequence[Tensor], passages: Tensor) -> Tensor | None:
     """The share of one half of the passages' energy that latents chosen on the other half keep; mean of both ways.
 
-    Mean, scales and directions are those of the half on which the latent was chosen.
+    `parts` are keys and values of the tokens, each up to one vector. Mean, scales and directions are those of the
+    half on which the latent was chosen.
     """
     first = passages % 2 == 0
     halves = [(first, ~first), (~first, first)]
@@ -244,12 +245,12 @@ def _on_others(tokens: Tensor, passages: Tensor, keys: Tensor, values: Tensor) -
         return None
     curves = []
     for chosen, measured in halves:
-        middle = tokens[chosen].mean(dim=0)
-        own, other = ([(tokens[rows] - middle) @ part for part in (keys, values)] for rows in (chosen, measured))
+        middles = [part[chosen].mean(dim=0) for part in parts]
+        own, other = ([p[rows] - m for p, m in zip(parts, middles, strict=True)] for rows in (chosen, measured))
         scales = [2**0.5 * torch.linalg.matrix_norm(part).clamp_min(1e-300) for part in own]
         fitted, held = (torch.cat([p / s for p, s in zip(side, scales, strict=True)], dim=1) for side in (own, other))
         along = _along(held, fitted)
-        curves.append(along.square().sum(dim=0).cumsum(dim=0) / held.square().sum().clamp_min(1e-300))
+        curves.append((along.square().sum(dim=0).cumsum(dim=0) / held.square().sum().clamp_min(1e-300)).clamp_max(1))
     shortest = min(one.shape[0] for one in curves)
     return (curves[0][:shortest] + curves[1][:shortest]) / 2
 
