@@ -10,7 +10,7 @@ import torch
 from rankfall.catalogue import MASKS
 from rankfall.dynamics.experiment import Experiment, run
 from rankfall.dynamics.mixing import MaskPlan
-from rankfall.dynamics.sink_run import run_with_sink, sink_step
+from rankfall.dynamics.sink_run import MOST_SINK, run_with_sink, sink_step
 from rankfall.dynamics.sized import Sized
 from rankfall.dynamics.step import Rule, random_tokens
 from rankfall.dynamics.trajectory import Trajectory, run_layers
@@ -207,9 +207,18 @@ def test_where_no_tail_is_known(change, match) -> None:
     assert match in found.tail_reason
 
 
+def test_directions_under_the_strongest_sink_are_those_under_a_strong_one() -> None:
+    start, masks = random_tokens([0], 4, 4), parse_schedule("causal")
+    of = DrawnWeights(WeightRecipe(4), [0])
+    strong, strongest = (run_with_sink(start, of, masks, 12, sink, Rule()).columns for sink in (60.0, MOST_SINK))
+    for name in ("log10_unit_relative_mu", "effective_rank", "mean_abs_cosine"):
+        assert torch.allclose(strong[name], strongest[name], rtol=1e-6), name
+
+
 def test_refusals() -> None:
     start, masks = random_tokens([0], 4, 4), parse_schedule("causal")
     with pytest.raises(RequestError, match="one head without biases"):
         run_with_sink(start, DrawnWeights(WeightRecipe(4, heads=2), [0]), masks, 2, 1.0, Rule())
-    with pytest.raises(RequestError, match="the sink's logit"):
-        run_with_sink(start, DrawnWeights(WeightRecipe(4), [0]), masks, 2, math.inf, Rule())
+    for sink in (math.inf, 1e7, 1e300):
+        with pytest.raises(RequestError, match="the sink's logit"):
+            run_with_sink(start, DrawnWeights(WeightRecipe(4), [0]), masks, 2, sink, Rule())
