@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+import re
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from matplotlib.style import context
 
 from rankfall.catalogue import EVIDENCE
 from rankfall.drawing.audit import draw_ablation, draw_comparison, draw_head_ranks
+from rankfall.drawing.canvas import FORMATS, STYLE, canvas, heading, save, settle
 from rankfall.drawing.collapse import curve_of, draw_collapse
 from rankfall.drawing.equilibrium import draw_equilibrium, draw_ladders
 from rankfall.drawing.floors import draw_floors
@@ -188,3 +192,23 @@ def test_rank_curves_belong_to_the_line_that_the_legend_names() -> None:
     assert curves(panels_of(wrapped)[0])[f"m = 1, {ours}"] == ([1 / 8, 1 / 2], [0.5, None])
     upper, lower = wrapped.axes
     assert upper.get_position().y0 > lower.get_position().y0
+
+
+def test_a_settled_figure_is_written_as_before(tmp_path: Path) -> None:
+    """Byte for byte what the library writes; a PDF tells the time."""
+    figure, axes = canvas(1, 2)
+    axes[0, 0].plot([1, 2, 4], label="a")
+    axes[0, 0].set(ylabel="rank", yscale="log")
+    axes[0, 0].legend()
+    axes[0, 1].imshow(np.eye(5))
+    heading(figure, "two panels")
+    figure.canvas.draw()
+    settle(figure)
+    for ending in FORMATS:
+        ours, theirs = tmp_path / f"ours{ending}", tmp_path / f"theirs{ending}"
+        save(figure, ours)
+        with context(STYLE):
+            figure.savefig(theirs, metadata={"Date": None} if ending == ".svg" else None)
+        untimed = [re.sub(rb"/CreationDate \(.*?\)", b"", one.read_bytes()) for one in (ours, theirs)]
+        assert untimed[0] == untimed[1]
+    assert figure.dpi == 100

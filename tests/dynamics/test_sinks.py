@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -191,6 +192,46 @@ def test_batch_is_the_same_as_one_by_one() -> None:
                 torch.testing.assert_close(together.columns[name][:, place], column[:, 0], rtol=1e-7, atol=1e-9)
 
 
+@pytest.mark.parametrize(("norm", "residual"), [("none", 0.0), ("unit", 0.0), ("layer", 0.3)])
+def test_several_heads_see_the_sink_each_by_itself(norm: str, residual: float) -> None:
+    """Against a sum written out over heads; a norm of fixed length does not hide what they lose."""
+    recipe, masks = WeightRecipe(6, heads=3), parse_schedule("causal")
+    rule = Rule(parse_norm(norm), "post", residual)
+    start, weights = random_tokens([0], 5, 6), DrawnWeights(recipe, [0])
+    done = run_with_sink(start, weights, masks, 4, 0.5, rule, keep_tokens=True)
+    assert not done.exact
+    assert done.kept is not None
+    heads, x = weights.at(0), start[0].double()
+    scale = heads.scale if isinstance(heads.scale, float) else heads.rank**-0.5 if heads.scale is None else None
+    allowed = torch.ones(5, 5).tril().bool()
+    for layer in range(4):
+        total = torch.zeros_like(x)
+        for head in range(3):
+            query, key, value = (getattr(heads, part)[0, head] for part in ("query", "key", "value"))
+            factor = float(heads.scale.flatten()[0]) if scale is None else scale
+            grown = (factor * (x @ query) @ (x @ key).T).exp() * allowed
+            total += grown / (grown.sum(dim=-1, keepdim=True) + math.exp(0.5)) @ (x @ value)
+        x = rule.norm(total + residual * x)
+        torch.testing.assert_close(done.kept[layer + 1, 0], x, rtol=1e-9, atol=1e-12)
+    without = run_layers(start, weights, masks, 4, rule, keep_tokens=True)
+    assert without.kept is not None
+    assert float((without.kept[-1] - done.kept[-1]).abs().max()) > 1e-3
+
+
+def test_several_heads_have_the_rate_of_one() -> None:
+    """Scores vanish with the tokens: all heads then average alike, and of identity values the sum is the identity."""
+    experiment = Experiment(
+        (parse_schedule("causal"),), WeightRecipe(8, "random", "identity", 4), tokens=8, layers=24, sink=0.0
+    )
+    (report,) = run(experiment)
+    assert report.tail_rate == pytest.approx(causal_sink_rate(0.0))
+    assert report.rates[0] is not None
+    assert report.rates[0].rate == pytest.approx(2 / 3, rel=0.02)
+    (other,) = run(replace(experiment, recipe=WeightRecipe(8, "random", "orthogonal", 4)))
+    assert other.tail_rate is None
+    assert other.tail_reason == "with a sink only known for one head, or identity values"
+
+
 @pytest.mark.parametrize(
     ("change", "match"),
     [
@@ -217,8 +258,10 @@ def test_directions_under_the_strongest_sink_are_those_under_a_strong_one() -> N
 
 def test_refusals() -> None:
     start, masks = random_tokens([0], 4, 4), parse_schedule("causal")
-    with pytest.raises(RequestError, match="one head without biases"):
-        run_with_sink(start, DrawnWeights(WeightRecipe(4, heads=2), [0]), masks, 2, 1.0, Rule())
+    heads = DrawnWeights(WeightRecipe(4), [0]).at(0)
+    biased = GivenWeights((replace(heads, query_bias=torch.zeros_like(heads.query[..., 0, :])),))
+    with pytest.raises(RequestError, match="heads without biases or an output map"):
+        run_with_sink(start, biased, masks, 2, 1.0, Rule())
     for sink in (math.inf, 1e7, 1e300):
         with pytest.raises(RequestError, match="the sink's logit"):
             run_with_sink(start, DrawnWeights(WeightRecipe(4), [0]), masks, 2, sink, Rule())

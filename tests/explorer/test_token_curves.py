@@ -37,6 +37,9 @@ STATES = [
     TokenState(tokens=8, width=8, depth=6, norm="layer", residual=0.35, heads=2, placement="pre", query_key="xavier"),
     TokenState(mask="random:0.3:5", tokens=9, width=4, depth=5, value="gaussian"),
     TokenState(tokens=2, width=2, depth=7, value="counterexample", norm="unit", query_key="zero"),
+    TokenState(tokens=8, width=6, depth=12, sink="1"),
+    TokenState(tokens=8, width=6, depth=5, sink="-2", heads=2, norm="rms", placement="pre", residual=0.5),
+    TokenState(tokens=8, width=6, depth=5, sink="0", norm="unit"),
 ]
 
 
@@ -45,7 +48,8 @@ def test_the_shown_command_and_python_give_the_same_numbers(state, capsys) -> No
     curves = token_curves(state)
     found = printed_by_command(token_command(state), capsys)
     assert [row["layer"] for row in found["layers"]] == list(curves.layers)
-    assert [row["log10_mu"] for row in found["layers"]] == list(curves.log10_mu)
+    column = "log10_mu" if curves.followed == "mu" else "log10_unit_relative_mu"
+    assert [row[column] for row in found["layers"]] == list(curves.log10_mu)
     assert [row["effective_rank"] for row in found["layers"]] == list(curves.effective_rank)
     assert [row["energy_rank"] for row in found["layers"]] == list(curves.energy_rank)
     assert (found["tail_rate"], found["bound_rate"]) == (curves.tail_rate, curves.bound_rate)
@@ -150,6 +154,16 @@ def test_attention_is_that_of_the_recorded_layer() -> None:
     assert torch.equal(sent == 65535, forbidden)
     shown = (sent.double() / 65534 * one["top"]).masked_fill(forbidden, 0.0)
     torch.testing.assert_close(shown, attention, atol=0.5 / 65534 + 1e-12, rtol=0)
+
+
+def test_a_sink_takes_from_the_attention_that_is_drawn() -> None:
+    state = replace(STATES[1], depth=20, sink="0")
+    curves = token_curves(state)
+    attention = attention_at(state, curves, 3)
+    assert float(attention.sum(dim=-1).max()) < 0.999
+    torch.testing.assert_close(attention @ curves.tokens[3], curves.tokens[4])
+    assert draw_depth(curves, 0)["panels"][0]["series"][0]["name"] == "unit relative mu, measured"
+    assert ("unit relative mu falls by", summary(curves)[0][1]) == summary(curves)[0]
 
 
 def test_the_graph_is_drawn_for_few_tokens_with_its_roots() -> None:

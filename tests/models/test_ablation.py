@@ -432,16 +432,27 @@ def test_what_enters_the_first_block_is_measured_once(monkeypatch: pytest.Monkey
     model = build("LlamaConfig", GROUPED)
     measured: list[int] = []
 
+    own = ablation_room._values
+
     def watched(tokens: Tensor, names: Any) -> dict[str, Tensor]:
         measured.append(len(tokens))
-        return measure(tokens, names)
+        return own(tokens, names)
 
-    monkeypatch.setattr(ablation_room, "measure", watched)
+    monkeypatch.setattr(ablation_room, "_values", watched)
     rows = ablate(model, inputs_of(model), measures=("mu",)).rows
     # Eight settings at three layers after the first, one before; then the full model at four.
-    assert sum(measured) / 2 == len({row.text for row in rows}) * (3 * 8 + 1 + 4)
+    assert sum(measured) == len({row.text for row in rows}) * (3 * 8 + 1 + 4)
     first = {row.mu for row in rows if row.layer == 0 and row.text == 0}
     assert len(first) == 1
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-180])
+def test_cosines_come_from_the_scaled_tokens(size: float) -> None:
+    """To rounding those of the tokens themselves, also of tokens that are too short to be scaled."""
+    tokens = size * torch.randn(3, 6, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    found = ablation_room._values(tokens, ablation_room.AUDITED)
+    for name, value in measure(tokens, ("mu", "relative_mu", "mean_abs_cosine")).items():
+        assert torch.allclose(found[name], value, rtol=1e-14, atol=0)
 
 
 def test_what_is_parked_comes_back_for_as_long_as_the_block_is_replayed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -201,6 +201,25 @@ def test_the_audit_has_records_tables_and_words(tmp_path) -> None:
     assert bare.record()["key_values"] == []
 
 
+@pytest.mark.parametrize("lengths", [(30, 30), (30, 12)])
+def test_the_pass_that_is_taken_apart_shows_the_tokens(tmp_path, monkeypatch, lengths) -> None:
+    """No pass of their own where one of equal texts is made anyway, and the same numbers."""
+    folder = save_small(tmp_path / "model", "llama", num_key_value_heads=2)
+    texts = [some_text(length, seed) for seed, length in enumerate(lengths)]
+    alone = rankfall.audit(folder, texts, controls=False, ablate=False)
+    passes: list[int] = []
+
+    def counted(*arguments: Any) -> Any:
+        passes.append(1)
+        return tokens_seen(*arguments)
+
+    monkeypatch.setattr("rankfall.models.audit.tokens_seen", counted)
+    beside = rankfall.audit(folder, texts, controls=False)
+    assert len(passes) == (0 if len(set(alone.text.tokens)) == 1 else 1)
+    assert beside.record()["key_values"] == alone.record()["key_values"]
+    assert [one.record() for one in beside.heads] == [one.record() for one in alone.heads]
+
+
 def test_weights_alone_give_the_latents_by_weights(tmp_path) -> None:
     from rankfall.api.audit import heads_from_weights
 

@@ -10,6 +10,7 @@ import torch
 from tests.models.small import small_model
 
 from rankfall.masks import Explicit, Mask, parse_mask, recognise
+from rankfall.models.attention.observer import AttentionObserver
 from rankfall.models.explanations import mask_reason
 from rankfall.models.masks import MaskObserver, ObservedMask, observe_masks, uniform_rate, without_diagonal
 from rankfall.models.positions import PositionMass
@@ -18,6 +19,11 @@ from rankfall.models.small import KEYS_SEEN, small_models
 from rankfall.models.texts import from_ids
 from rankfall.theory.first_token import RotaryDecay, first_token_mass
 from rankfall.theory.sub_stochastic import sink_rate
+
+BART = {
+    "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -98,6 +104,25 @@ def test_keys_of_other_tokens_have_no_mask() -> None:
     assert [(one.mask, one.name, one.reason) for one in crossing] == [
         (None, "cross-attention", "5 queries look at 9 keys, which are not their own tokens")
     ] * 3
+
+
+@pytest.mark.parametrize("kind", ["t5", "bart"])
+def test_a_decoder_that_reads_the_same_text_still_looks_elsewhere(kind: str) -> None:
+    """As many keys as queries make no self-attention, and the decoder's products begin with its own first layer."""
+    model = small_model(kind, **({} if kind == "t5" else BART))
+    ids = torch.randint(4, 60, (1, 9))
+    inputs = {"input_ids": ids, "decoder_input_ids": ids, "use_cache": False}
+    attention = AttentionObserver([None])
+    found, _ = observe_masks(model, inputs, [None], attention)
+    crossing = [one for one in found if "EncDec" in one.module or "encoder_attn" in one.module]
+    assert len(crossing) == len([one for one in found if one.module.startswith("decoder")]) / 2 > 0
+    assert {(one.mask, one.name) for one in crossing} == {(None, "cross-attention")}
+    assert {one.kind for one in attention.heads() if one.layer in {each.layer for each in crossing}} == {"cross"}
+    first = next(one for one in found if one.module.startswith("decoder"))
+    assert str(first.mask) == "causal"
+    harmonic = sum(1 / (i + 1) for i in range(9)) / 9
+    assert first.by_positions is not None
+    assert first.by_positions.first_token_carried == pytest.approx(harmonic)
 
 
 def test_a_failing_observation_ends_no_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -395,10 +395,31 @@ def test_embeddings_of_a_library_model() -> None:
     assert boundary_values(by_vectors) == pytest.approx(boundary_values(by_ids), rel=1e-6)
 
 
-@pytest.mark.parametrize("wrong", [[], "some words", [[]], 3, {}])
-def test_inputs_that_are_none_are_refused(wrong: Any) -> None:
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        [],
+        "some words",
+        [[]],
+        3,
+        {},
+        ["some words"],
+        [[1, "two"]],
+        [[[1.0], [1.0, 2.0]]],
+        torch.zeros(0, dtype=torch.long),
+    ],
+)
+@pytest.mark.parametrize("model", [GPT, lambda: small_model("llama")])
+def test_inputs_that_are_none_are_refused(wrong: Any, model: Any) -> None:
     with pytest.raises(RequestError):
-        audit(GPT(), inputs=wrong)
+        audit(model(), inputs=wrong)
+
+
+def test_arrays_are_read_as_tensors_are() -> None:
+    model, ids = scrambled(GPT(layers=2)), some_ids(1, 9)
+    by_tensor = boundary_values(audit(model, inputs=ids, **QUICK))
+    assert boundary_values(audit(model, inputs=ids.numpy(), **QUICK)) == by_tensor
+    assert boundary_values(audit(model, inputs={"idx": ids.numpy()}, **QUICK)) == by_tensor
 
 
 def test_compiled_modules_are_looked_into() -> None:

@@ -153,7 +153,8 @@ def simulate(
     `mask` is a name such as `window:4`, a mask, a schedule, or several of them to compare; without it five masks are
     compared. Tokens are 64 of width 32 unless told, or the two of the counterexample. Several `seeds` give medians.
     `sink` is the logit of a learned sink (0: off-by-one softmax): rows of attention then sum to less than one, tokens
-    become parallel rather than equal, and rates are those of mu of the tokens scaled to length one.
+    become parallel rather than equal, and rates are those of mu of the tokens scaled to length one; several heads
+    are then followed in float64 only.
     """
     import torch
 
@@ -173,7 +174,6 @@ def simulate(
     require_number("the residual", residual)
     if sink is not None:
         require_number("the sink's logit", sink)
-        require(heads == 1, required="one head under a sink", got=f"{heads} heads", remedy="leave heads out")
     require_seed(seed)
     _require_bearable(count, wide, heads, layers, seeds * len(masks), thin, keep_tokens)
     large = count * wide >= NUMBERS_FOR_A_GPU

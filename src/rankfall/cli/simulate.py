@@ -138,7 +138,9 @@ def _show(result: SimulationResult) -> None:
     if result.settings["sink"] is not None and not sunk:
         paper.print("the norm gives every token its length back, so that the sink changes nothing")
     if not record["exact"]:
-        paper.print("under this norm numbers are those of float64: beyond that column they are rounding noise")
+        several = sunk and result.settings["heads"] > 1
+        why = "with several heads under a sink" if several else "under this norm"
+        paper.print(f"{why} numbers are those of float64: beyond that column they are rounding noise")
     for one in found:
         if not one["bound_applies"]:
             paper.print(f"{one['mask']['name']}: the theorem does not apply; {one['bound_reason']}", markup=False)
@@ -159,7 +161,7 @@ def _first_token_rows(one: dict[str, Any]) -> list[dict[str, Any]]:
     rows = [row for row in one["first_token"] if row["layer"] in SHARE_LAYERS]
     return [
         {"mask": one["mask"]["name"], "attention": name}
-        | {f"layer {row['layer']}": f"{row[key]:.1%}" for row in rows}
+        | {f"layer {row['layer']}": None if row[key] is None else f"{row[key]:.1%}" for row in rows}
         for name, key in (("uniform", "carried"), ("rotary", "rotary_carried"))
         if rows
     ]

@@ -61,9 +61,30 @@ def settle(figure: Figure) -> None:
 
 def save(figure: Figure, path: Path) -> Path:
     """Write the figure in the format that the file's ending names."""
+    from matplotlib.layout_engine import PlaceHolderLayoutEngine
     from matplotlib.style import context
 
     make_parents(require_writable_file(path, "a picture", FORMATS))
+    metadata = {"Date": None} if path.suffix == ".svg" else None
     with context(STYLE):
-        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+        if isinstance(figure.get_layout_engine(), PlaceHolderLayoutEngine):  # as `settle` leaves it
+            _write_as_laid_out(figure, path, metadata)
+        else:
+            figure.savefig(path, metadata=metadata)
     return path
+
+
+def _write_as_laid_out(figure: Figure, path: Path, metadata: dict[str, Any] | None) -> None:
+    """What `savefig` writes, without its first round: that draws the figure only to lay it out."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.backends.backend_pdf import FigureCanvasPdf
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
+    kinds: dict[str, Any] = {".png": FigureCanvasAgg, ".svg": FigureCanvasSVG, ".pdf": FigureCanvasPdf}
+    own, dpi = figure.canvas, figure.dpi
+    try:
+        figure.dpi = STYLE["savefig.dpi"]
+        getattr(kinds[path.suffix](figure), f"print_{path.suffix[1:]}")(path, metadata=metadata)
+    finally:
+        figure.set_canvas(own)
+        figure.dpi = dpi

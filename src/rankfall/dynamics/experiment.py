@@ -67,7 +67,7 @@ class Experiment:
     @property
     def sink_shows(self) -> bool:
         """Whether there is a sink that changes the tokens' course."""
-        return self.sink is not None and not norm_hides_the_sink(self.rule, self.recipe.width)
+        return self.sink is not None and not norm_hides_the_sink(self.rule, self.recipe.width, self.recipe.heads)
 
 
 @final
@@ -302,6 +302,8 @@ def _tail_with_sink(experiment: Experiment, mask: MaskSchedule) -> tuple[float |
         return None, "with a sink only known for no residual connection, and no norm or one of fixed length after it"
     if experiment.recipe.value not in ("identity", "orthogonal"):
         return None, "with a sink only known for orthogonal values"
+    if experiment.recipe.heads > 1 and experiment.recipe.value != "identity":
+        return None, "with a sink only known for one head, or identity values"
     found = sink_rate(mask, experiment.tokens, experiment.sink)
     if not found.everywhere:
         return None, "the tokens that decide do not reach all others, which keep directions of their own"

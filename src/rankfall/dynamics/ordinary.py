@@ -82,7 +82,7 @@ class OrdinaryRoute:
 def attention_matrices(
     tokens: Tensor, weights: Weights, masks: Mask | MaskSchedule, layers: int, rule: Rule = PURE_ATTENTION
 ) -> Iterator[Tensor]:
-    """The (n, n) attention of one sample (1, n, d), averaged over heads, layer by layer."""
+    """The (n, n) attention of one sample (1, n, d), averaged over heads, layer by layer; without any sink."""
     n = tokens.shape[-2]
     plan = MaskPlan(masks, 1, n, tokens.device)
     schedule = masks if isinstance(masks, MaskSchedule) else MaskSchedule((masks,))

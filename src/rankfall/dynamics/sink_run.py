@@ -29,14 +29,16 @@ MOST_SINK = 1e6
 """Each layer takes as much from the log of the tokens' size; beside a larger one their differences are rounded."""
 
 
-def norm_hides_the_sink(rule: Rule, width: int) -> bool:
-    """Whether each layer ends by giving every token one length: what the sink takes from it is then put back."""
-    return rule.placement != "pre" and rule.residual == 0 and rule.norm.length(width) is not None
+def norm_hides_the_sink(rule: Rule, width: int, heads: int = 1) -> bool:
+    """Whether each layer ends by giving every token one length: what the sink takes from it is then put back. Of
+    several heads it takes from each another share, which changes their sum's direction."""
+    return heads == 1 and rule.placement != "pre" and rule.residual == 0 and rule.norm.length(width) is not None
 
 
-def followed_exactly(rule: Rule, width: int) -> bool:
+def followed_exactly(rule: Rule, width: int, heads: int = 1) -> bool:
     """Whether runs with a sink are exact far below machine epsilon under this rule, or float64's as any others."""
-    return (rule.residual == 0 and rule.norm.identity) or norm_hides_the_sink(rule, width)
+    plain = heads == 1 and rule.residual == 0 and rule.norm.identity
+    return plain or norm_hides_the_sink(rule, width, heads)
 
 
 def run_with_sink(
@@ -53,16 +55,18 @@ def run_with_sink(
     ordinary: bool = True,
     progress: Progress = silent,
 ) -> Trajectory:
-    """`run_layers` where every softmax has one more term e^sink; all samples attend under one mask with one head.
+    """`run_layers` where every softmax has one more term e^sink; all samples attend under one mask.
+
+    With one head it is exact where `followed_exactly` says so; several heads are followed in float64.
 
     Two more columns are recorded, `unit_relative_mu` of the tokens scaled to length one and its log10, of which the
     floors of plain float64 speak too; not where the norm hides the sink, so that nothing differs from no sink.
     """
     require_number("the sink's logit", sink, most=MOST_SINK)
     require_count("the number of layers", layers, least=0)
-    _check_heads(weights.at(0))
+    heads = _checked(weights.at(0)).heads
     width = tokens.shape[-1]
-    if norm_hides_the_sink(rule, width):
+    if norm_hides_the_sink(rule, width, heads):
         return run_layers(
             tokens,
             weights,
@@ -76,7 +80,7 @@ def run_with_sink(
             progress=progress,
         )
     plan = MaskPlan(masks, tokens.shape[0], tokens.shape[1], tokens.device)
-    route = (_Exact if followed_exactly(rule, width) else _Plain)(tokens, plan, weights, sink, rule)
+    route = (_Exact if followed_exactly(rule, width, heads) else _Plain)(tokens, plan, weights, sink, rule)
     table = MeasureTable(tuple(measures), 1 + -(-layers // thin), tokens.shape[0], keep_tokens)
     unit: list[Tensor] = []
     beside = OrdinaryRoute(UNIT_NORM(tokens)) if ordinary else None
@@ -103,7 +107,7 @@ def run_with_sink(
         final=route.tokens,
         floors=None if beside is None else [_relative(one, plan.n) for one in beside.floors()],
         kept=torch.cat(table.kept) if keep_tokens else None,
-        exact=followed_exactly(rule, width),
+        exact=followed_exactly(rule, width, heads),
     )
 
 
@@ -113,19 +117,24 @@ def _relative(floor: OrdinaryFloor, n: int) -> OrdinaryFloor:
 
 
 def sink_step(tokens: Tensor, heads: Heads, plan: MaskPlan, layer: int, sink: float, rule: Rule) -> Tensor:
-    """One layer in ordinary arithmetic: softmax over the allowed keys and one more, whose value is zero."""
+    """One layer in ordinary arithmetic."""
     allowed = plan.at(layer)[0].mixer.masks[0].dense(plan.n, tokens.device)
-    scale = heads.rank**-0.5 if heads.scale is None else heads.scale
 
     def attend(x: Tensor) -> Tensor:
-        query, key, value = (project(x, one) for one in (heads.query, heads.key, heads.value))
-        factor = scale[..., None, None] if isinstance(scale, Tensor) else scale
-        scores = (factor * (query @ key.mT)).masked_fill(~allowed, -torch.inf)
-        taken = torch.cat([scores, torch.full_like(scores[..., :1], sink)], dim=-1)
-        return combine(torch.softmax(taken, dim=-1)[..., :-1] @ value, heads.output)
+        return combine(sink_weights(x, heads, allowed, sink) @ project(x, heads.value), heads.output)
 
     own = rule.at(layer)
     return place(own.norm, attend, tokens, own.placement, own.residual)
+
+
+def sink_weights(tokens: Tensor, heads: Heads, allowed: Tensor, sink: float) -> Tensor:
+    """(..., h, n, n): softmax over the allowed keys and one more, whose value is zero; that one is left out."""
+    scale = heads.rank**-0.5 if heads.scale is None else heads.scale
+    factor = scale[..., None, None] if isinstance(scale, Tensor) else scale
+    scores = factor * (project(tokens, heads.query) @ project(tokens, heads.key).mT)
+    scores = scores.masked_fill(~allowed, -torch.inf)
+    taken = torch.cat([scores, torch.full_like(scores[..., :1], sink)], dim=-1)
+    return torch.softmax(taken, dim=-1)[..., :-1]
 
 
 class _Exact:
@@ -174,13 +183,12 @@ class _Plain:
         self.values = self.step(self.values, layer)
 
 
-def _check_heads(heads: Heads) -> None:
+def _checked(heads: Heads) -> Heads:
     biased = any(one is not None for one in (heads.query_bias, heads.key_bias, heads.value_bias, heads.output_bias))
     require(
-        heads.heads == 1 and heads.output is None and not biased,
-        required="one head without biases or an output map under a sink",
-        got=f"{heads.heads} heads"
-        + (", biases" if biased else "")
-        + (", an output map" if heads.output is not None else ""),
-        remedy="one head (heads of their own value maps see a sink each in its own way), or no sink",
+        heads.output is None and not biased,
+        required="heads without biases or an output map under a sink",
+        got="biases" if biased else "an output map",
+        remedy="leave them out, or the sink",
     )
+    return heads

@@ -67,7 +67,7 @@ def _(start):
         [
             _row("tokens", "width", "depth", "temperature"),
             _row("norm", "value", "residual"),
-            mo.accordion({"More settings": _row("query_key", "heads", "placement", "seed")}),
+            mo.accordion({"More settings": _row("query_key", "heads", "placement", "sink", "seed")}),
         ],
         gap=0.5,
     )

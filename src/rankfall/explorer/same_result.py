@@ -6,11 +6,12 @@ import shlex
 
 from rankfall.explorer.head_curves import possible
 from rankfall.explorer.state import HeadState, TokenState
-from rankfall.explorer.token_curves import thinning
+from rankfall.explorer.token_curves import followed_column, sink_of, thinning
 
 
 def settings_of(state: TokenState) -> dict[str, str | float]:
-    """Every setting, by the name that `rankfall.simulate` and the command have for it."""
+    """Every setting, by the name that `rankfall.simulate` and the command have for it; no sink is left out."""
+    sink = sink_of(state)
     return {
         "mask": state.mask,
         "norm": state.norm,
@@ -23,6 +24,7 @@ def settings_of(state: TokenState) -> dict[str, str | float]:
         "heads": state.heads,
         "residual": state.residual,
         "placement": state.placement,
+        **({} if sink is None else {"sink": sink}),
         "seed": state.seed,
         "thin": thinning(state.depth),
     }
@@ -38,13 +40,14 @@ def token_command(state: TokenState) -> str:
 
 def token_python(state: TokenState) -> str:
     """A script that prints log10 mu, effective and energy rank of every recorded layer."""
+    column = followed_column(state)
     settings = "".join(f"    {name}={value!r},\n" for name, value in settings_of(state).items())
     return f"""import rankfall
 
 result = rankfall.simulate(
 {settings})
 for row in result.layers:
-    print(row["layer"], row["log10_mu"], row["effective_rank"], row["energy_rank"])
+    print(row["layer"], row["{column}"], row["effective_rank"], row["energy_rank"])
 print("tail rate", result.tail_rate, "bound applies", result.bound_applies)
 """
 

@@ -93,6 +93,7 @@ VIEWS = ("2-D", "3-D")
 # Steps of a slider that are even in the logarithm.
 DEPTHS = (*whole(1, 64), 80, 96, 128, 192, 256)
 TEMPERATURES = (1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
+SINKS = ("none", "-4", "-2", "-1", "0", "1", "2", "4", "8")
 DIMS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 
 
@@ -112,6 +113,7 @@ class TokenState:
     query_key: str = choice("random", "query_key", "queries and keys", list(ALL_QUERY_KEYS))
     heads: int = knob(1, "heads", "heads", whole(1, 8))
     placement: str = choice("post", "placement", "norm stands", PLACEMENTS)
+    sink: str = choice("none", "sink", "sink's logit", SINKS)
     seed: int = knob(0, "seed", "seed", whole(0, 99))
     layer: int = knob(0, "layer", "layer shown", whole(0, 256))
     view: str = choice("2-D", "view", "view", VIEWS)

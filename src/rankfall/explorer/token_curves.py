@@ -26,6 +26,7 @@ from rankfall.drawing.plots import (
 )
 from rankfall.dynamics.experiment import Experiment, MaskResult, run
 from rankfall.dynamics.ordinary import attention_matrices
+from rankfall.dynamics.sink_run import UNIT_COLUMN, sink_weights
 from rankfall.dynamics.step import Rule
 from rankfall.dynamics.weights import DrawnWeights, WeightRecipe
 from rankfall.errors import RequestError
@@ -47,7 +48,8 @@ GRAPH_TOKENS = 14
 @final
 @dataclass(frozen=True)
 class TokenCurves:
-    """By recorded layer: log10 mu, both ranks, the theorem's bound; `tokens` (layers, n, d)."""
+    """By recorded layer: log10 mu, both ranks, the theorem's bound; `tokens` (layers, n, d). `followed` names which mu
+    it is: with a sink, under which tokens become parallel and not equal, that of tokens of length one."""
 
     layers: tuple[int, ...]
     log10_mu: tuple[float, ...]
@@ -62,6 +64,7 @@ class TokenCurves:
     measured_rate: float | None
     facts: MaskFacts
     tokens: Tensor
+    followed: str = "mu"
 
 
 def thinning(depth: int) -> int:
@@ -83,7 +86,18 @@ def experiment_of(state: TokenState) -> Experiment:
         keep_tokens=True,
         measures=MEASURES,
         checks=False,
+        sink=sink_of(state),
     )
+
+
+def sink_of(state: TokenState) -> float | None:
+    """The logit of the sink; None without one."""
+    return None if state.sink == "none" else float(state.sink)
+
+
+def followed_column(state: TokenState) -> str:
+    """The column of a simulation whose fall is drawn."""
+    return f"log10_{UNIT_COLUMN}" if experiment_of(state).sink_shows else "log10_mu"
 
 
 def token_curves(state: TokenState) -> TokenCurves:
@@ -103,7 +117,7 @@ def _simulated(state: TokenState) -> TokenCurves:
 
     return TokenCurves(
         layers=tuple(row["layer"] for row in report.records),
-        log10_mu=column("log10_mu"),
+        log10_mu=column(report.followed),
         effective_rank=column("effective_rank"),
         energy_rank=column("energy_rank"),
         bound_log10_mu=None if bound is None else tuple((bound / math.log(10)).tolist()),
@@ -115,6 +129,7 @@ def _simulated(state: TokenState) -> TokenCurves:
         measured_rate=None if rate is None else rate.rate,
         facts=report.theorem.facts,
         tokens=report.kept[:, 0],
+        followed=report.followed.removeprefix("log10_").replace("_", " "),
     )
 
 
@@ -127,6 +142,11 @@ def attention_at(state: TokenState, curves: TokenCurves, row: int) -> Tensor:
     """The attention (n, n), averaged over heads, that the layer after the recorded one applies."""
     experiment = experiment_of(state)
     weights = DrawnWeights(experiment.recipe, experiment.seeds, [experiment.temperature])
+    if experiment.sink is not None:
+        tokens, rule = curves.tokens[row], experiment.rule.at(0)
+        given = tokens if rule.placement == "post" else rule.norm(tokens)
+        allowed = parse_mask(state.mask).dense(state.tokens)
+        return sink_weights(given[None], weights.at(0), allowed, experiment.sink)[0].mean(dim=0)
     return next(attention_matrices(curves.tokens[row : row + 1], weights, experiment.masks[0], 1, experiment.rule))
 
 
@@ -135,7 +155,7 @@ def summary(curves: TokenCurves) -> list[tuple[str, str]]:
     facts = curves.facts
     graph = "none" if facts.radius is None else f"{facts.radius}"
     return [
-        ("mu falls by", _per_layer(curves.measured_rate)),
+        (f"{curves.followed} falls by", _per_layer(curves.measured_rate)),
         ("tail, by theory", _per_layer(curves.tail_rate) if curves.tail_rate is not None else "not known"),
         ("theorem's bound", _bound(curves)),
         ("effective rank", _from_to(curves.effective_rank)),
@@ -196,7 +216,7 @@ def shown_coordinates(tokens: Tensor, axes: int) -> tuple[Tensor, float]:
 
 def draw_depth(curves: TokenCurves, layer: int) -> dict[str, Any]:
     """Above log10 mu, below effective and energy rank; a thin line marks the layer that is shown elsewhere."""
-    fall = [line("mu, measured", curves.layers, curves.log10_mu, BLUE)]
+    fall = [line(f"{curves.followed}, measured", curves.layers, curves.log10_mu, BLUE)]
     if curves.bound_log10_mu is not None:
         fall.append(line("theorem's bound", curves.layers, curves.bound_log10_mu, VERMILION, dash="dash"))
     tail = tail_line(curves)
@@ -206,7 +226,7 @@ def draw_depth(curves: TokenCurves, layer: int) -> dict[str, Any]:
         line("effective rank", curves.layers, curves.effective_rank, GREEN),
         line("energy rank", curves.layers, curves.energy_rank, PURPLE, dash="dash"),
     ]
-    panels = [panel("log10 mu", fall, share=6), panel("rank", ranks, share=4, zero=True)]
+    panels = [panel(f"log10 {curves.followed}", fall, share=6), panel("rank", ranks, share=4, zero=True)]
     return lines("depth", "Collapse by depth", {"label": "layer"}, panels, mark=layer, height=CURVES_HEIGHT)
 
 

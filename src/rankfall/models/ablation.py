@@ -15,14 +15,17 @@ from typing import Any, Literal, final, get_args
 import torch
 from torch import Tensor, nn
 
+from rankfall.catalogue import MEASURES as ALL_MEASURES
 from rankfall.errors import RequestError
 from rankfall.masks import Mask
-from rankfall.measures.measures import NUMBERS_AT_ONCE, measure
+from rankfall.measures.measures import NUMBERS_AT_ONCE
+from rankfall.measures.profile import Profile
 from rankfall.models import configuration as aliases
 from rankfall.models.ablated_block import AblatedBlock, ReplayCheck, block_around, changed
 from rankfall.models.blocks import BlockStack, as_tokens, body_of, stacks_that_run
 from rankfall.models.calling import Inputs
 from rankfall.models.depth.capture import Place, capture
+from rankfall.models.heads.seen import SeenWatch
 from rankfall.models.interface import routed
 from rankfall.models.recorder import Call, recorded
 from rankfall.models.replay import Site, traced
@@ -154,6 +157,7 @@ def ablate(
     masks: Sequence[Mask | None] = (None,),
     measures: Sequence[str] = MEASURES,
     stack: BlockStack | None = None,
+    also: SeenWatch | None = None,
     progress: Progress = silent,
 ) -> Ablation:
     """Replay the blocks in float64 for every combination asked for, and the full model beside them.
@@ -161,7 +165,8 @@ def ablate(
     `inputs` are those of the model's own forward pass, one row per text, and padding is cut off first; or those of
     several passes, one text each. A mask of None is the model's own. Rows of one length run together, as far as
     `STATE_NUMBERS` allows. Of a model with several stacks of blocks one is taken apart: `stack`, or the one that the
-    inputs' tokens run through. Cross-attention counts with the feed-forward layers as what is left out.
+    inputs' tokens run through. Cross-attention counts with the feed-forward layers as what is left out. `also` sees
+    the pass that is taken apart, where that reads all texts as they were given.
     """
     settings = [_Setting(*one) for one in itertools.product(variants, scalings, temperatures, masks)]
     rows: list[AblationRow] = []
@@ -169,11 +174,14 @@ def ablate(
     check: ReplayCheck | None = None
     body = body_of(model)
     texts, waiting = _groups(body, inputs, len(settings))
+    if len(waiting) != 1 or body is not model or _padded(inputs):
+        also = None
     while waiting:
         numbers, group = waiting.pop(0)
         stack = stack or stacks_that_run(body, group)[0]
         try:
-            steps, end = _steps(body, group, stack)
+            steps, end = _steps(body, group, stack, also)
+            also = None
             if len(numbers) > 1 and len(end) != len(numbers):
                 # Blocks whose tokens are not one row for each text.
                 waiting = [*(([number], texts[number]) for number in numbers), *waiting]
@@ -212,6 +220,11 @@ def _groups(body: Any, inputs: Inputs, settings: int) -> tuple[list[Mapping[str,
     return list(texts), list(equal_texts(texts, most))
 
 
+def _padded(inputs: Inputs) -> bool:
+    mask = inputs.get("attention_mask") if isinstance(inputs, Mapping) else None
+    return mask is not None and not bool(mask.bool().all())
+
+
 def _measures_at(layer: int, layers: int, tokens: Tensor, measures: Sequence[str]) -> Sequence[str]:
     """All that is asked for, or without what needs a decomposition, where that is large and was made nearby."""
     spread = {round(place * layers / (LARGE_LAYERS - 1)) for place in range(LARGE_LAYERS)}
@@ -247,7 +260,9 @@ def whole_under(
     return rows
 
 
-def _steps(body: nn.Module, inputs: Mapping[str, Any], stack: BlockStack) -> tuple[list[AblatedBlock], Tensor]:
+def _steps(
+    body: nn.Module, inputs: Mapping[str, Any], stack: BlockStack, also: SeenWatch | None = None
+) -> tuple[list[AblatedBlock], Tensor]:
     """The attention halves of the stack's blocks in turn, and what the last block gave (b, n, d)."""
     steps: list[AblatedBlock] = []
     refused: list[RequestError] = []
@@ -256,6 +271,8 @@ def _steps(body: nn.Module, inputs: Mapping[str, Any], stack: BlockStack) -> tup
     left: list[Tensor] = []
 
     def on_site(site: Site) -> None:
+        if also is not None:
+            also.see(site)
         if not f"{site.name}.".startswith(inside) or site.context_name is not None:
             return
         # A module may normalise several times in one run: one run is one step.
@@ -274,6 +291,8 @@ def _steps(body: nn.Module, inputs: Mapping[str, Any], stack: BlockStack) -> tup
 
     with recorded(body, blocks=stack.blocks, on_leave=on_leave):
         coverage = traced(body, inputs, on_site).coverage
+    if also is not None:
+        also.next_pass()
     missed = any(f"{one.name}.".startswith(inside) for one in coverage.missed)
     if missed or not runs:
         raise RequestError(
@@ -331,9 +350,7 @@ def _rows(
     at_once = max(1, NUMBERS_AT_ONCE // every[0].numel())
     for some in (alive[first : first + at_once] for first in range(0, len(alive), at_once)):
         tokens = torch.stack([every[place] for place in some])
-        values = measure(tokens, [name for name in OF_TOKENS if name in measures])
-        unit = measure(UnitNorm()(tokens.double()), [of for name, of in OF_UNIT_TOKENS.items() if name in measures])
-        values |= {name: unit[of] for name, of in OF_UNIT_TOKENS.items() if of in unit}
+        values = _values(tokens, measures)
         for name, column in values.items():
             for place, value in zip(some, column.tolist(), strict=True):
                 found[place][name] = value
@@ -343,3 +360,13 @@ def _rows(
         for state, label in zip(states, labels, strict=True)
         for place, text in enumerate(texts)
     ]
+
+
+def _values(tokens: Tensor, measures: Sequence[str]) -> dict[str, Tensor]:
+    """The measures of tokens (k, n, d) as they are, and of those scaled to length one."""
+    raw, unit = Profile(tokens), Profile(UnitNorm()(tokens.double()))
+    if "mean_abs_cosine" in measures and bool((unit.lengths * unit.size[..., None] > 0.5).all()):
+        # The same cosines, from the Gram matrix that is needed for the others; tokens too short to scale have none.
+        raw.absolute_cosine_sum = unit.absolute_cosine_sum
+    found = {name: ALL_MEASURES[name].of(raw) for name in OF_TOKENS if name in measures}
+    return found | {name: ALL_MEASURES[of].of(unit) for name, of in OF_UNIT_TOKENS.items() if name in measures}

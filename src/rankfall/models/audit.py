@@ -17,7 +17,7 @@ from rankfall.models.attention.heads import HeadAttention
 from rankfall.models.attention.observer import AttentionObserver
 from rankfall.models.attention.summary import attention_reasons
 from rankfall.models.blocks import BlockStack, body_of, choose_stack, find_stacks, stacks_that_run
-from rankfall.models.calling import unwrapped
+from rankfall.models.calling import as_tensors, unwrapped
 from rankfall.models.controls import DRAWS, Control, Given, run_controls
 from rankfall.models.depth.measure import measure_depth
 from rankfall.models.depth.pooled import Pool
@@ -30,7 +30,7 @@ from rankfall.models.heads.needed import DIVERGENCE
 from rankfall.models.heads.probe import HeadMaps
 from rankfall.models.heads.random import random_head_ranks
 from rankfall.models.heads.ranks import HeadRecord, ProbedHeads, probe_heads
-from rankfall.models.heads.seen import Seen, tokens_seen
+from rankfall.models.heads.seen import Seen, SeenWatch, tokens_seen
 from rankfall.models.heads.study import HeadQuestions, HeadStudy, study_heads
 from rankfall.models.heads.subspaces import HeadSpaces
 from rankfall.models.interface import ALONE, runs_as_is
@@ -103,7 +103,7 @@ def audit(
     if passages is not None:
         require_count("passages", passages)
     if head_cut:
-        progress = widened(progress, 0.45, 0.55, 0.08)
+        progress = widened(progress, 0.65, 0.75, 0.08)
     progress("opening the model", 0.0)
     options = {"dtype": dtype, "device": device, "allow_download": allow_download, "load_seconds": load_seconds}
     options |= {"revision": revision, "adapter": adapter}
@@ -132,17 +132,22 @@ def audit(
             with _noted(missing, f"depth of {other.name}"):
                 rows = measure_depth(network, given.calls, real=given.real, names=given.names, seed=seed, stack=other)
                 beside.append(StackDepth(other.name, tuple(rows)))
+        parts, watch = Ablation(()), SeenWatch(given.real)
+        if ablation:
+            progress("taking the blocks apart", 0.4)
+            parts = _ablation(network, given, chosen, missing, watch, progress)
         found_heads: tuple[HeadRecord, ...] = ()
         by_chance: tuple[HeadRecord, ...] = ()
         key_values: tuple[KeyValueRecord, ...] = ()
         spaces = HeadSpaces()
         if heads:
-            progress("probing the heads", 0.4)
+            progress("probing the heads", 0.6)
             with _noted(missing, "heads"):
                 sample = next(single_texts(first)) if given.sample is None else given.sample
                 joint, seen_tokens = KeyValues(), dict[int, Seen]()
                 with _noted(missing, "tokens that heads are given"):
-                    seen_tokens = tokens_seen(network, given.calls, given.real)
+                    whole = watch.passes == len(given.calls)
+                    seen_tokens = watch.found() if whole else tokens_seen(network, given.calls, given.real)
 
                 def found_maps(maps: HeadMaps, tokens: Seen | None) -> None:
                     with _noted(missing, "keys and values"):
@@ -171,17 +176,13 @@ def audit(
                 controls=controls,
                 seed=seed,
                 missing=missing,
-                progress=part(progress, 0.45, 0.55),
+                progress=part(progress, 0.65, 0.75),
             )
         compared: tuple[Control, ...] = ()
         if controls:
-            progress("running the controls", 0.55)
+            progress("running the controls", 0.75)
             read = Given(given.calls, given.real, given.names, given.batch, chosen, given.text_axis)
             compared = _controls(network, read, depth[-1].layer, draws, seed, missing)
-        parts = Ablation(())
-        if ablation:
-            progress("taking the blocks apart", 0.75)
-            parts = _ablation(network, given, chosen, missing, progress)
         progress("judging", 0.98)
     boundaries = [row for row in depth if row.part == "boundary"]
     more = [
@@ -314,6 +315,7 @@ def _reading(
         )
         _require_positions(loaded.network, inputs)
         _require_known_tokens(loaded.network, inputs)
+    inputs = as_tensors(inputs)
     if of_library(loaded.network):
         return read_by_library(loaded.network, inputs, loaded.tokenizer)
     return read_by_module(loaded.network, inputs, loaded.tokenizer)
@@ -405,13 +407,18 @@ def _controls(
 
 
 def _ablation(
-    network: nn.Module, given: Reading, stack: BlockStack, missing: dict[str, str], progress: Progress
+    network: nn.Module,
+    given: Reading,
+    stack: BlockStack,
+    missing: dict[str, str],
+    also: SeenWatch,
+    progress: Progress,
 ) -> Ablation:
     found = Ablation(())
     inputs = given.calls[0] if given.singles is None else given.singles
     with _noted(missing, "ablation"):
-        told = part(progress, 0.75, 0.95, "taking apart")
-        found = ablate(network, inputs, measures=AUDITED, stack=stack, progress=told)
+        told = part(progress, 0.4, 0.6, "taking apart")
+        found = ablate(network, inputs, measures=AUDITED, stack=stack, also=also, progress=told)
     if found.refusal is not None:
         missing["ablation"] = found.refusal
     return found

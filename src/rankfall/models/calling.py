@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -239,6 +240,30 @@ def _part(name: str, value: Any, text: int, texts: int, in_columns: bool) -> Any
     return value if value.shape[0] != texts or square else value[text : text + 1]
 
 
+def _numeric(row: Any) -> bool:
+    """Whether a row of a list is numbers, and as many everywhere as in its first vector."""
+    try:
+        torch.as_tensor(row)
+    except (TypeError, ValueError, RuntimeError):
+        return False
+    return True
+
+
+def as_tensors(inputs: Any) -> Any:
+    """Arrays of NumPy as tensors, alone or by name; the rest as it is. What holds no numbers at all is refused."""
+    if isinstance(inputs, np.ndarray) and inputs.dtype.kind in "fiub":
+        inputs = torch.from_numpy(inputs)
+    if isinstance(inputs, Mapping):
+        return {name: as_tensors(value) for name, value in inputs.items()}
+    require(
+        not isinstance(inputs, Tensor) or inputs.numel() > 0,
+        required="inputs of at least one token",
+        got=f"shape {tuple(inputs.shape)}" if isinstance(inputs, Tensor) else "none",
+        remedy="leave empty texts out",
+    )
+    return inputs
+
+
 def rows_of(model: nn.Module, inputs: Any) -> list[Tensor]:
     """A list of texts, or one: each one axis of ids (n,), or vectors (n, d)."""
     require(
@@ -248,6 +273,13 @@ def rows_of(model: nn.Module, inputs: Any) -> list[Tensor]:
         remedy="pass inputs=torch.tensor(ids); text needs a tokenizer=",
     )
     several = [inputs] if isinstance(inputs[0], int) else inputs
+    words = next((row for row in several if not _numeric(row)), None)
+    require(
+        words is None,
+        required="lists of token ids, or of vectors",
+        got=f"{words!r:.40}",
+        remedy="in Python give texts=[...] and a tokenizer= to have words read",
+    )
     rows = [torch.as_tensor(row) for row in several]
     bad = next((at for at, row in enumerate(rows) if row.ndim not in (1, 2) or row.shape[0] == 0), None)
     require(

@@ -168,12 +168,12 @@ class MaskObserver:
         pattern, reason = allowed_pattern(call)
         described: str | None = None
         sizes = _sizes(call, pattern)
-        if call.elsewhere:
-            reason, described = "keys are other tokens than the queries (cross-attention)", "cross-attention"
-            pattern = None
-        elif sizes is not None and sizes[0] != sizes[1]:
+        if sizes is not None and sizes[0] != sizes[1]:
             reason = f"{sizes[0]} queries look at {sizes[1]} keys, which are not their own tokens"
             described = "cross-attention"
+            pattern = None
+        elif call.elsewhere:
+            reason, described = "keys are other tokens than the queries (cross-attention)", "cross-attention"
             pattern = None
         if isinstance(pattern, Tensor):
             pattern = self._real_part(pattern)
@@ -188,7 +188,7 @@ class MaskObserver:
         sinks = learned_sinks(call)
         rate = None if mask is None else uniform_rate(mask, tokens, sinks)
         padding = self._masks_padding(call)
-        expected = None if mask is None else self._positions.after(mask, tokens, sinks, rotary_of(call))
+        expected = None if mask is None else self._positions.after(call.name, mask, tokens, sinks, rotary_of(call))
         return ObservedMask(
             len(self._found), call.name, tokens, mask, padding, rate, reason, described, sinks, expected
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, final
@@ -41,21 +42,23 @@ class PositionMass:
 
 
 class PositionProduct:
-    """Products of attention by positions over the layers of one run; a layer of unlike size begins anew."""
+    """Products of attention by positions over the layers of one run, of each stack of blocks by itself; a layer of
+    unlike size begins anew."""
 
     def __init__(self) -> None:
-        self._carried: dict[bool, np.ndarray] = {}
+        self._carried: dict[tuple[str, bool], np.ndarray] = {}
         self._last: dict[bool, tuple[object, np.ndarray]] = {}
 
     def after(
-        self, mask: Mask, tokens: int, sinks: Sequence[float] | None, rotary: RotaryDecay | None
+        self, module: str, mask: Mask, tokens: int, sinks: Sequence[float] | None, rotary: RotaryDecay | None
     ) -> PositionMass | None:
-        """One layer further under this mask."""
+        """One layer further under this mask, in the stack of the attention module of this name."""
         if not 2 <= tokens <= TOKENS_AT_MOST:
             return None
         allowed = mask.dense(tokens).cpu().numpy()
-        plain = self._further(mask, tokens, sinks, None, allowed)
-        decayed = None if rotary is None else self._further(mask, tokens, sinks, rotary, allowed)
+        stack = "".join(itertools.takewhile(lambda one: not one.isdigit(), module.split(".")))
+        plain = self._further(stack, mask, tokens, sinks, None, allowed)
+        decayed = None if rotary is None else self._further(stack, mask, tokens, sinks, rotary, allowed)
         return PositionMass(
             plain.direct,
             None if decayed is None else decayed.direct,
@@ -64,14 +67,20 @@ class PositionProduct:
         )
 
     def _further(
-        self, mask: Mask, tokens: int, sinks: Sequence[float] | None, decay: RotaryDecay | None, allowed: np.ndarray
+        self,
+        stack: str,
+        mask: Mask,
+        tokens: int,
+        sinks: Sequence[float] | None,
+        decay: RotaryDecay | None,
+        allowed: np.ndarray,
     ) -> FirstTokenMass:
         attention = self._attention(mask, tokens, sinks, decay)
-        before = self._carried.get(decay is not None)
+        before = self._carried.get((stack, decay is not None))
         if before is None or len(before) != tokens:
             before = start_masses(tokens)
-        self._carried[decay is not None] = step_masses(before, attention)
-        return masses(0, self._carried[decay is not None], attention, allowed)
+        self._carried[stack, decay is not None] = carried = step_masses(before, attention)
+        return masses(0, carried, attention, allowed)
 
     def _attention(
         self, mask: Mask, tokens: int, sinks: Sequence[float] | None, decay: RotaryDecay | None

@@ -9,6 +9,7 @@ library are as they were.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import itertools
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -25,6 +26,10 @@ Source = Literal["interface", "sdpa", "multihead", "softmax"]
 """How a call was seen: at the library's attention interface (everything), at torch's fused attention or its
 multi-head attention (all but the weights), or at a softmax inside a module that bypasses these (weights and logits
 only)."""
+
+
+# Under these names modules take the tokens that cross-attention looks at.
+CONTEXT_NAMES = ("key_value_states", "encoder_hidden_states")
 
 
 @final
@@ -325,6 +330,7 @@ class Recorder:
         self._sources[source] += 1
         given = next((tuple(one[1:]) for one in reversed(self._running) if one[0] is module), ((), {}))
         if self._on_call is not None:
+            parts["elsewhere"] = parts.get("elsewhere", False) or _given_context(module, *given)
             run = max(self._passes - 1, 0)
             self._on_call(Call(index, name, module, source, given=given, run=run, **parts))
 
@@ -351,6 +357,14 @@ class Recorder:
     def _leave(self, module: nn.Module, *_: Any) -> None:
         if self._running and self._running[-1][0] is module:
             self._running.pop()
+
+
+def _given_context(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a module was given tokens to look at, other than its own."""
+    named = {**dict(zip(inspect.signature(module.forward).parameters, args, strict=False)), **kwargs}
+    context = next((named[name] for name in CONTEXT_NAMES if isinstance(named.get(name), Tensor)), None)
+    rest = {name: value for name, value in named.items() if name not in CONTEXT_NAMES}
+    return context is not None and context is not first_tokens((), rest)
 
 
 def _kind(module: nn.Module, attention: Collection[int]) -> Kind:

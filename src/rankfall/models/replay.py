@@ -16,10 +16,7 @@ from rankfall.errors import RequestError, require
 from rankfall.models.blocks import is_tokens
 from rankfall.models.interface import Eager, Route, routed
 from rankfall.models.placement import alone, input_device
-from rankfall.models.recorder import Call, Coverage, Ran, recorded
-
-# Under these names modules take the tokens that cross-attention looks at.
-CONTEXT_NAMES = ("key_value_states", "encoder_hidden_states")
+from rankfall.models.recorder import CONTEXT_NAMES, Call, Coverage, Ran, recorded
 
 
 @final

@@ -44,9 +44,10 @@ def attention_rows(
     own = None
     if looks_at_itself(call):
         own = torch.searchsorted(keys, rows)
-    return AttentionRows(
-        weights[..., keys], allowed[..., keys], sums, None if logits is None else logits[..., keys], own
-    )
+    if len(keys) < weights.shape[-1]:
+        weights, allowed = weights[..., keys], allowed[..., keys]
+        logits = None if logits is None else logits[..., keys]
+    return AttentionRows(weights, allowed, sums, logits, own)
 
 
 def sizes(call: Call) -> tuple[int, int]:

@@ -27,16 +27,21 @@ class Seen:
     passages: Tensor
 
 
-class _Watch:
-    """Takes the tokens of each attention module the first time that it runs in a pass; texts are counted on."""
+class SeenWatch:
+    """Takes the tokens of each attention module the first time that it runs in a pass; texts are counted on.
 
-    def __init__(self, real: Sequence[Tensor | None]) -> None:
-        self.kept: dict[int, list[tuple[str, list[Tensor], list[Tensor]]]] = {}
+    `real` says for each text, over all passes, which positions are no padding (None: all).
+    """
+
+    def __init__(self, real: Sequence[Tensor | None] = ()) -> None:
+        self.passes = 0
+        self._kept: dict[int, list[tuple[str, list[Tensor], list[Tensor]]]] = {}
         self._real = list(real)
         self._first = 0
         self._done: dict[int, int] = {}
 
     def see(self, site: Site) -> None:
+        """Read one attention call."""
         module = id(site.call.module)
         if module in self._done or site.tokens_name is None:
             return
@@ -49,25 +54,28 @@ class _Watch:
         sides = [
             [_real(row, mask, each).float().cpu() for row, mask in _paired(side, masks)] for side in (tokens, context)
         ]
-        self.kept.setdefault(module, []).append((site.name, sides[0], sides[1]))
+        self._kept.setdefault(module, []).append((site.name, sides[0], sides[1]))
 
     def next_pass(self) -> None:
+        """What is seen from now on are the texts after those that were seen so far."""
+        self.passes += 1
         self._first += max(self._done.values(), default=1)
         self._done = {}
+
+    def found(self) -> dict[int, Seen]:
+        """By the module's id; of one that runs several times in a pass, the first run."""
+        return {module: _joined(runs) for module, runs in self._kept.items()}
 
 
 def tokens_seen(
     model: nn.Module, calls: Sequence[Mapping[str, Any]], real: Sequence[Tensor | None] = ()
 ) -> dict[int, Seen]:
-    """What each attention module was given, by the module's id; of one that runs several times, the first run.
-
-    `real` says for each text, over all calls, which positions are no padding (None: all).
-    """
-    watch = _Watch(real)
+    """What each attention module was given, in passes of their own."""
+    watch = SeenWatch(real)
     for call in calls:
         traced(model, call, watch.see)
         watch.next_pass()
-    return {module: _joined(runs) for module, runs in watch.kept.items()}
+    return watch.found()
 
 
 def _paired(tokens: Tensor, masks: Sequence[Tensor | None]) -> list[tuple[Tensor, Tensor | None]]:
