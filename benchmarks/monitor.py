@@ -6,15 +6,17 @@ the median of their differences. On a GPU, where a sample makes the host wait, o
 lie between two samples, with and without the monitor, in turn.
 
     python -m benchmarks monitor
+    python -m benchmarks.monitor --ways compiled
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import inspect
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -33,7 +35,8 @@ WATCHED: dict[str, dict[str, bool]] = {
 QUIET = Alarms(relative_mu=0.0, energy_rank=0.0, norm_ratio=float("inf"))
 DEFAULT_EVERY = int(inspect.signature(RankMonitor).parameters["every"].default)
 VOCABULARY = 50_257
-ROUNDS = 5
+# A GPU's clock is steadier, and its rounds are as long as the time between two samples.
+ROUNDS_CPU, ROUNDS_GPU = 5, 2
 
 # depth, width, tokens, batch; 12 layers of width 768 with their vocabulary have 124 million parameters.
 SIZES_CPU = ((4, 128, 128, 8), (12, 768, 128, 1))
@@ -125,11 +128,12 @@ def spent_in(
         return monitor.spent / steps, (time.process_time() - start) / steps
 
 
-def clocked(step: Callable[[], None], model: nn.Module, *, watched: bool, every: int, steps: int) -> float:
+def clocked(step: Callable[[], None], model: nn.Module, *, watched: str | None, every: int, steps: int) -> float:
     """Seconds by the clock; a GPU is waited for."""
     with contextlib.ExitStack() as stack:
-        if watched:
-            stack.enter_context(RankMonitor(model, [], every=every, alarms=QUIET))
+        if watched is not None:
+            options: dict[str, Any] = {**WATCHED[watched]}
+            stack.enter_context(RankMonitor(model, [], every=every, alarms=QUIET, **options))
         if torch.cuda.is_available():
             torch.cuda.synchronize()
         start = time.perf_counter()
@@ -140,22 +144,23 @@ def clocked(step: Callable[[], None], model: nn.Module, *, watched: bool, every:
         return time.perf_counter() - start
 
 
-def in_turn(step: Callable[[], None], model: nn.Module, *, every: int, steps: int) -> tuple[float, float]:
-    """Median time of `steps` plain steps, and the median difference to as many that are watched."""
-    pairs = []
-    for number in range(ROUNDS):
-        # Each goes first in half of the pairs.
-        order = (False, True) if number % 2 else (True, False)
-        times = {watched: clocked(step, model, watched=watched, every=every, steps=steps) for watched in order}
-        pairs.append((times[False], times[True] - times[False]))
-    plain, difference = (statistics.median(values) for values in zip(*pairs, strict=True))
-    return plain, difference
+def in_turn(
+    step: Callable[[], None], model: nn.Module, names: Sequence[str], *, every: int, steps: int, rounds: int
+) -> tuple[float, dict[str, float]]:
+    """Median time of `steps` plain steps, and the median difference to as many that are watched, for each name."""
+    found = []
+    for number in range(rounds):
+        # Plain steps come first in half of the rounds.
+        order = (None, *names) if number % 2 else (*names, None)
+        found.append({name: clocked(step, model, watched=name, every=every, steps=steps) for name in order})
+    plain = statistics.median(times[None] for times in found)
+    return plain, {name: statistics.median(times[name] - times[None] for times in found) for name in names}
 
 
 def on_cpu(step: Callable[[], None], model: nn.Module) -> dict[str, float]:
     idle, whole = spent_in(step, model, due=False, steps=3)
     sample, _ = spent_in(step, model, due=True, steps=3)
-    plain, difference = in_turn(step, model, every=1, steps=1)
+    plain, differences = in_turn(step, model, ["tokens"], every=1, steps=1, rounds=ROUNDS_CPU)
     more = {name: spent_in(step, model, due=True, steps=3, watched=name)[0] for name in WATCHED if name != "tokens"}
     return {
         "step_ms": 1e3 * whole,
@@ -165,14 +170,20 @@ def on_cpu(step: Callable[[], None], model: nn.Module) -> dict[str, float]:
         **{f"{name}_sample_ms": 1e3 * one for name, one in more.items()},
         **{f"{name}_overhead_percent": 100 * (idle + one / DEFAULT_EVERY) / whole for name, one in more.items()},
         "clock_step_ms": 1e3 * plain,
-        "clock_sample_ms": 1e3 * difference,
-        "clock_overhead_percent": 100 * difference / DEFAULT_EVERY / plain,
+        "clock_sample_ms": 1e3 * differences["tokens"],
+        "clock_overhead_percent": 100 * differences["tokens"] / DEFAULT_EVERY / plain,
     }
 
 
 def on_gpu(step: Callable[[], None], model: nn.Module) -> dict[str, float]:
-    plain, difference = in_turn(step, model, every=DEFAULT_EVERY, steps=DEFAULT_EVERY)
-    return {"clock_step_ms": 1e3 * plain / DEFAULT_EVERY, "clock_overhead_percent": 100 * difference / plain}
+    """One sample a round, at the default rate, of each of what can be watched; libraries have woken up before."""
+    for name in WATCHED:
+        clocked(step, model, watched=name, every=1, steps=2)
+    plain, differences = in_turn(
+        step, model, list(WATCHED), every=DEFAULT_EVERY, steps=DEFAULT_EVERY, rounds=ROUNDS_GPU
+    )
+    shares = {f"{name}_overhead_percent": 100 * one / plain for name, one in differences.items()}
+    return {"clock_step_ms": 1e3 * plain / DEFAULT_EVERY, **shares}
 
 
 def measured(depth: int, width: int, tokens: int, batch: int, device: str, compiled: bool) -> dict[str, object]:
@@ -188,10 +199,18 @@ def measured(depth: int, width: int, tokens: int, batch: int, device: str, compi
     return {**shape, "device": device, "compiled": compiled, "every": DEFAULT_EVERY, **times}
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--ways", nargs="+", choices=("eager", "compiled"), default=["eager", "compiled"])
+    ways = parser.parse_args(arguments).ways
     device = "cuda" if torch.cuda.is_available() else "cpu"
     sizes = SIZES_GPU if device == "cuda" else SIZES_CPU
-    report("monitor", [measured(*size, device, compiled) for size in sizes for compiled in (False, True)])
+    rows = []
+    for size in sizes:
+        for way in ways:
+            rows.append(measured(*size, device, way == "compiled"))
+            print(rows[-1], flush=True)
+    report("monitor", rows)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,8 @@ from fuzz.templates import build, run_folders
 from fuzz.warm import warm
 from fuzz.workers import Outcome, outcomes
 
+SECONDS_BETWEEN_NEWS = 10
+
 
 def main() -> int:
     """Print a line per failure and a summary; exit status 1 where anything failed."""
@@ -84,9 +86,13 @@ def _run(given: argparse.Namespace, made: Path) -> int:
         planned = parts(given.count, given.first, given.kind, len(kept))
     tally = Tally(given.seed, given.failures, Counter(), Counter(), Counter())
     until = time.monotonic() + 60 * given.minutes if given.minutes else float("inf")
+    told = time.monotonic()
     for kind, found in _done(partial(_judged, inputs, made, until), planned, given.workers):
         for one in found:
             tally.add(kind, one)
+        if time.monotonic() - told > SECONDS_BETWEEN_NEWS:
+            told = time.monotonic()
+            print(f"{tally.ran.total():,} inputs, {tally.failed} failed", file=sys.stderr, flush=True)
     print(tally.summary())
     return 1 if tally.failed else 0
 

@@ -17,7 +17,8 @@ from pathlib import Path
 from fuzz.case import Case
 from fuzz.judge import Verdict, judge
 
-MEMORY = 6 << 30
+MORE_MEMORY = 4 << 30
+"""Address space that a child may take beside what it was born with: PyTorch built for GPUs alone maps gigabytes."""
 """Address space of a child, in bytes."""
 ROOM = 2 << 30
 """Free bytes of a folder in memory that make it fit for the inputs' files."""
@@ -100,10 +101,15 @@ def _processor_time(process: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def _address_space() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+
+
 def _work(cases: Callable[[int], Case], numbers: Sequence[int], templates: Path, home: Path, writer: int) -> None:
     """The life of a child: limits first, then one case after the other, then a silent end."""
     try:
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+        most = _address_space() + MORE_MEMORY
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         scratch = home / "scratch"
         scratch.mkdir()

@@ -12,6 +12,7 @@ import torch
 from tests.models.plain import GPT, HEADS, WIDTH, Columns, scrambled, some_ids
 from torch import Tensor, nn
 
+from rankfall.models.attention import observer as observer_module
 from rankfall.models.attention import seen
 from rankfall.models.attention.heads import HeadAttention
 from rankfall.models.attention.observer import ROWS_AT_MOST, AttentionObserver, sampled_rows
@@ -429,6 +430,29 @@ def test_half_precision_is_read_as_the_model_computes_it() -> None:
         assert other.values["sink_mass"] == 0.0
         assert other.values["relative_entropy"] == pytest.approx(one.values["relative_entropy"], abs=0.05)
         assert other.values["first_token_mass"] == pytest.approx(one.values["first_token_mass"], abs=0.05)
+
+
+def test_spectra_that_wait_for_each_other_are_those_taken_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = small("llama")
+    inputs = {"input_ids": some_ids(2, TOKENS)}
+    together = [one.values for one in observed(model, inputs, [None, None]).heads()]
+    monkeypatch.setattr(observer_module, "NUMBERS_WAITING", 0)
+    alone = [one.values for one in observed(model, inputs, [None, None]).heads()]
+    assert together == alone
+    assert all("effective_rank" in one for one in together)
+
+
+def test_attention_that_is_not_finite_is_left_out_with_a_reason() -> None:
+    model = small("llama")
+    with torch.no_grad():
+        broken = next(
+            one for name, one in model.named_parameters() if name.endswith("layers.1.self_attn.q_proj.weight")
+        )
+        broken[0, 0] = torch.nan
+    observer = observed(model, {"input_ids": some_ids(1, TOKENS)}, [None])
+    assert {one.layer for one in observer.heads()} == {0}
+    assert all(reason for reason in observer.missing.values())
+    assert len(observer.missing) >= 1
 
 
 def test_attention_to_one_key_is_missing_and_ends_no_audit() -> None:

@@ -397,7 +397,17 @@ def test_embeddings_of_a_library_model() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [[], "some words", [[]], 3, {}, ["some words"], [[1, "two"]], [[[1.0], [1.0, 2.0]]], torch.zeros(0, dtype=torch.long)],
+    [
+        [],
+        "some words",
+        [[]],
+        3,
+        {},
+        ["some words"],
+        [[1, "two"]],
+        [[[1.0], [1.0, 2.0]]],
+        torch.zeros(0, dtype=torch.long),
+    ],
 )
 @pytest.mark.parametrize("model", [GPT, lambda: small_model("llama")])
 def test_inputs_that_are_none_are_refused(wrong: Any, model: Any) -> None:

@@ -124,3 +124,21 @@ def test_a_library_stopped_between_two_defaults_leaves_none_changed() -> None:
 def test_no_time_at_all_is_refused_like_too_little() -> None:
     with pytest.raises(RequestError, match="it to load within"), time_limit(5e-324, "it"):
         NEVER.wait()
+
+
+def test_an_interruption_lost_while_an_object_is_deleted_comes_again(capsys: pytest.CaptureFixture[str]) -> None:
+    """Python cannot raise inside of `__del__`: it prints, and goes on."""
+
+    class Slow:
+        def __del__(self) -> None:
+            NEVER.wait()
+
+    def stopped() -> None:
+        kept = Slow()
+        del kept
+        NEVER.wait()
+
+    with pytest.raises(RequestError, match="it to load within"), time_limit(SHORT, "it"):
+        stopped()
+    assert capsys.readouterr().err == ""
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)

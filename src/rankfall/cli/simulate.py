@@ -159,7 +159,7 @@ def _first_token_rows(one: dict[str, Any]) -> list[dict[str, Any]]:
     rows = [row for row in one["first_token"] if row["layer"] in SHARE_LAYERS]
     return [
         {"mask": one["mask"]["name"], "attention": name}
-        | {f"layer {row['layer']}": f"{row[key]:.1%}" for row in rows}
+        | {f"layer {row['layer']}": None if row[key] is None else f"{row[key]:.1%}" for row in rows}
         for name, key in (("uniform", "carried"), ("rotary", "rotary_carried"))
         if rows
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -136,9 +137,10 @@ def head_attention(
     elif texts[0].by_row is not None:
         over = "rows"
     heads = table.shape[-1]
+    by_row = None if ends is not None or texts[0].by_row is None else _over_rows(texts[0].by_row, seed)
     found = []
-    for head in range(heads):
-        values = {name: float(means[at, head]) for at, name in enumerate(names) if bool(means[at, head].isfinite())}
+    for head, given_means in enumerate(means.T.tolist()):
+        values = {name: mean for name, mean in zip(names, given_means, strict=True) if math.isfinite(mean)}
         if "first_token_mass" not in values:
             # No row of it sees two keys.
             continue
@@ -146,8 +148,8 @@ def head_attention(
         if ends is not None:
             given = {name: ends[:, at, head].tolist() for at, name in enumerate(names) if name not in LARGEST}
             interval = {name: (low, high) for name, (low, high) in given.items() if name in values}
-        elif texts[0].by_row is not None:
-            interval = _over_rows(texts[0].by_row, head, seed)
+        elif by_row is not None:
+            interval = by_row[head]
         found.append(
             HeadAttention(
                 layer=layer,
@@ -178,10 +180,17 @@ def layer_means(heads: Sequence[HeadAttention], name: str) -> dict[int, float]:
     return {layer: statistics.fmean(values) for layer, (_, values) in found.items() if values}
 
 
-def _over_rows(by_row: Mapping[str, Tensor], head: int, seed: int) -> dict[str, tuple[float, float]]:
-    rows = torch.stack([values[head].cpu() for values in by_row.values()], dim=-1)
-    rows = rows[rows.isfinite().all(dim=-1)]
-    if len(rows) < 2:
-        return {}
-    low, high = bootstrap(rows, seed).tolist()
-    return {name: (low[at], high[at]) for at, name in enumerate(by_row)}
+def _over_rows(by_row: Mapping[str, Tensor], seed: int) -> list[dict[str, tuple[float, float]]]:
+    """Intervals of each head over its counted rows; heads that count the same rows are drawn together."""
+    rows = torch.stack([values.cpu() for values in by_row.values()], dim=-1)
+    counted = rows.isfinite().all(dim=-1)
+    found: list[dict[str, tuple[float, float]]] = [{} for _ in rows]
+    alike, group = counted.unique(dim=0, return_inverse=True)
+    for number, some in enumerate(alike):
+        if int(some.sum()) < 2:
+            continue
+        heads = (group == number).nonzero()[:, 0]
+        ends = bootstrap(rows[heads][:, some].transpose(0, 1).flatten(1), seed).unflatten(1, (len(heads), -1))
+        for head, (low, high) in zip(heads.tolist(), ends.transpose(0, 1).tolist(), strict=True):
+            found[head] = {name: (low[at], high[at]) for at, name in enumerate(by_row)}
+    return found

@@ -15,13 +15,14 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from rankfall.errors import reason_of
+from rankfall.errors import reason_of, require
 from rankfall.models.attention.heads import HeadAttention, TextAttention, head_attention
 from rankfall.models.attention.seen import attention_rows, looks_at_itself, sizes
 from rankfall.models.attention.statistics import (
     AttentionRows,
     head_means,
     logit_statistics,
+    matrix_gram,
     matrix_statistics,
     output_shares,
     received,
@@ -34,6 +35,8 @@ ROWS_AT_MOST = 256
 WRITTEN_ROWS = 32
 # Weights that are turned into float64 together: heads are read in groups of so many numbers.
 NUMBERS_AT_ONCE = 2**23
+# Spectra of many matrices together take every core; so many numbers of theirs wait on the host.
+NUMBERS_WAITING = 2**26
 
 
 def sampled_rows(count: int, seed: int = 0, most: int = ROWS_AT_MOST) -> Int[Tensor, " r"]:
@@ -79,6 +82,7 @@ class AttentionObserver:
         self._run, self._calls, self._first, self._texts = 0, 0, 0, 0
         self._layers: dict[int, _Layer] = {}
         self._waiting: _Written | None = None
+        self._grams: list[tuple[TextAttention, Tensor]] = []
         self.missing: dict[str, str] = {}
 
     def see(self, call: Call) -> None:
@@ -105,6 +109,7 @@ class AttentionObserver:
 
     def heads(self) -> list[HeadAttention]:
         """One record for each head of each call, in the order of calls; a call without a choice has none."""
+        self._take_spectra()
         found: list[HeadAttention] = []
         for number, layer in sorted(self._layers.items()):
             if layer.texts:
@@ -152,12 +157,13 @@ class AttentionObserver:
     def _measured(self, text: int, seen: AttentionRows, rows_in_all: int, itself: bool) -> TextAttention:
         heads, rows, keys = seen.weights.shape
         at_once = max(1, NUMBERS_AT_ONCE // (rows * keys))
-        groups = [_statistics(seen.of_heads(slice(at, at + at_once))) for at in range(0, heads, at_once)]
+        parts = [seen.of_heads(slice(at, at + at_once)) for at in range(0, heads, at_once)]
+        groups = [_statistics(part) for part in parts]
         values = {name: torch.cat([one[0][name] for one in groups]) for name in groups[0][0]}
         by_row = {name: torch.cat([one[1][name] for one in groups]) for name in groups[0][1]}
         names = self._names[text] if itself and text < len(self._names) and len(self._names[text]) == keys else []
         busiest = [int(place) for one in groups for place in one[2]]
-        return TextAttention(
+        found = TextAttention(
             text=text,
             tokens=keys,
             rows=rows,
@@ -166,6 +172,27 @@ class AttentionObserver:
             busiest=[(place, names[place] if names else "") for place in busiest],
             by_row=by_row if len(self._real) == 1 else None,
         )
+        gram = torch.cat([matrix_gram(part).cpu() for part in parts])
+        require(
+            bool(gram.isfinite().all()),
+            required="finite attention weights",
+            got="others",
+            remedy="its attention is left out",
+        )
+        self._grams.append((found, gram))
+        if sum(gram.numel() for _, gram in self._grams) > NUMBERS_WAITING:
+            self._take_spectra()
+        return found
+
+    def _take_spectra(self) -> None:
+        """Of the matrices that wait, those of one size together."""
+        waiting, self._grams = self._grams, []
+        for size in {gram.shape[-1] for _, gram in waiting}:
+            alike = [(text, gram) for text, gram in waiting if gram.shape[-1] == size]
+            found = matrix_statistics(torch.cat([gram for _, gram in alike]))
+            for name, values in found.items():
+                for (text, _), part in zip(alike, values.split([len(gram) for _, gram in alike]), strict=True):
+                    text.values[name] = part
 
     def _follow(self, waiting: _Written, ran: Ran) -> None:
         attended = waiting.call.output
@@ -194,5 +221,5 @@ class AttentionObserver:
 def _statistics(seen: AttentionRows) -> tuple[dict[str, Tensor], dict[str, Tensor], list[int]]:
     by_row = row_statistics(seen)
     mass, places = received(seen).max(dim=-1)
-    values = {**head_means(by_row), **matrix_statistics(seen), **logit_statistics(seen), "busiest_mass": mass}
+    values = {**head_means(by_row), **logit_statistics(seen), "busiest_mass": mass}
     return values, by_row, places.tolist()

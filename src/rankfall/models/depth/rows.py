@@ -148,16 +148,19 @@ def _interval(tables: Sequence[Values], seed: int) -> Intervals | None:
 
 def bootstrap(values: Float[Tensor, "t k"], seed: int = 0) -> Float[Tensor, "2 k"]:
     """Lower and upper end for the mean over t texts of each of k quantities, by percentiles, all drawn alike."""
-    means = _resampled(values.shape[0], seed).to(values) @ values
+    means = values.mT.cpu() @ _resampled(values.shape[0], seed).to(values.dtype).mT
     tail = (1 - CONFIDENCE) / 2
-    return means.quantile(torch.tensor([tail, 1 - tail], dtype=means.dtype), dim=0)
+    # NumPy finds the two places by partition; PyTorch sorts.
+    return torch.from_numpy(np.quantile(means.numpy(), [tail, 1 - tail], axis=1)).to(values)
 
 
 @cache
 def _resampled(texts: int, seed: int) -> Float[Tensor, "r t"]:
     """The weight of each text in each resample."""
     drawn = np.random.default_rng(seed).integers(0, texts, size=(RESAMPLES, texts))
-    return torch.from_numpy((drawn[:, :, None] == np.arange(texts)).sum(axis=1) / texts)
+    places = drawn + texts * np.arange(RESAMPLES)[:, None]
+    times = np.bincount(places.ravel(), minlength=RESAMPLES * texts).reshape(RESAMPLES, texts)
+    return torch.from_numpy(times / texts)
 
 
 def _flat(table: Values) -> list[float]:

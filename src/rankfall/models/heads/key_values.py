@@ -24,8 +24,9 @@ from rankfall.models.heads.seen import Seen
 SHARES = {"90": 0.9, "99": 0.99, "999": 0.999}
 # The weights of most models are kept in float32 at best: below this relative size a singular value is rounding.
 EPSILON = torch.finfo(torch.float32).eps
-# Directions of larger layers are kept in half precision until all layers are known.
-MOST_EXACT = 2**22
+# Directions of larger layers are kept in half precision until all layers are known: so many numbers stay where they
+# were found, the rest goes to the host.
+MOST_EXACT, MOST_IN_PLACE = 2**22, 2**29
 # Rounding of a sum that should be one.
 WHOLE = 1e-9
 
@@ -100,25 +101,28 @@ class KeyValues:
     def __init__(self) -> None:
         self._records: list[KeyValueRecord] = []
         self._spaces: list[tuple[Tensor, Tensor]] = []
+        self._in_place = 0
 
     def take(self, maps: HeadMaps, seen: Seen | None) -> None:
         """One layer: its maps and the tokens that it was given."""
         keys, values = joint_parts(maps)
         energies, directions = _read_directions(_balanced(keys, values))
         record = _measured(maps, keys, values, energies, seen)
-        size = record.weights_90
-        kept = torch.float32 if directions[:, :size].numel() <= MOST_EXACT else torch.float16
-        self._spaces.append((energies[:size].cpu(), directions[:, :size].to("cpu", kept)))
+        space = directions[:, : record.weights_90]
+        self._in_place += space.numel()
+        device = space.device if self._in_place <= MOST_IN_PLACE else "cpu"
+        kept = space.to(device, torch.float32 if space.numel() <= MOST_EXACT else torch.float16)
+        self._spaces.append((energies[: record.weights_90], kept))
         self._records.append(record)
 
     def records(self) -> tuple[KeyValueRecord, ...]:
         """One for each layer, in the order in which they run."""
         made = []
+        table = _overlaps(self._spaces)
         for number, record in enumerate(self._records):
-            energies, space = self._spaces[number]
-            shares = tuple(_overlap(space, energies, other) for _, other in self._spaces)
+            shares = tuple(table[number])
             earlier = self._spaces[number - 1][1] if number else None
-            alike = earlier is not None and earlier.shape[0] == space.shape[0]
+            alike = number > 0 and shares[number - 1] is not None
             made.append(
                 replace(
                     record,
@@ -271,11 +275,20 @@ def _read_directions(joint: Tensor) -> tuple[Tensor, Tensor]:
     return energies.flip(0).clamp_min(0), vectors if d <= columns else torch.linalg.qr(joint @ vectors).Q
 
 
-def _overlap(space: Tensor, energies: Tensor, other: Tensor) -> float | None:
-    if space.shape[0] != other.shape[0]:
-        return None
-    inside = (other.float().mT @ space.float()).square().sum(dim=0).double()
-    return float((inside * energies).sum() / energies.sum().clamp_min(1e-300))
+def _overlaps(spaces: Sequence[tuple[Tensor, Tensor]]) -> list[list[float | None]]:
+    """For each space (its energies, its directions) the share of its energy that lies in each of the others; None
+    where they are spaces of different vectors. One product tells of a pair both ways."""
+    found: list[list[Tensor | None]] = [[None] * len(spaces) for _ in spaces]
+    for i, (energies, space) in enumerate(spaces):
+        mine = space.to(energies.device, torch.float32)
+        for j, (others, other) in enumerate(spaces[: i + 1]):
+            if other.shape[0] != space.shape[0]:
+                continue
+            inside = (other.to(energies.device, torch.float32).mT @ mine).square_()
+            for row, column, part, along in ((i, j, energies, 0), (j, i, others, 1)):
+                held = (inside.sum(dim=along).double() * part.to(inside.device)).sum()
+                found[row][column] = held.to(part.device) / part.sum().clamp_min(1e-300)
+    return [[None if one is None else float(one) for one in row] for row in found]
 
 
 def by_number(records: Sequence[KeyValueRecord], name: str) -> list[int]:

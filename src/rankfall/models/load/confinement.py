@@ -14,6 +14,9 @@ from typing import Any
 from rankfall.errors import RequestError, require
 from rankfall.system import available_memory
 
+# Seconds between two interruptions of what goes on after the first.
+AGAIN = 0.25
+
 
 class _OutOfTime(BaseException):
     """Not an Exception: libraries catch those and go on."""
@@ -31,29 +34,44 @@ def time_limit(seconds: float, what: str) -> Iterator[None]:
     if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
         yield
         return
-    expired = False
+    expired = ended = False
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         nonlocal expired
         expired = True
-        raise _OutOfTime
+        if not ended:
+            raise _OutOfTime
 
     restore = _torch_state()
     left, interval = signal.getitimer(signal.ITIMER_REAL)
     before = signal.signal(signal.SIGALRM, interrupt)
-    try:
+    with _unseen(_OutOfTime):
         try:
-            signal.setitimer(signal.ITIMER_REAL, seconds)
+            # Again and again: what is raised while an object is being deleted goes nowhere.
+            signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN)
             yield
+            ended = True
+        except _OutOfTime:
+            ended = True
+            restore()
+            raise _out_of_time(seconds, what) from None
         finally:
+            ended = True
             signal.setitimer(signal.ITIMER_REAL, left, interval)
-    except _OutOfTime:
-        restore()
-        raise _out_of_time(seconds, what) from None
-    finally:
-        signal.signal(signal.SIGALRM, before)
+            signal.signal(signal.SIGALRM, before)
     if expired:  # someone caught the interruption and went on
         raise _out_of_time(seconds, what)
+
+
+@contextlib.contextmanager
+def _unseen(kind: type[BaseException]) -> Iterator[None]:
+    """Inside, nothing is printed about exceptions of this kind that Python could not raise."""
+    before = sys.unraisablehook
+    sys.unraisablehook = lambda told: None if isinstance(told.exc_value, kind) else before(told)
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
 
 
 def _torch_state() -> Callable[[], None]:

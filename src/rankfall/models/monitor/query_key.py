@@ -48,9 +48,18 @@ class QueryKeyMaps:
 
 
 def stable_ranks(left: Float[Tensor, "h d s"], right: Float[Tensor, "h d s"]) -> Float[Tensor, " h"]:
-    """|A B^T|_F^2 / |A B^T|_2^2 from the two Gram matrices (s, s); NaN of a product that is zero."""
-    values, vectors = torch.linalg.eigh(left.mT @ left)
-    root = vectors * values.clamp_min(0.0).sqrt()[..., None, :]
+    """|A B^T|_F^2 / |A B^T|_2^2 from the two Gram matrices (s, s); NaN of a product that is zero.
+
+    With A^T A = C C^T the squares of its singular values are the eigenvalues of C^T (B^T B) C. Columns of A have
+    length one first, so that rounding in C is that of each: the change of a matrix lies beside the matrix here.
+    """
+    lengths = torch.linalg.vector_norm(left, dim=-2, keepdim=True)
+    left, right = left / lengths.where(lengths > 0, 1.0), right * lengths
+    gram = left.mT @ left
+    rounding = gram.shape[-1] * torch.finfo(gram.dtype).eps
+    # A column of zeros meets zeros in B.
+    gram.diagonal(dim1=-2, dim2=-1).copy_((lengths[..., 0, :] == 0) + gram.diagonal(dim1=-2, dim2=-1) + rounding)
+    root = torch.linalg.cholesky(gram)
     squares = torch.linalg.eigvalsh(root.mT @ (right.mT @ right) @ root).clamp_min(0.0)
     largest = squares[..., -1]
     return squares.sum(dim=-1) / largest.where(largest > 0, torch.nan)
