@@ -156,12 +156,20 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     cells = [("window:16", 4096, 1, 4), ("complete", 64, 64, 50), ("complete", 64, 1, 50), ("causal", 64, 64, 50)]
     if options.device != "cpu":
         cells += [("window:16", 4096, 1, 64), ("window:16", 16384, 1, 8)]
-    ratios = [compare(*cell, device=options.device) for cell in cells[: 2 if options.quick else None]]
-    scaled = scaling(options.device, options.quick)
-    share = memory_share(options.device)
-    text = f"## Same work, dense loop beside\n\n{table(ratios)}\n\n## Scaling under window:16\n\n{table(scaled)}\n"
-    if share:
-        text += f"\n## Memory bandwidth\n\n{table(share)}\n"
+    text = ""
+
+    def tell(title: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        nonlocal text
+        if rows:
+            section = f"## {title}\n\n{table(rows)}\n"
+            print(section, flush=True)
+            text += section + "\n"
+        return rows
+
+    wanted = cells[: 2 if options.quick else None]
+    ratios = tell("Same work, dense loop beside", [compare(*cell, device=options.device) for cell in wanted])
+    share = tell("Memory bandwidth", memory_share(options.device))
+    scaled = tell("Scaling under window:16", scaling(options.device, options.quick))
     result = {
         "benchmark": "dynamics",
         "device": options.device,
@@ -170,7 +178,6 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
         "memory": share,
         "provenance": provenance("python -m benchmarks.dynamics"),
     }
-    print(text)
     print(json.dumps(result))
     if options.out is not None:
         options.out.mkdir(parents=True, exist_ok=True)

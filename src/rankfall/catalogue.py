@@ -189,6 +189,7 @@ EVIDENCE: Registry[Evidence] = Registry(
     "source of evidence",
     {
         "trained_error": "rankfall.planning.evidence:FARTHEST",
+        "text_excess": "rankfall.planning.text_evidence:TEXT",
     },
     example="trained_error",
 )
@@ -224,6 +225,7 @@ FIGURES: Registry[Reproduction] = Registry(
         "wu/fig4": "rankfall.figures.wu_fig4:REPRODUCTION",
         "rankfall/equilibria": "rankfall.figures.rankfall_equilibria:REPRODUCTION",
         "rankfall/depth": "rankfall.figures.trained_depth:REPRODUCTION",
+        "rankfall/text-rank": "rankfall.figures.text_rank:REPRODUCTION",
         "rankfall/norms": "rankfall.figures.norms_and_rank:REPRODUCTION",
         "rankfall/rate-vs-radius": "rankfall.figures.rate_vs_radius:REPRODUCTION",
         "rankfall/theory-gap": "rankfall.figures.theory_gap:REPRODUCTION",

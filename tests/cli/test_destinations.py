@@ -174,3 +174,17 @@ def test_a_layer_to_polish_is_a_plain_file(place: Path, path: str, capsys: pytes
     status, out, err = call(capsys, "equilibrium", "--polish", path)
     assert (status, out, err.count("\n")) == (2, "", 1)
     assert "JSON file" in err
+
+
+@pytest.mark.parametrize("words", [("--out", ""), ("--out=",), ("--csv", ""), ("--plot=",)])
+def test_an_empty_name_is_not_the_working_folder(
+    words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in `--out "$NOBODY_SET_THIS"`."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stopped:
+        run(["simulate", "--mask", "causal", "--tokens", "3", "--dim", "2", "--layers", "2", *words])
+    said = capsys.readouterr()
+    assert (stopped.value.code, said.out) == (2, "")
+    assert f"required {words[0].rstrip('=')} to have a value; got an empty one" in said.err
+    assert list(tmp_path.iterdir()) == []

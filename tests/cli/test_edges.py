@@ -135,9 +135,10 @@ def test_a_grid_of_too_many_cells_is_refused_before_they_are_made() -> None:
         cells_of({"seed": list(range(1000)), "batch": list(range(1, 1001)), "steps": [100] * 1000}, "grid.toml")
 
 
-def test_equal_tokens_can_be_drawn(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("layers", [0, 1, 5])
+def test_equal_tokens_can_be_drawn(layers: int, tmp_path, capsys: pytest.CaptureFixture[str]) -> None:
     picture = tmp_path / "equal.png"
-    command = "simulate --mask complete --query-key zero --tokens 4 --width 3 --layers 5 --plot"
+    command = f"simulate --mask complete --query-key zero --tokens 4 --width 3 --layers {layers} --plot"
     status, _, err = call(capsys, *command.split(), str(picture))
     assert status == 0, err
     assert picture.exists()

@@ -123,6 +123,27 @@ def test_several_masks_seeds_files(capsys, tmp_path: Path) -> None:
     assert csv.read_text().splitlines()[0].startswith("mask,layer,log10_mu")
 
 
+def test_people_are_told_why_theory_gives_no_rate(capsys) -> None:
+    sizes = (
+        "--mask",
+        "causal",
+        "--tokens",
+        "8",
+        "--dim",
+        "8",
+        "--layers",
+        "60",
+        "--seed",
+        "4",
+        "--value",
+        "gaussian",
+    )
+    _, out, _ = call(capsys, *sizes, "--residual", "0.5")
+    assert "causal: no rate by theory; scores have not flattened" in " ".join(out.split())
+    _, out, _ = call(capsys, *sizes)
+    assert "no rate by theory" not in out
+
+
 def test_people_see_tables(capsys) -> None:
     status, out, _ = call(capsys, "--mask", "in-star", "--tokens", "5", "--dim", "2", "--layers", "5")
     assert status == 0

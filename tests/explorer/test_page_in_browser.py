@@ -25,6 +25,8 @@ from tests.explorer.test_stored import RESULTS, write_audit
 
 # A loaded machine starts a browser slowly; nothing here waits when it need not.
 PATIENCE = 120_000
+# Modules that the page's process imports; a folder of reports may hold files of these names.
+CANARIES = ("marimo", "uvicorn", "pandas", "scipy", "pyarrow", "duckdb", "sitecustomize")
 HOSTILE = "<img src=x onerror='window.harmed=1'>"
 STATE = TokenState(mask="window:3", tokens=12, width=8, depth=20)
 
@@ -34,8 +36,19 @@ def served(tmp_path_factory) -> Iterator[Served]:
     folder: Path = tmp_path_factory.mktemp("stored")
     import_results(Store(folder / "runs", create=True), RESULTS)
     write_audit(folder / "reports" / "small", [9.0, 4.0, 2.0])
-    with serve(0, folder / "runs", folder / "reports") as running:
-        yield running
+    for name in CANARIES:
+        (folder / f"{name}.py").write_text(f"open({str(folder / 'ran')!r}, 'a').write({name!r})\nraise ImportError")
+    (folder / ".marimo.toml").write_text(f"[runtime]\npythonpath = [{str(folder)!r}]\n")
+    with pytest.MonkeyPatch.context() as moved:
+        moved.chdir(folder)
+        with serve(0, Path("runs"), Path("reports")) as running:
+            yield running
+    assert not (folder / "ran").exists(), "code from the working folder ran"
+
+
+def test_nothing_in_the_working_folder_runs(served: Served) -> None:
+    assert served.process.poll() is None
+    assert not Path("ran").exists()
 
 
 DRAWN = """plot => {

@@ -12,7 +12,15 @@ from rankfall.drawing.canvas import save
 from rankfall.report.gallery import gallery
 from rankfall.report.page import write
 
-TRAINED = ("amsel/fig1", "amsel/fig2", "amsel/fig3", "amsel/fig4", "amsel/in-context", "rankfall/depth")
+TRAINED = (
+    "amsel/fig1",
+    "amsel/fig2",
+    "amsel/fig3",
+    "amsel/fig4",
+    "amsel/in-context",
+    "rankfall/depth",
+    "rankfall/text-rank",
+)
 PRETRAINED = ("wu/fig2-pretrained", "wu/fig4")
 # At this scale nothing in them decides.
 UNDECIDED = ("amsel/fig3", "amsel/in-context", "rankfall/depth")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -107,3 +109,27 @@ def test_other_errors_pass_unchanged(tmp_path: Path) -> None:
 def test_a_folder_that_is_gone_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"a folder to write .*; got No such file or directory; make the folder"):
         write_bytes(tmp_path / "no" / "folder", b"x")
+
+
+ALONE = """
+import os, pathlib, sys
+from rankfall.store.files import read_records, write_records
+
+def threads():
+    names = [path.read_text().strip() for path in pathlib.Path("/proc/self/task").glob("*/comm")]
+    return len([name for name in names if name != "jemalloc_bg_thd"])
+
+path = pathlib.Path(sys.argv[1])
+write_records(path, [{"a": 1, "b": "x"}, {"a": None, "b": "y"}])
+before = threads()
+print(read_records(path) == [{"a": 1, "b": "x"}, {"a": None, "b": "y"}], threads() - before)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="counts threads as Linux lists them")
+def test_reading_a_table_leaves_no_thread_behind(tmp_path: Path) -> None:
+    """One of Arrow's that drops the file while the interpreter ends takes the whole process with it."""
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE, str(tmp_path / "table.parquet")], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["True", "0"]

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from tests.training.conftest import QUICK, contents, tiny
 
+import rankfall
 from rankfall.catalogue import ENGINES
 from rankfall.errors import RequestError
 from rankfall.store.checkpoints import Checkpoints
@@ -62,6 +63,34 @@ def test_a_killed_worker_s_stack_is_retried_and_goes_on(store: Store, tmp_path: 
         sweep([cell], alone, options=QUICK)
     assert contents(store) == contents(alone)
     assert [path for path in store.claims_folder.rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_language_models_train_and_are_audited_on_workers(tmp_path: Path) -> None:
+    """The same runs and the same audits as on the local engine; claims are given back."""
+    ray = pytest.importorskip("ray")
+    grid, book = tmp_path / "grid.toml", tmp_path / "book.txt"
+    sizes = "width = 8\nlayers = 1\nheads = 2\nrank = [2, 4]\ncontext = 16\nbatch = 2\nsteps = 100\n"
+    grid.write_text(f'task = "text"\n{sizes}')
+    book.write_text("\n\n".join(f"Verse {n}: sun and moon and {n % 9} stars over {n % 4} hills." for n in range(400)))
+    given = {"text": book, "threads": 1, "device": "cpu", "checkpoint_seconds": 0}
+    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    try:
+        there = rankfall.sweep(grid, store=tmp_path / "there", engine="ray", **given)
+    finally:
+        ray.shutdown()
+    here = rankfall.sweep(grid, store=tmp_path / "here", **given)
+    assert there.complete
+    assert contents(Store(tmp_path / "there")) == contents(Store(tmp_path / "here"))
+    columns = ("id", "rank", "nats_per_byte", "head_rank_used", "head_rank_needed", "token_rank_last", "missing")
+    assert [[row[name] for name in columns] for row in there.audits] == [
+        [row[name] for name in columns] for row in here.audits
+    ]
+    assert [row["head_rank_used"] is not None for row in there.audits] == [True, True]
+    for folder in (".claims", ".audits/.claims"):
+        assert [path for path in (tmp_path / "there" / folder).rglob("*") if path.is_file()] == []
 
 
 def order(**changes: Any) -> str:

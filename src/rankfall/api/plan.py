@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, final
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from rankfall.planning.costs import StackShape, Timing
+    from rankfall.planning.evidence import Estimate
 
 FEED_FORWARD = ("gated", "plain", "none")
 
@@ -96,6 +97,7 @@ class PlanResult(Result):
             f"chosen by {of['criterion']}",
             *(f"would change it: {line}" for line in of["changes"]),
             *(f"beyond the evidence: {line}" for line in of["caveats"]),
+            *([f"language models: {of['language']}"] if of["language"] else []),
             self.bound,
         ]
 
@@ -198,10 +200,16 @@ def plan(
 
         columns.append(accuracy_column(runs_of(Store(Path(store), create=False))[0], task))
     rows = rows_of(chosen, columns)
-    source = next(iter(EVIDENCE))
-    advice = recommend(
-        rows, compared, lambda row, k: source.estimate(row["heads"], row["structural_rank"], k), most_cache
-    )
+    matches, texts = (next(one for one in EVIDENCE if one.by_directions is kind) for kind in (True, False))
+
+    def error_at(row: Mapping[str, Any], k: int) -> Estimate | None:
+        return matches.estimate(row["heads"], row["structural_rank"], k, width)
+
+    def text_at(row: Mapping[str, Any]) -> Estimate | None:
+        alike = row["kv_heads"] == row["heads"] and row["structural_rank"] == row["rank"] == row["value_rank"]
+        return texts.estimate(row["heads"], row["rank"], compared, width) if alike else None
+
+    advice = recommend(rows, compared, error_at, most_cache, text_at)
     kept = {row["rank"] for row in rows}
     return PlanResult(
         width=width,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, final
@@ -13,6 +13,9 @@ from rankfall.errors import require
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
+
+    from rankfall.store.run import Run
+    from rankfall.store.store import Store
 
 
 @final
@@ -88,8 +91,18 @@ def runs(
     if export_results is not None:
         wanted = {row["id"] for row in rows if "id" in row}
         chosen = (run for run in kept.runs() if run.id in wanted)
-        notes += [f"wrote {path}" for path in results.export_results(chosen, Path(export_results))]
+        written = results.export_results(chosen, Path(export_results), _audit_columns(kept))
+        notes += [f"wrote {path}" for path in written]
     return RunsResult(str(store), [dict(row) for row in rows], [str(error) for error in damaged], notes)
+
+
+def _audit_columns(store: Store) -> Callable[[Run], Mapping[str, Any]]:
+    """The columns of a language model's audit, where the store has audits: what reads them is loaded only then."""
+    if not store.audits_folder.exists():
+        return lambda run: {}
+    from rankfall.models.text_runs import exported_columns
+
+    return lambda run: exported_columns(run, store)
 
 
 def error_by_rank(rows: Sequence[Mapping[str, Any]]) -> Figure:

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from rankfall.api.result import Result, frame
 from rankfall.api.runs import error_by_rank
+from rankfall.api.text_audits import Audited, audited_rows
 from rankfall.catalogue import ENGINES
 from rankfall.errors import require_number
-from rankfall.progress import Progress, silent
+from rankfall.progress import Progress, part, silent
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from rankfall.store.store import Store
     from rankfall.training.engines.base import Engine
     from rankfall.training.kinds import TrainingCell
+
+TRAINING_SHARE = 0.9
+"""Of the progress that is told; the rest is for audits, where there are any."""
 
 
 @final
@@ -42,7 +46,12 @@ class SweepResult(Result):
     complete: bool = True
     """False when the sweep was stopped; the same call goes on from there."""
     to_level: list[dict[str, Any]] = field(default_factory=list)
-    """Of language models: tokens and seconds to the loss that all models of a setting reach."""
+    """Of language models: tokens and seconds to `to_loss`, or to the loss that all models of a setting reach."""
+    audits: list[dict[str, Any]] = field(default_factory=list)
+    """Of language models: a record per cell with the rank that heads use and need, the rank of tokens by depth,
+    attention statistics, the floor by theory and the error of paper A's task, or the reason why there is none."""
+    audit_layers: list[dict[str, Any]] = field(default_factory=list)
+    """Of language models: a record per cell and layer, the embeddings first."""
     out_of_time: bool = False
     """Stopped because its minutes were over."""
     estimate: dict[str, Any] | None = None
@@ -50,8 +59,10 @@ class SweepResult(Result):
 
     def tables(self) -> dict[str, pd.DataFrame]:
         """`runs`: one row per cell; after a dry run also `stacks`; of language models also `by_shape`, over
-        seeds, and `to_level`, tokens and time to a common loss."""
+        seeds, `to_level`, tokens and time to a common loss, and `audits` and `audit_layers` of their audits."""
         shapes = {"by_shape": frame(self.by_shape), "to_level": frame(self.to_level)} if self.by_shape else {}
+        audits = {"audits": self.audits, "audit_layers": self.audit_layers}
+        shapes |= {name: frame(rows) for name, rows in audits.items() if rows}
         stacks = {"stacks": frame(self.estimate["stacks"])} if self.estimate else {}
         return {"runs": frame(self.runs), **shapes, **stacks}
 
@@ -73,6 +84,7 @@ class SweepResult(Result):
             "complete": self.complete,
             "runs": self.runs,
             **({"by_shape": self.by_shape, "to_level": self.to_level} if self.by_shape else {}),
+            **({"audits": self.audits, "audit_layers": self.audit_layers} if self.audits else {}),
         }
 
     def _lines(self) -> list[str]:
@@ -88,7 +100,7 @@ class SweepResult(Result):
         if done:
             best = min(done, key=lambda row: row["mse_best"])
             lines.append(f"lowest error {best['mse_best']:.4g} at rank {best['rank']}")
-        return lines + self.verdicts
+        return lines + self.verdicts + self.findings
 
     @property
     def verdicts(self) -> list[str]:
@@ -96,6 +108,13 @@ class SweepResult(Result):
         from rankfall.training.text.comparison import verdicts
 
         return verdicts(self.by_shape)
+
+    @property
+    def findings(self) -> list[str]:
+        """Of language models: what the audits say about rank, a sentence for each setting."""
+        from rankfall.training.text.comparison import audit_sentences
+
+        return audit_sentences(self.audits)
 
     def _figure(self) -> Figure:
         if self.by_shape:
@@ -126,6 +145,8 @@ def sweep(
     text: str | Path | None = None,
     where: Sequence[str] = (),
     minutes: float | None = None,
+    audit: bool = True,
+    to_loss: float | None = None,
     progress: Progress = silent,
     note: Callable[[str], None] | None = None,
 ) -> SweepResult:
@@ -136,7 +157,9 @@ def sweep(
     on from; `weights` trains also cells imported without weights; `take_over` takes cells that a process of another
     machine has claimed without waiting for its silence. `text` is the file or folder that cells of the task text are
     trained on. `where` takes only some cells: `["layers=3,5", "seed=0"]`. After `minutes` everything is saved and the
-    result has `complete` False. `note` is told what a person should know.
+    result has `complete` False. With `audit` each language model is audited once, from its final weights, on held-out
+    text; tokens and seconds are counted to `to_loss` nats per byte (default: what all models of a setting reach).
+    `note` is told what a person should know.
     """
     from rankfall.store.identity import identity
     from rankfall.store.results import import_results
@@ -152,6 +175,8 @@ def sweep(
     require_number("checkpoint_seconds", checkpoint_seconds, least=0)
     if minutes is not None:
         require_number("minutes", minutes, above=0)
+    if to_loss is not None:
+        require_number("to_loss", to_loss, above=0)
     options = Options(
         device=device,
         max_stack=max_stack,
@@ -190,16 +215,30 @@ def sweep(
             return SweepResult(name, str(store), [row_of(cell, kept) for cell in cells], estimate=estimate)
         start = time.perf_counter()
         seconds = None if minutes is None else 60.0 * minutes
-        outcome = train(cells, kept, engine=chosen, seconds=seconds, progress=progress, note=tell)
+        audited = audit and any(cell.kind == "text" for cell in cells)
+        told = part(progress, 0.0, TRAINING_SHARE) if audited else progress
+        try:
+            outcome = train(cells, kept, engine=chosen, seconds=seconds, progress=told, note=tell)
+            rows = [dict(row) for row in outcome.rows]
+            seconds_trained = time.perf_counter() - start
+            found = Audited()
+            if audited:
+                left = None if seconds is None else seconds - seconds_trained
+                told = part(progress, TRAINING_SHARE, 1.0)
+                found = audited_rows(rows, kept, chosen, make=outcome.complete, left=left, progress=told, note=tell)
+        finally:
+            chosen.close()
         return SweepResult(
             grid=name,
             store=str(store),
-            runs=[dict(row) for row in outcome.rows],
+            runs=rows,
             trained=outcome.trained,
-            seconds=time.perf_counter() - start,
-            complete=outcome.complete,
-            to_level=_to_level([dict(row) for row in outcome.rows], kept),
-            out_of_time=outcome.out_of_time,
+            seconds=seconds_trained,
+            complete=outcome.complete and found.complete,
+            to_level=_to_level(rows, kept, to_loss),
+            audits=found.rows,
+            audit_layers=found.layers,
+            out_of_time=outcome.out_of_time or found.out_of_time,
         )
 
 
@@ -213,7 +252,7 @@ def _folder(path: Path, dry_run: bool) -> Iterator[Path]:
     yield path
 
 
-def _to_level(rows: list[dict[str, Any]], store: Store) -> list[dict[str, Any]]:
+def _to_level(rows: list[dict[str, Any]], store: Store, level: float | None) -> list[dict[str, Any]]:
     """Of rows that have a history: results taken in from elsewhere have none."""
     from rankfall.store.run import HISTORY
     from rankfall.training.text.comparison import to_level
@@ -223,7 +262,7 @@ def _to_level(rows: list[dict[str, Any]], store: Store) -> list[dict[str, Any]]:
         run = store.find(row["id"]) if row.get("nats_per_byte") is not None else None
         if run is not None and HISTORY in run.manifest.names:
             runs.append((row, run.history().to_pylist()))
-    return to_level(runs)
+    return to_level(runs, level)
 
 
 def _estimate(cells: list[TrainingCell], store: Store, engine: Engine, progress: Progress) -> dict[str, Any]:

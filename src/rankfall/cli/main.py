@@ -69,7 +69,7 @@ def run(arguments: list[str] | None = None) -> None:
     70 a fault of rankfall itself.
     """
     try:
-        _require_arguments(arguments or ())
+        _require_arguments(sys.argv[1:] if arguments is None else arguments)
         status = app(args=arguments, standalone_mode=False, prog_name="rankfall")
         sys.stdout.flush()
     except RequestError as error:
@@ -93,8 +93,19 @@ def run(arguments: list[str] | None = None) -> None:
 
 
 def _require_arguments(given: Sequence[str]) -> None:
-    """Those from Python may hold what no system would pass on."""
-    for one in given:
+    """Those from Python may hold what no system would pass on; an empty one is a variable that nobody set.
+
+    Unrefused, an empty path would be the working folder to `Path`, and a report be spread over it.
+    """
+    for one, before in zip(given, ("", *given), strict=False):
+        empty = not one or (one.startswith("--") and one.endswith("=") and one.count("=") == 1)
+        option = one.rstrip("=") or before
+        require(
+            not empty,
+            required=f"{option if option.startswith('-') else 'every argument'} to have a value",
+            got="an empty one",
+            remedy="give one, or leave it out",
+        )
         try:
             fits = b"\0" not in os.fsencode(one)
         except UnicodeEncodeError:

@@ -134,6 +134,7 @@ def _short(row: dict[str, Any]) -> dict[str, Any]:
         "kv": row["kv_heads"],
         "trained error": None if trained is None else f"{trained:.3f}",
         "range": ranged,
+        "text loss": None if row["text_excess"] is None else f"{row['text_excess']:+.2%}",
         "cache MiB": f"{row['kv_cache_bytes'] / 2**20:.4g}",
         "bound": f"{row['mse_lower_bound_with_skip']:.4f}",
         "equal": EQUAL[tuple(row["equal"])],
@@ -165,6 +166,7 @@ def _show(result: PlanResult) -> None:
         *(f"No number of heads of rank {rank} costs the same." for rank in result.left_out_ranks),
         f"Trained error: in matches of {result.directions} directions (whole: of all {result.width}). "
         f"{result.evidence['trained_error']}",
+        f"Text loss: what language models lose over the best rank. {result.evidence['text_excess']}",
         f"Bound: with a skip connection. {result.implications}",
         "Training FLOPs and step time: forward and backward on one sequence. Decoding: per token. Cache: one "
         f"sequence, 2-byte numbers. Params: attention and {result.feed_forward} feed-forward ({result.hidden} "

@@ -144,6 +144,8 @@ def _show(result: SimulationResult) -> None:
     for one in found:
         if not one["bound_applies"]:
             paper.print(f"{one['mask']['name']}: the theorem does not apply; {one['bound_reason']}", markup=False)
+        if one["tail_rate"] is None and one["tail_reason"]:
+            paper.print(f"{one['mask']['name']}: no rate by theory; {one['tail_reason']}", markup=False)
     shares = [row for one in found for row in _first_token_rows(one)]
     if shares:
         table("Share of the first token in all tokens, attention by positions alone", shares)

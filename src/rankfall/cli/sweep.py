@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +16,12 @@ from rankfall.destinations import require_writable_folder
 
 if TYPE_CHECKING:
     from rankfall.api.sweep import SweepResult
+
+TO_LEVEL = ("budget", "rank", "heads", "seed", "level", "tokens", "seconds")
+AUDITED = (
+    "rank", "heads", "seed", "nats_per_byte", "head_rank_used", "head_rank_needed", "token_rank_last",
+    "attention_entropy", "first_token_mass", "mse_lower_bound", "synthetic_error", "missing",
+)  # fmt: skip
 
 
 def sweep(
@@ -52,6 +58,13 @@ def sweep(
     minutes: Annotated[
         float | None, typer.Option(help="Stop after so many, with everything saved; the same command goes on.")
     ] = None,
+    audit: Annotated[
+        bool, typer.Option(help="Audit each language model on held-out text, once: head rank, token rank, attention.")
+    ] = True,
+    to_loss: Annotated[
+        float | None,
+        typer.Option(help="Nats per byte to which tokens and time are counted (default: what all models reach)."),
+    ] = None,
     json: JsonFlag = False,
 ) -> None:
     """Train every cell of a grid that the store lacks, many at once; kill it and run it again to go on.
@@ -87,6 +100,8 @@ def sweep(
             text=text,
             where=where or (),
             minutes=minutes,
+            audit=audit,
+            to_loss=to_loss,
             progress=progress,
             note=lambda text: notes.print(text, markup=False, soft_wrap=True),
         )
@@ -95,6 +110,7 @@ def sweep(
         again = ["rankfall", "sweep", grid, "--store", str(store)]
         again += [word for condition in where or () for word in ("--where", condition)]
         again += [] if text is None else ["--text", str(text)]
+        again += [] if audit else ["--no-audit"]
         notes.print(
             f"stopped with {done} of {len(result.runs)} cells finished and the rest saved; the same command goes on: "
             f"{shlex.join(again)}",
@@ -103,14 +119,19 @@ def sweep(
         )
         if not result.out_of_time:
             raise typer.Exit(130)
-    emit(result.record(), as_json=json, show=lambda: _show_plan(result) if dry_run else _show(result))
+    emit(result.record(), as_json=json, show=lambda: _show_plan(result) if dry_run else _show(result, to_loss))
 
 
-def _show(result: SweepResult) -> None:
+def _show(result: SweepResult, to_loss: float | None = None) -> None:
     run_table(f"{result.grid}: {len(result.runs)} cells", result.runs)
     if result.by_shape:
         table("nats per byte of held-out text, by shape", [_short(record) for record in result.by_shape])
-    for sentence in result.verdicts:
+    if result.to_level:
+        level = "the loss that all models of a setting reach" if to_loss is None else f"{to_loss:g} nats per byte"
+        table(f"tokens and seconds to {level}", _brief(result.to_level, TO_LEVEL))
+    if result.audits:
+        table("audits on held-out text, a row per model", _brief(result.audits, AUDITED))
+    for sentence in [*result.verdicts, *result.findings]:
         paper.print(sentence, markup=False, soft_wrap=True)
     rest = f"all are in {result.store}" if result.complete else f"those that are finished are in {result.store}"
     paper.print(
@@ -126,6 +147,18 @@ def _short(record: Mapping[str, Any]) -> dict[str, Any]:
     losses = ("nats_per_byte", "nats_per_byte_low", "nats_per_byte_high")
     rounded = {name: None if record[name] is None else round(record[name], 4) for name in losses}
     return {name: record[name] for name in names} | rounded | {"parameters": record["parameters"]}
+
+
+def _brief(records: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[dict[str, Any]]:
+    """Some columns of records, those that are empty throughout left out; numbers with four digits."""
+    kept = [name for name in names if any(record.get(name) is not None for record in records)]
+    return [{name: _digits(record.get(name)) for name in kept} for record in records]
+
+
+def _digits(value: Any) -> Any:
+    if not isinstance(value, float):
+        return value
+    return round(value) if value >= 1e4 else float(f"{value:.4g}")
 
 
 def _show_plan(result: SweepResult) -> None:

@@ -63,7 +63,7 @@ def draw_collapse(curves: Sequence[Mapping[str, Any]], title: str) -> Figure:
         0.98, 0.03, "rounding noise of float64", ha="right", va="bottom", transform=shallow.transAxes, color="0.35"
     )
     first = min(max((curve["layers"][-1] for curve in curves), default=1), 120)
-    shallow.set_xlim(0, first)
+    shallow.set_xlim(0, max(first, 1))
     deep.set_title("exact, to any depth")
     shallow.set_title("dots: plain float64 goes wrong here")
     for measure, axis in ranks.items():

@@ -1,4 +1,4 @@
-"""The plan as one picture: what trained models of each rank reach, the bound, and the time of a step."""
+"""The plan as one picture: what trained models of each rank reach, the bound, language models, the time of a step."""
 
 from __future__ import annotations
 
@@ -14,10 +14,13 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def draw_plan(rows: Rows, title: str, directions: int) -> Figure:
-    """Trained error, bound and, where it was measured, step time against rank; one line per family of rows."""
+    """Trained error, bound and, where known, the loss of language models and step time; a line per family of rows."""
     timed = rows[0]["step_seconds"] is not None
     known = rows[0].get("trained_error") is not None
-    panels = [name for name, there in (("trained", known), ("bound", True), ("time", timed)) if there]
+    # of language models only where some of the size were trained
+    read = rows[0].get("text_excess") is not None and not rows[0]["text_excess_outside"]
+    shown = (("trained", known), ("bound", True), ("text", read), ("time", timed))
+    panels = [name for name, there in shown if there]
     figure, axes = canvas(1, len(panels))
     for (name, members), colour, marker in zip(families(rows).items(), COLOURS, MARKERS, strict=False):
         ranks = [row["rank"] for row in members]
@@ -31,6 +34,11 @@ def draw_plan(rows: Rows, title: str, directions: int) -> Figure:
             elif panel == "bound":
                 axis.plot(ranks, [row["mse_lower_bound_with_skip"] for row in members], **style)
                 axis.set_ylabel("lower bound, one bare layer with a skip connection")
+            elif panel == "text":
+                percent = {end: [100 * row[f"text_excess{end}"] for row in members] for end in ("", "_low", "_high")}
+                axis.plot(ranks, percent[""], **style)
+                axis.fill_between(ranks, percent["_low"], percent["_high"], color=colour, alpha=0.15, linewidth=0)
+                axis.set_ylabel("loss of language models over the best rank, %")
             else:
                 axis.plot(ranks, [row["step_seconds"] for row in members], **style)
                 axis.set_ylabel("training step of one sequence, seconds")

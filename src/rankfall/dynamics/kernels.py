@@ -34,8 +34,8 @@ width and ranks where it computes scores, tokens of a block that is the whole. A
 stay in registers."""
 FEW_KEYS, FEW_QUERIES = 2048, 32
 """Up to so many numbers and queries four warps hold what else takes eight."""
-MOST_SPREAD = 1 << 17
-"""Numbers that one program reads twice in less time than a handful of kernels take to start."""
+MOST_PARTS, FOLDED = 256, 64
+"""Blocks whose numbers one program gathers, and of how many one is made before where there are more."""
 
 
 @final
@@ -81,8 +81,8 @@ class Blocks:
 
 def blocks_usable(residual: Tensor, reach: int) -> bool:
     """Whether the kernel over blocks takes such tokens with so many keys in reach of a block."""
-    padded = _power(reach)
-    return usable(residual) and padded <= MOST_REACH and padded * _power(residual.shape[-1]) <= MOST_KEYS
+    padded = power(reach)
+    return usable(residual) and padded <= MOST_REACH and padded * power(residual.shape[-1]) <= MOST_KEYS
 
 
 def reach_of(band: Band) -> int:
@@ -104,19 +104,24 @@ def normal(
 
     residual = residual.contiguous()
     batch, n, d = residual.shape
-    width = _power(d)
-    rows = max(1, min(TILE // width, _power(n)))
+    width = power(d)
+    rows = max(1, min(TILE // width, power(n)))
     blocks = -(-n // rows)
     if known is None:
         known = Gathered(residual.new_empty(3, batch, blocks, d))
         own.gather[(blocks, batch)](residual, reference.contiguous(), known.parts, n, d, blocks, rows, width)
+    while known.parts.shape[2] > MOST_PARTS:
+        many = known.parts.shape[2]
+        folded = known.parts.new_empty(3, batch, -(-many // FOLDED), d)
+        own.fold[(folded.shape[2], batch)](known.parts, folded, many, d, FOLDED, width)
+        known = Gathered(folded)
     count = known.parts.shape[2]
     made = torch.empty_like(common)
     moved = common.new_empty(batch, d)
     scalars = common.new_empty(3, batch)
     own.finish[(batch,)](
         known.parts, common.contiguous(), log_size.contiguous(), log_ratio.contiguous(), made, moved, scalars,
-        batch, count, d, max(1, min(TILE // width, _power(count))), width,
+        batch, count, d, max(1, min(TILE // width, power(count))), width,
     )  # fmt: skip
     own.scale[(blocks, batch)](residual, moved, scalars[2], n, d, rows, width)
     return made, residual, scalars[0], scalars[1]
@@ -182,19 +187,14 @@ def _by_blocks(
         maps.shape[-1],
         SCORED=common_query is not None,
         WHOLE=blocks.whole,
-        BLOCK=_power(blocks.block),
-        REACH=_power(blocks.reach),
-        WIDTH=_power(d),
-        RANK=_power(max(rank, 1)),
-        OUT=_power(out_width),
-        num_warps=4 if _power(blocks.reach) * _power(d) <= FEW_KEYS and blocks.block <= FEW_QUERIES else 8,
+        BLOCK=power(blocks.block),
+        REACH=power(blocks.reach),
+        WIDTH=power(d),
+        RANK=power(max(rank, 1)),
+        OUT=power(out_width),
+        num_warps=4 if power(blocks.reach) * power(d) <= FEW_KEYS and blocks.block <= FEW_QUERIES else 8,
     )
     return out, Gathered(parts), told
-
-
-def spread_usable(residual: Tensor) -> bool:
-    """Whether one program per sample is enough for `spread`."""
-    return usable(residual) and residual.shape[-1] * residual.shape[-2] <= MOST_SPREAD
 
 
 def spread(common: Tensor, residual: Tensor, log_size: Tensor, log_ratio: Tensor) -> Tensor:
@@ -202,11 +202,15 @@ def spread(common: Tensor, residual: Tensor, log_size: Tensor, log_ratio: Tensor
     from rankfall.dynamics import triton_kernels as own
 
     batch, n, d = residual.shape
-    width = _power(d)
+    width = power(d)
+    rows = max(1, min(TILE // width, power(n)))
+    blocks = -(-n // rows)
+    parts = residual.new_empty(batch, blocks, 3, width)
     out = residual.new_empty(2, batch)
+    own.deviations[(blocks, batch)](residual.contiguous(), parts, n, d, rows, width)
     own.spread[(batch,)](
-        common.contiguous(), residual.contiguous(), log_size.contiguous(), log_ratio.contiguous(), out, n, d,
-        max(1, min(TILE // width, _power(n))), width,
+        parts, common.contiguous(), log_size.contiguous(), log_ratio.contiguous(), out, blocks, n, d,
+        max(1, min(TILE // width, power(blocks))), width,
     )  # fmt: skip
     return out
 
@@ -217,6 +221,6 @@ def _words(allowed: Tensor) -> Tensor:
     return (padded.unflatten(-1, (2, 64)) * bits).sum(dim=-1)
 
 
-def _power(number: int) -> int:
+def power(number: int) -> int:
     """The least power of two that is no smaller, at least 16: what a tile product takes."""
     return max(16, 1 << (number - 1).bit_length())

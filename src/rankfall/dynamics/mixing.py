@@ -130,6 +130,16 @@ class Mixer:
         assert self._allowed is not None
         return Blocks.of_all(self._allowed) if self._band is None else Blocks.along(self._band, self._allowed, self.n)
 
+    @cached_property
+    def filled(self) -> bool:
+        """Whether the mask follows a band and allows every pair in it."""
+        band = self._band
+        if band is None or self._allowed is None:
+            return False
+        padded = self._allowed[..., 0].numel() - self.n
+        most = sum(max(0, self.n - band.step * abs(k)) for k in range(-band.lower, band.upper + 1))
+        return int(self._allowed.sum()) - padded * self._allowed.shape[-1] == most
+
     def average(self, values: Float[Tensor, "*b n d"]) -> Float[Tensor, "*b n d"]:
         """Uniform attention: every token becomes the mean of those it sees."""
         if self._band is not None and self._average_in_blocks is not None:
@@ -191,11 +201,14 @@ class MaskPlan:
 
     def reference(self) -> Float[Tensor, "b n"]:
         """Which token the others are told apart from: a root where not all tokens are roots, else the mean."""
+        roots = [
+            _only_root(schedule, self.n) if _is_hashable(schedule) else _only_root.__wrapped__(schedule, self.n)
+            for schedule in self.schedules
+        ]
+        if all(root is None for root in roots):
+            return torch.full((self.batch, self.n), 1 / self.n, dtype=torch.float64, device=self.device)
         weights = torch.full((len(self.schedules), self.n), 1 / self.n, dtype=torch.float64)
-        for row, schedule in zip(weights, self.schedules, strict=True):
-            root = (
-                _only_root(schedule, self.n) if _is_hashable(schedule) else _only_root.__wrapped__(schedule, self.n)
-            )
+        for row, root in zip(weights, roots, strict=True):
             if root is not None:
                 row.zero_()
                 row[root] = 1.0

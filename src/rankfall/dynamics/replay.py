@@ -62,6 +62,8 @@ class Passed:
     """Their states, one behind the other."""
     spreads: Tensor | None = None
     """Instead, where that is all one asks: log mu and log relative mu, (layers, 2, b)."""
+    sound: bool = False
+    """Whether it is known already that the state is of numbers, and of a size that can be carried on."""
 
 
 @final
@@ -104,7 +106,7 @@ class RepeatedLayers:
             self.held.add_(self.alive)
             made.append(state)
             if self.spreads is not None:
-                torch.stack(state.log_spread(), out=self.spreads[place])
+                self.spreads[place].copy_(state.spreads())
         for name in MOVING:
             getattr(self.start, name).copy_(getattr(state, name))
         return made

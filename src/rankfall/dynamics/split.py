@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rankfall.dynamics.decisions import decide
-from rankfall.dynamics.kernels import Gathered, normal, spread, spread_usable, usable
+from rankfall.dynamics.kernels import Gathered, normal, spread, usable
 from rankfall.errors import RequestError
 from rankfall.mechanism.checks import check_finite, check_tokens
 from rankfall.norms import Norm
@@ -81,15 +81,20 @@ class Split:
 
     def log_spread(self) -> tuple[Float[Tensor, b], Float[Tensor, b]]:
         """Both of the above."""
-        if spread_usable(self.residual):
-            one, other = spread(self.common, self.residual, self.log_size, self.log_ratio)
-            return one, other
+        one, other = self.spreads()
+        return one, other
+
+    def spreads(self) -> Float[Tensor, "2 b"]:
+        """Both of the above in one tensor."""
+        if usable(self.residual):
+            return spread(self.common, self.residual, self.log_size, self.log_ratio)
         mean = self.residual.mean(dim=-2, keepdim=True)
         apart = self.log_ratio + torch.linalg.vector_norm(self.residual - mean, dim=(-2, -1)).log()
         centre = self.common + self.log_ratio.exp()[:, None] * mean[:, 0]
         total = centre.square().sum(dim=-1) * float(self.count) + (2.0 * apart).exp()
         length = 0.5 * total.clamp_min(torch.finfo(total.dtype).tiny).log()
-        return self.log_size + apart, torch.where(total > 0, apart - length, -torch.inf).clamp_max(0.0)
+        relative = torch.where(total > 0, apart - length, -torch.inf).clamp_max(0.0)
+        return torch.stack([self.log_size + apart, relative])
 
     def take(self, index: Tensor | slice) -> Split:
         """The samples at these places."""
@@ -104,10 +109,13 @@ def split(
     if not checked:
         check_finite(tokens)
     wide = tokens.double()
-    largest = wide.abs().amax(dim=(-2, -1))
-    largest = largest.where(largest > 0, 1.0)
     if reference is None:
         reference = torch.full_like(wide[..., 0], 1 / wide.shape[-2])
+    if usable(wide):  # few launches matter more than numbers near the ends of float64, which no layer takes
+        common, zero = torch.zeros_like(wide[:, 0]), wide.new_zeros(len(wide))
+        return normal_form(common, wide.clone(), zero, zero, reference)
+    largest = wide.abs().amax(dim=(-2, -1))
+    largest = largest.where(largest > 0, 1.0)
     common = torch.zeros_like(wide[:, 0, :])
     zero = torch.zeros_like(largest)
     return normal_form(common, wide / largest[:, None, None], largest.log(), zero, reference)

@@ -14,6 +14,7 @@ from torch import Tensor
 from rankfall.catalogue import MEASURES
 from rankfall.dynamics import replay
 from rankfall.dynamics.decisions import noting
+from rankfall.dynamics.fused import FusedLayers, fused_layers
 from rankfall.dynamics.mixing import MaskPlan, Masks
 from rankfall.dynamics.ordinary import OrdinaryFloor, OrdinaryRoute
 from rankfall.dynamics.replay import LayerKind, Passed, Replays, borrowed, given_back
@@ -28,7 +29,7 @@ from rankfall.dynamics.split_attention import (
     split_step,
 )
 from rankfall.dynamics.step import PURE_ATTENTION, Rule
-from rankfall.dynamics.weights import Weights
+from rankfall.dynamics.weights import Weights, alike_in_all_layers
 from rankfall.errors import RequestError, require, require_count
 from rankfall.measures.measures import measure
 from rankfall.measures.profile import profile_of_equals
@@ -117,7 +118,7 @@ class MeasureTable:
             return
         states = joined(self._held)
         self._held, self._held_numbers = [], 0
-        found = _spread_columns(*torch.stack(states.log_spread()).cpu())
+        found = _spread_columns(*states.spreads().cpu())
         if self.names:
             tokens, size = states.scaled_tokens(), states.log_size.exp()
             # Tokens that agree to the last digit need no decomposition: one of them tells everything.
@@ -165,10 +166,15 @@ class Stepper:
         self.bare = rule.norm.identity and rule.residual == 0
         self._next_try = 0
         self._replays: Replays | None = None
+        self._fused: FusedLayers | None = None
+        self._fusible = self.bare and plan.period == 1 and alike_in_all_layers(weights)
 
     def advance(self, layer: int, state: Split, single: bool = False) -> Passed:
         """One layer on, or as many as need no other form than the last."""
         if not single:
+            fused = self._fuse(layer, state)
+            if fused is not None:
+                return fused
             replayed = self._replay(layer, state)
             if replayed is not None:
                 return replayed
@@ -188,6 +194,17 @@ class Stepper:
         recorded = [reached for reached in passed if reached % self.thin == 0 or reached == self.layers]
         kept = _of_layers(states, [reached - passed[0] for reached in recorded], batch) if recorded else None
         return Passed(passed[-1], states.take(slice(-batch, None)), recorded, kept)
+
+    def _fuse(self, layer: int, state: Split) -> Passed | None:
+        """Layers by the kernels of whole layers, where they know them."""
+        if self._fusible and self._fused is None:
+            self._fused = fused_layers(self.weights.at(layer), self.plan.at(layer), state.residual, self.plan.key)
+            self._fusible = self._fused is not None
+        return (
+            None
+            if self._fused is None
+            else self._fused.advance(layer, state, self.layers, self.thin, self.only_spread)
+        )
 
     def _replay(self, layer: int, state: Split) -> Passed | None:
         """Layers repeated without a look, where the device makes that pay and all layers are alike."""
@@ -326,7 +343,7 @@ def run_layers(
             passed = stepper.advance(layer, state, single=beside_active)
             several = passed.reached > layer + 1
             state, layer = passed.state, passed.reached
-            if several or layer % LAYERS_BETWEEN_CHECKS == 0 or layer == layers:
+            if not passed.sound and (several or layer % LAYERS_BETWEEN_CHECKS == 0 or layer == layers):
                 _check_state(state, layer, tokens, weights.at(layer - 1))
             if beside is not None and beside_active:
                 beside.advance(weights.at(layer - 1), plan.at(layer - 1), rule.at(layer - 1))

@@ -33,6 +33,24 @@ def gather(residual, reference, parts, n, d, blocks, ROWS: tl.constexpr, WIDTH: 
 
 
 @triton.jit
+def fold(parts, folded, blocks, d, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+    """The three numbers of every ROWS blocks, as if they were one."""
+    group, sample = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    rows, columns = group * ROWS + tl.arange(0, ROWS), tl.arange(0, WIDTH)
+    column_in = columns < d
+    inside = (rows < blocks)[:, None] & column_in[None, :]
+    stride = tl.num_programs(1).to(tl.int64) * blocks * d
+    place = parts + (sample * blocks + rows[:, None]) * d + columns[None, :]
+    there = folded + (sample * tl.num_programs(0) + group) * d + columns
+    shorter = tl.num_programs(1).to(tl.int64) * tl.num_programs(0) * d
+    tl.store(there, tl.sum(tl.load(place, mask=inside, other=0.0), axis=0), mask=column_in)
+    largest = tl.max(tl.load(place + stride, mask=inside, other=-float("inf")), axis=0)
+    tl.store(there + shorter, largest, mask=column_in)
+    smallest = tl.min(tl.load(place + 2 * stride, mask=inside, other=float("inf")), axis=0)
+    tl.store(there + 2 * shorter, smallest, mask=column_in)
+
+
+@triton.jit
 def finish(
     parts,
     common,
@@ -177,29 +195,48 @@ def along(
 
 
 @triton.jit
+def deviations(residual, parts, n, d, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+    """Of every block of rows: mean, squared deviations from it, and of how many rows; (programs, 3, WIDTH)."""
+    block, sample = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    rows, columns = block * ROWS + tl.arange(0, ROWS), tl.arange(0, WIDTH)
+    inside = (rows < n)[:, None] & (columns < d)[None, :]
+    tile = tl.load(residual + (sample * n + rows[:, None]) * d + columns[None, :], mask=inside, other=0.0)
+    many = tl.sum((rows < n).to(tl.float64), axis=0)
+    mean = tl.sum(tile, axis=0) / many
+    off = tl.where(inside, tile - mean[None, :], 0.0)
+    there = parts + (sample * tl.num_programs(0) + block) * 3 * WIDTH + columns
+    tl.store(there, mean)
+    tl.store(there + WIDTH, tl.sum(off * off, axis=0))
+    tl.store(there + 2 * WIDTH, tl.zeros([WIDTH], tl.float64) + many)
+
+
+@triton.jit
 def spread(
-    common, residual, log_size, log_ratio, out, n, d, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+    parts, common, log_size, log_ratio, out, blocks, n, d, ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """log mu and log relative mu of one sample; see `Split.log_spread`."""
+    """log mu and log relative mu of one sample from its blocks' deviations; see `Split.log_spread`."""
     sample = tl.program_id(0).to(tl.int64)
-    columns = tl.arange(0, WIDTH)
+    columns, lines = tl.arange(0, WIDTH), tl.arange(0, ROWS)
     column_in = columns < d
+    parts += sample * blocks * 3 * WIDTH
     mean = tl.zeros([WIDTH], tl.float64)
     first = 0
-    while first < n:
-        rows = first + tl.arange(0, ROWS)
-        inside = (rows < n)[:, None] & column_in[None, :]
-        mean += tl.sum(tl.load(residual + (sample * n + rows[:, None]) * d + columns[None, :], inside, 0.0), axis=0)
+    while first < blocks:
+        rows = first + lines
+        inside = (rows < blocks)[:, None]
+        place = parts + rows[:, None] * 3 * WIDTH + columns[None, :]
+        many = tl.load(place + 2 * WIDTH, mask=inside, other=0.0)
+        mean += tl.sum(many * tl.load(place, mask=inside, other=0.0), axis=0) / n
         first += ROWS
-    mean = mean / n
     squares = tl.zeros([WIDTH], tl.float64)
     first = 0
-    while first < n:
-        rows = first + tl.arange(0, ROWS)
-        inside = (rows < n)[:, None] & column_in[None, :]
-        tile = tl.load(residual + (sample * n + rows[:, None]) * d + columns[None, :], inside, 0.0)
-        off = tl.where(inside, tile - mean[None, :], 0.0)
-        squares += tl.sum(off * off, axis=0)
+    while first < blocks:
+        rows = first + lines
+        inside = (rows < blocks)[:, None]
+        place = parts + rows[:, None] * 3 * WIDTH + columns[None, :]
+        many = tl.load(place + 2 * WIDTH, mask=inside, other=0.0)
+        off = tl.load(place, mask=inside, other=0.0) - mean[None, :]
+        squares += tl.sum(tl.load(place + WIDTH, mask=inside, other=0.0) + many * off * off, axis=0)
         first += ROWS
     ratio = tl.load(log_ratio + sample)
     width = ratio + 0.5 * tl.log(tl.sum(squares, axis=0))

@@ -167,6 +167,13 @@ class DrawnWeights:
         return replace(Heads(*stacked), scale=self.scale)
 
 
+def alike_in_all_layers(weights: Weights) -> bool:
+    """Whether it is known that every layer has the same weights, the very same object."""
+    if isinstance(weights, DrawnWeights):
+        return not weights.recipe.per_layer
+    return isinstance(weights, GivenWeights) and all(one is weights.layers[0] for one in weights.layers)
+
+
 def generator_for(*numbers: int) -> Generator:
     """A generator of its own for every tuple of numbers: samples do not depend on who else is in the batch."""
     return torch.Generator().manual_seed(int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> 1))

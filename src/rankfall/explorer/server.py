@@ -70,13 +70,14 @@ def serve(port: int | None, store: Path, reports: Path) -> Iterator[Served]:
     require_marimo()
     chosen, token = free_port(port), secrets.token_urlsafe(16)
     page = Path(__file__).with_name("page.py")
-    words = [sys.executable, "-m", "marimo", "--quiet", "--yes", "run", str(page), "--headless", "--no-sandbox"]
+    words = [sys.executable, "-P", "-m", "marimo", "--quiet", "--yes", "run", str(page), "--headless", "--no-sandbox"]
     words += ["--host", HOST, "--port", str(chosen), "--token", "--token-password-file", "-", "--no-check"]
     # The page's matrices are small. Two threads win a few milliseconds on an idle machine and, waiting for each other
     # while the browser has a core, lose hundreds; whoever has set a number of threads keeps it.
-    known = {"OMP_NUM_THREADS": "1"} | os.environ | {STORE: str(store), REPORTS: str(reports)}
+    known = {"OMP_NUM_THREADS": "1"} | os.environ | {STORE: str(store.absolute()), REPORTS: str(reports.absolute())}
     known["MARIMO_SKIP_UPDATE_CHECK"] = "1"
-    process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=known)
+    # Not in the user's folder, which may hold files of strangers: neither modules nor settings are taken from there.
+    process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=known, cwd=page.parent)
     try:
         assert process.stdin is not None
         process.stdin.write(token.encode() + b"\n")

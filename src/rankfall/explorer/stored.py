@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from rankfall.drawing.plots import CYCLE, line, lines, panel
+from rankfall.store.files import read_table
 from rankfall.store.query import rows_of
 from rankfall.store.store import Store
 
@@ -54,13 +55,11 @@ def places() -> tuple[Path, Path]:
 
 def stored_audits(root: Path) -> tuple[list[StoredAudit], list[str]]:
     """Every audit report under the folder, and what could not be read."""
-    import pandas as pd
-
     found: list[StoredAudit] = []
     problems: list[str] = []
     for folder in _report_folders(root):
         try:
-            depth = pd.read_parquet(folder / DEPTH)
+            depth = read_table(folder / DEPTH).to_pandas(use_threads=False)
         except (OSError, ValueError) as error:
             problems.append(f"{folder}: {str(error).splitlines()[0]}")
             continue

@@ -12,9 +12,13 @@ from rankfall.planning.evidence import Estimate
 Row: TypeAlias = Mapping[str, Any]
 ErrorAt: TypeAlias = Callable[[Row, int], Estimate | None]
 """What the evidence says about a row in matches of so many directions."""
+TextAt: TypeAlias = Callable[[Row], Estimate | None]
+"""What language models say about a row: the share of their loss above that of the best rank."""
 
 EQUAL_ERRORS = 0.05
 """Trained errors that differ by less count as equal: at full rank cells of m = 1 and m = 64 differ by 0.01."""
+EQUAL_TEXT = 0.01
+"""Share of a language model's loss that does not count: a row that costs more even at the lower end is left out."""
 EQUAL_BOUNDS = 0.01
 """Relative difference below which the bound does not separate two rows."""
 MOST_CACHE = 1.1
@@ -42,6 +46,8 @@ class Recommendation:
     """Where the evidence was asked beyond what was tried."""
     by_directions: tuple[dict[str, Any], ...]
     """The row that the same criterion takes for other numbers of directions."""
+    language: str = ""
+    """What language models say of it, and whether that decided; empty where none are known."""
 
     def names(self, row: Row) -> bool:
         """Whether this is the recommended row."""
@@ -52,20 +58,36 @@ class Recommendation:
         return asdict(self)
 
 
-def criterion(directions: int, most_cache: float) -> str:
+def unknown(row: Row) -> Estimate | None:
+    """No language models are known."""
+    return None
+
+
+def criterion(directions: int, most_cache: float, language: bool = False) -> str:
     """How rows are ranked, in words."""
+    first = (
+        f"leaving out rows that cost language models of this size over {EQUAL_TEXT:.0%} more than the best rank, and "
+        "then "
+        if language
+        else ""
+    )
     return (
-        f"the lowest trained error in matches of {directions} directions among rows of equal cost with at most "
-        f"{most_cache:g} times the usual cache; errors within {EQUAL_ERRORS:g} of the lowest count as equal, and of "
-        "those the row with most heads is taken, since each head can look for something else"
+        f"{first}the lowest trained error in matches of {directions} directions among rows of equal cost with at "
+        f"most {most_cache:g} times the usual cache; errors within {EQUAL_ERRORS:g} of the lowest count as equal, "
+        "and of those the row with most heads is taken, since each head can look for something else"
     )
 
 
 def recommend(
-    rows: Sequence[Row], directions: int, error_at: ErrorAt, most_cache: float = MOST_CACHE
+    rows: Sequence[Row],
+    directions: int,
+    error_at: ErrorAt,
+    most_cache: float = MOST_CACHE,
+    text_at: TextAt = unknown,
 ) -> Recommendation:
     """Choose among the rows, of which the first is the usual choice."""
     usual = rows[0]
+    decides = any(one is not None and not one.outside for one in map(text_at, rows))
     estimate = error_at(usual, directions)
     if estimate is None:
         return Recommendation(
@@ -76,15 +98,17 @@ def recommend(
             error=None,
             usual_error=None,
             words=f"{named(usual)}, the usual choice",
-            criterion=criterion(directions, most_cache),
+            criterion=criterion(directions, most_cache, decides),
             reason="no trained results are at hand, and the bound alone is no reason to leave the usual choice",
             changes=(),
             caveats=(),
             by_directions=(),
+            language=language(rows, usual, usual, text_at),
         )
-    chosen = choose(rows, directions, error_at, most_cache)
+    chosen = choose(rows, directions, error_at, most_cache, text_at)
     found = _known(error_at(chosen, directions))
-    table = tuple(_line(rows, k, error_at, most_cache) for k in sorted({directions, *(row["rank"] for row in rows)}))
+    asked = sorted({directions, *(row["rank"] for row in rows)})
+    table = tuple(_line(rows, k, error_at, most_cache, text_at) for k in asked)
     words = f"{named(chosen)}, the usual choice" if chosen is usual else f"{named(chosen)} instead of {named(usual)}"
     return Recommendation(
         heads=chosen["heads"],
@@ -94,21 +118,50 @@ def recommend(
         error=found.value,
         usual_error=estimate.value,
         words=words,
-        criterion=criterion(directions, most_cache),
+        criterion=criterion(directions, most_cache, decides),
         reason=_reason(rows, chosen, directions, error_at, most_cache),
-        changes=tuple(_changes(rows, chosen, directions, table, error_at, most_cache)),
+        changes=tuple(_changes(rows, chosen, directions, table, error_at, most_cache, text_at)),
         caveats=found.outside,
         by_directions=table,
+        language=language(rows, chosen, choose(rows, directions, error_at, most_cache), text_at),
     )
 
 
-def choose(rows: Sequence[Row], directions: int, error_at: ErrorAt, most_cache: float) -> Row:
+def choose(
+    rows: Sequence[Row], directions: int, error_at: ErrorAt, most_cache: float, text_at: TextAt = unknown
+) -> Row:
     """The row that the criterion takes; the usual choice where it ties, then the cheaper one."""
     usual = rows[0]
     allowed = [row for row in rows if row["kv_cache_bytes"] <= most_cache * usual["kv_cache_bytes"]]
+    allowed = [row for row in allowed if not costs_text(row, text_at)] or allowed
     errors = [_known(error_at(row, directions)).value for row in allowed]
     equal = [row for row, error in zip(allowed, errors, strict=True) if error <= min(errors) + EQUAL_ERRORS]
     return max(equal, key=lambda row: (row["heads"], row is usual, -row["flops"]))
+
+
+def costs_text(row: Row, text_at: TextAt) -> bool:
+    """Whether language models of this size are known to lose more than counts with these heads."""
+    found = text_at(row)
+    return found is not None and not found.outside and found.low > EQUAL_TEXT
+
+
+def language(rows: Sequence[Row], chosen: Row, without: Row, text_at: TextAt) -> str:
+    """What language models say of the chosen row; `without` is what would be chosen without them."""
+    found = text_at(chosen)
+    if found is None:
+        return ""
+    known = [(row, one.value) for row in rows if (one := text_at(row)) is not None]
+    best, least = min(known, key=lambda one: one[1])
+    words = (
+        f"with {named(chosen)} language models lose {found.value:.2%} ({found.low:.2%} to {found.high:.2%}) over the "
+        f"best rank; of these rows {named(best)} lose least, {least:.2%}"
+    )
+    if found.outside:
+        return f"{words}; this did not decide, since {' and '.join(found.outside)}"
+    if without is not chosen:
+        lost = _known(text_at(without))
+        return f"{words}; {named(without)}, which would be taken without them, lose {lost.value:.2%}"
+    return words
 
 
 def named(row: Row) -> str:
@@ -142,8 +195,10 @@ def _known(estimate: Estimate | None) -> Estimate:
     return estimate
 
 
-def _line(rows: Sequence[Row], directions: int, error_at: ErrorAt, most_cache: float) -> dict[str, Any]:
-    row = choose(rows, directions, error_at, most_cache)
+def _line(
+    rows: Sequence[Row], directions: int, error_at: ErrorAt, most_cache: float, text_at: TextAt
+) -> dict[str, Any]:
+    row = choose(rows, directions, error_at, most_cache, text_at)
     found, usual = _known(error_at(row, directions)), _known(error_at(rows[0], directions))
     return {
         "directions": directions,
@@ -191,6 +246,7 @@ def _changes(
     table: Sequence[Mapping[str, Any]],
     error_at: ErrorAt,
     most_cache: float,
+    text_at: TextAt,
 ) -> list[str]:
     """More or fewer directions, more room for the cache, evidence of another kind."""
     found = []
@@ -210,15 +266,19 @@ def _changes(
     roomy = [
         one["directions"]
         for one in table
-        if choose(rows, one["directions"], error_at, math.inf)["rank"] != one["rank"]
+        if choose(rows, one["directions"], error_at, math.inf, text_at)["rank"] != one["rank"]
     ]
     if roomy:
-        wide = choose(rows, roomy[0], error_at, math.inf)
+        wide = choose(rows, roomy[0], error_at, math.inf, text_at)
         factor = wide["kv_cache_bytes"] / rows[0]["kv_cache_bytes"]
         found.append(
             f"room for {factor:.2g} times the usual cache: {named(wide)} in matches of {roomy[0]} directions"
         )
-    found.append("evidence from language models, of which none is shipped yet")
+    spoken = text_at(chosen)
+    if spoken is None:
+        found.append("evidence from language models, of which none is known for such heads")
+    elif spoken.outside:
+        found.append("evidence from language models of this size")
     return found
 
 

@@ -1,8 +1,8 @@
 """Measured evidence beside the bound: what trained models reached on fresh data, interpolated, with its range.
 
-A source says what error to expect of H heads of rank r when a query and its keys must be compared in k directions.
-The cells of paper A's protocol are one; sources of another kind, such as language models, need an object with the
-same three members and one line in the catalogue.
+A source says what error to expect of H heads of rank r at a width when a query and its keys must be compared in k
+directions. The cells of paper A's protocol are one, language models (`text_evidence.py`) another, which knows nothing
+of directions; a further one needs an object with the same members and one line in the catalogue.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol, final
+from typing import Any, ClassVar, Protocol, final
 
 from rankfall.store.results import committed_summaries
 from rankfall.training.cell import Cell
@@ -39,11 +39,16 @@ class Evidence(Protocol):
         """What its columns begin with."""
 
     @property
+    def by_directions(self) -> bool:
+        """Whether what it says depends on the directions of a match."""
+
+    @property
     def about(self) -> str:
         """What was measured and how it is interpolated, in a few sentences."""
 
-    def estimate(self, heads: int, rank: int, directions: int) -> Estimate | None:
-        """The error of that many heads of that rank in matches of so many directions; None where nothing is known."""
+    def estimate(self, heads: int, rank: int, directions: int, width: int | None = None) -> Estimate | None:
+        """The error of that many heads of that rank in matches of so many directions, in a model of that width; None
+        where nothing is known."""
 
 
 @final
@@ -68,6 +73,7 @@ class TrainedCells:
     one seed, two standard errors of its measured error.
     """
 
+    by_directions: ClassVar[bool] = True
     name: str
     protocol: Cell
     """What all of them share; VARIED is what they do not."""
@@ -100,8 +106,8 @@ class TrainedCells:
             f"{worst:.2g} (at most)."
         )
 
-    def estimate(self, heads: int, rank: int, directions: int) -> Estimate | None:
-        """Ranks above k count as k: a head has no more directions to compare than there are."""
+    def estimate(self, heads: int, rank: int, directions: int, width: int | None = None) -> Estimate | None:
+        """Ranks above k count as k: a head has no more directions to compare than there are; the width is no part."""
         if not self.settings:
             return None
         used = min(rank, directions)
@@ -122,7 +128,7 @@ class TrainedCells:
         place = math.log(min(max(copies, lines[0]), lines[-1]))
         parts = [
             (weight * along, cell)
-            for line, weight in _weights([math.log(one) for one in lines], place)
+            for line, weight in interpolation([math.log(one) for one in lines], place)
             for along, cell in self._along(lines[line], ratio)
         ]
         return Estimate(
@@ -135,7 +141,7 @@ class TrainedCells:
     def _along(self, copies: int, ratio: float) -> list[tuple[float, Setting]]:
         """The cells of one line on both sides of a ratio, with their weights."""
         cells = sorted((one for one in self.settings if one.copies == copies), key=lambda one: one.ratio)
-        return [(weight, cells[index]) for index, weight in _weights([one.ratio for one in cells], ratio)]
+        return [(weight, cells[index]) for index, weight in interpolation([one.ratio for one in cells], ratio)]
 
     def left_out_errors(self) -> tuple[float, float]:
         """Median and largest error of predicting each cell, not at the end of its line, from its two neighbours."""
@@ -148,7 +154,7 @@ class TrainedCells:
         return (statistics.median(misses), max(misses)) if misses else (math.nan, math.nan)
 
 
-def _weights(places: Sequence[float], wanted: float) -> list[tuple[int, float]]:
+def interpolation(places: Sequence[float], wanted: float) -> list[tuple[int, float]]:
     """Indices of the places on both sides of a value with the weights of linear interpolation; one at the ends."""
     if wanted <= places[0]:
         return [(0, 1.0)]

@@ -87,17 +87,21 @@ def floor_column(reference: StackShape) -> Column:
 
 
 def evidence_column(source: Evidence, directions: int) -> Column:
-    """What a source says of matches in so many directions, with its range, and of matches of whole vectors."""
+    """What a source says of matches in so many directions, with its range; where they count, of whole vectors."""
 
     def column(candidate: Candidate) -> dict[str, Any]:
         shape = candidate.shape
-        found = source.estimate(shape.heads, shape.structural_rank, directions)
-        whole = source.estimate(shape.heads, shape.structural_rank, shape.dim)
-        return {
+        found = source.estimate(shape.heads, shape.structural_rank, directions, shape.dim)
+        columns = {
             source.name: found and found.value,
             f"{source.name}_low": found and found.low,
             f"{source.name}_high": found and found.high,
             f"{source.name}_outside": "; ".join(found.outside) if found else None,
+        }
+        if not source.by_directions:
+            return columns
+        whole = source.estimate(shape.heads, shape.structural_rank, shape.dim, shape.dim)
+        return columns | {
             f"{source.name}_whole": whole and whole.value,
             f"{source.name}_whole_outside": "; ".join(whole.outside) if whole else None,
         }

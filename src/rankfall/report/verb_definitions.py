@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from rankfall.report.definitions import DEFINITIONS, HEADS, QUARTILES, TRAINED
+from rankfall.training.text.columns import TEXT_COLUMNS, meaning_of_layer
+
+MOST_LAYERS = 64
+"""Layers of a trained language model whose columns have words."""
 
 WORDS: dict[str, dict[str, str]] = {
     "audit": {
@@ -119,6 +123,10 @@ WORDS: dict[str, dict[str, str]] = {
         "trained_error_low": "lower end of its range",
         "trained_error_high": "upper end of its range",
         "trained_error_outside": "where it was asked beyond what was trained",
+        "text_excess": "share of the held-out loss of trained language models above that of the best rank",
+        "text_excess_low": "lower end of its range, over texts and seeds",
+        "text_excess_high": "upper end of its range, over texts and seeds",
+        "text_excess_outside": "where language models were asked beyond what was trained",
         "trained_error_whole": "the same error in matches of whole vectors",
         "trained_error_whole_outside": "where that was asked beyond what was trained",
         "step_seconds": "measured time of a training step on one sequence",
@@ -222,6 +230,8 @@ WORDS: dict[str, dict[str, str]] = {
         "environment": "number of the environment in the file beside",
     },
 }  # fmt: skip
+# A table of language models has columns of its own; where both kinds have one, its words serve both.
+WORDS["runs"] = TEXT_COLUMNS | meaning_of_layer(MOST_LAYERS) | WORDS["runs"]
 WORDS["sweep"] = WORDS["runs"]
 WORDS["compare"] = WORDS["audit"]
 

@@ -169,11 +169,15 @@ def read_records(path: Path) -> list[dict[str, Any]]:
 
 
 def read_table(path: Path) -> pa.Table:
-    """One Parquet file. Read through memory, so that no handle outlives the call."""
+    """One Parquet file. Read through memory, so that no handle outlives the call.
+
+    In this thread: Arrow's own threads let go of what they read some time after the call, and one that needs the
+    interpreter for that while it ends aborts the process.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    return pq.read_table(pa.BufferReader(path.read_bytes()))
+    return pq.ParquetFile(pa.BufferReader(path.read_bytes())).read(use_threads=False)
 
 
 def table_of(records: Sequence[Record]) -> pa.Table:

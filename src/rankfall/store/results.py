@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +26,19 @@ OPTIONAL = "optional"
 """Settings that only some lines of a page have: empty where a line does not."""
 
 
-def export_results(runs: Iterable[Run], folder: Path) -> list[Path]:
+def export_results(
+    runs: Iterable[Run], folder: Path, beside: Callable[[Run], Mapping[str, Any]] = lambda run: {}
+) -> list[Path]:
     """Write one pair of files per hardware and date, and return their paths.
 
-    A pair that is already there is added to: cells that are new join it, cells that it holds stay as they are.
+    `beside` gives what a line holds besides a run's own summary, such as the columns of its audit. A pair that is
+    already there is added to: cells that are new join it, cells that it holds stay as they are.
     """
     groups: dict[str, list[tuple[dict[str, Any], dict[str, Any], list[str]]]] = {}
     for run in runs:
         environment = run.environment
-        groups.setdefault(_name(environment), []).append((run.summary(), environment, sorted(run.config)))
+        line = {**run.summary(), **beside(run)}
+        groups.setdefault(_name(environment), []).append((line, environment, sorted(run.config)))
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     paths: list[Path] = []

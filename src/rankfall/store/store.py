@@ -6,6 +6,8 @@
 <store>/.claims/                    who works on what at this moment
 <store>/.checkpoints/               unfinished stacks
 <store>/.partial/                   runs being written; renamed into place when they are whole
+<store>/.corpora/                   token ids of texts that language models were trained on
+<store>/.audits/                    audits of language models, as `store.audits` lays them out
 <store>/.damaged/                   what was damaged and set aside: runs, checkpoints, claims
 """
 
@@ -71,6 +73,10 @@ class Store:
     @property
     def checkpoints_folder(self) -> Path:
         return self.path / ".checkpoints"
+
+    @property
+    def audits_folder(self) -> Path:
+        return self.path / ".audits"
 
     @property
     def partial_folder(self) -> Path:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from tests.training.text.plain import PlainDecoder, train_plainly
+from torch.nn import functional
 
 from rankfall.training.text.cell import TextCell
 from rankfall.training.text.corpus import prepare_corpus
+from rankfall.training.text.decoder import of_one_width
 from rankfall.training.text.module import text_model
 from rankfall.training.text.optimizer import muon_, orthogonal
 from rankfall.training.text.stack import TextStack, text_stack_key
@@ -177,3 +181,40 @@ def test_a_model_that_diverges_keeps_its_weights_and_leaves_the_other_alone(fold
     alone.advance()
     assert [row["diverged"] for row in rows] == [True, False]
     assert all(torch.allclose(value, both.weights(1)[name], atol=1e-10) for name, value in alone.weights(0).items())
+
+
+ONE_GRAPH = """
+import sys, torch
+from pathlib import Path
+from rankfall.training.text.cell import TextCell
+from rankfall.training.text.stack import TextStack
+
+cells = [TextCell(corpus=sys.argv[2], width=12, heads=3, rank=4, value_rank=5, key_heads=3, feed_forward=16, layers=2,
+                  context=10, batch=3, steps=100, dtype="float64", seed=seed) for seed in range(2)]
+stack = TextStack(cells, Path(sys.argv[1]))
+tokens, weights = stack.batches.at(torch.tensor(0)), list(stack._weights.values())
+compiled = torch.compile(stack.loss, dynamic=False, fullgraph=True, backend="aot_eager")
+found = torch.autograd.grad(compiled(stack._weights, tokens).sum(), weights)
+wanted = torch.autograd.grad(stack.loss(stack._weights, tokens).sum(), weights)
+print(max(float((one - other).abs().max()) for one, other in zip(found, wanted)))
+"""
+
+
+def test_the_loss_compiles_as_one_graph_with_the_same_gradients(folder: Path, corpus: str) -> None:
+    """A break would cut a step into pieces. In a process of its own: checks of shapes in tests would break it."""
+    command = [sys.executable, "-c", ONE_GRAPH, str(folder), corpus]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert float(done.stdout) < 1e-12
+
+
+@pytest.mark.parametrize(("rank", "value"), [(4, 4), (4, 20), (16, 5)])
+def test_zeros_behind_queries_keys_and_values_change_nothing(rank: int, value: int) -> None:
+    draw = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(2, 3, 7, size, generator=draw, dtype=torch.float64) for size in (rank, rank, value))
+    wide = of_one_width(q, k, v)
+    assert {part.shape[-1] for part in wide} == {-(-max(rank, value) // 8) * 8}
+    attend = functional.scaled_dot_product_attention
+    found = attend(*wide, is_causal=True, scale=0.5)
+    assert torch.allclose(found[..., :value], attend(q, k, v, is_causal=True, scale=0.5), atol=1e-12)
+    assert not found[..., value:].any()

@@ -133,7 +133,7 @@ def test_the_verb_trains_compares_and_says_when_it_cannot_tell(book: Path, tmp_p
     grid = tmp_path / "grid.toml"
     lines = [f"{key} = {json.dumps(value)}" for key, value in {**GRID, "seed": [0, 1], "steps": 100}.items()]
     grid.write_text("\n".join(lines))
-    result = rankfall.sweep(grid, text=book, store=tmp_path / "store", threads=1)
+    result = rankfall.sweep(grid, text=book, store=tmp_path / "store", threads=1, audit=False)
     assert [row["status"] for row in result.runs] == ["done"] * 4
     assert all(row["nats_per_byte"] > 0 for row in result.runs)
     assert [(record["rank"], record["seeds"]) for record in result.by_shape] == [(2, 2), (8, 2)]
@@ -142,7 +142,7 @@ def test_the_verb_trains_compares_and_says_when_it_cannot_tell(book: Path, tmp_p
     assert len({one["level"] for one in result.to_level}) == 1
     assert all(0 < one["tokens"] <= 100 * 4 * 16 for one in result.to_level)
     assert result.plot() is not None
-    again = rankfall.sweep(grid, text=book, store=tmp_path / "store", threads=1)
+    again = rankfall.sweep(grid, text=book, store=tmp_path / "store", threads=1, audit=False)
     assert again.trained == 0
     assert again.runs == result.runs
 

@@ -29,7 +29,7 @@ def by_shape(rows: Sequence[Row]) -> list[dict[str, Any]]:
     for row in rows:
         if row.get("nats_per_byte") is not None:
             groups.setdefault(tuple(row[name] for name in (*SETTING, *SHAPE)), []).append(row)
-    return [_record(key, members) for key, members in sorted(groups.items(), key=lambda group: str(group[0]))]
+    return [_record(key, members) for key, members in sorted(groups.items(), key=lambda group: group[0])]
 
 
 def _record(key: tuple[Any, ...], members: Sequence[Row]) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def _record(key: tuple[Any, ...], members: Sequence[Row]) -> dict[str, Any]:
     members = min(by_rate.values(), key=lambda own: _mean(own))
     done = [row for row in members if row["status"] == "done"]
     losses = [float(row["nats_per_byte"]) for row in done]
-    margin = _margin(losses)
+    margin = mean_margin(losses)
     mean = _mean(members)
     return {
         **dict(zip((*SETTING, *SHAPE), key, strict=True)),
@@ -61,7 +61,8 @@ def _mean(rows: Sequence[Row]) -> float:
     return statistics.fmean(done) if done else math.inf
 
 
-def _margin(losses: Sequence[float]) -> float | None:
+def mean_margin(losses: Sequence[float]) -> float | None:
+    """Half of Student's 95 % interval of the mean over seeds; None for one."""
     if len(losses) < 2:
         return None
     spread = float(stats.t.ppf(0.5 + CONFIDENCE / 2, len(losses) - 1))
@@ -80,7 +81,8 @@ def verdicts(records: Sequence[Mapping[str, Any]]) -> list[str]:
 def _verdict(records: Sequence[Mapping[str, Any]]) -> str:
     best, *others = sorted(records, key=lambda record: record["nats_per_byte"])
     of = best["budget"] if best["budget"] != "none" else f"{best['parameters']:,} parameters"
-    where = f"width {best['width']}, {best['layers']} layers, {of}"
+    named = f"{best['domain']}, " if "domain" in best else ""
+    where = f"{named}width {best['width']}, {best['layers']} layers, {of}"
     least = f"rank {best['rank']} with {best['heads']} heads costs least, {best['nats_per_byte']:.4f} nats per byte"
     unigram = best["unigram_nats_per_byte"]
     if best["nats_per_byte"] > LEARNED * unigram:
@@ -146,3 +148,30 @@ def reached(history: Sequence[Row], level: float) -> float | None:
             return before[0] + share * (step - before[0])
         before = (step, loss)
     return None
+
+
+def audit_sentences(rows: Sequence[Row]) -> list[str]:
+    """A sentence for each setting: how the rank that heads use and need, and that tokens keep, go with head rank."""
+    settings: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        if row.get("head_rank_used") is not None:
+            settings.setdefault(tuple(row[name] for name in SETTING), []).append(row)
+    return [_audit_sentence(own) for own in settings.values()]
+
+
+def _audit_sentence(rows: Sequence[Row]) -> str:
+    by_rank: dict[int, list[Row]] = {}
+    for row in rows:
+        by_rank.setdefault(row["rank"], []).append(row)
+    parts = []
+    for rank, own in sorted(by_rank.items()):
+        used, needed, tokens = (
+            statistics.fmean(found) if found else math.nan
+            for found in (
+                [row[name] for row in own if row.get(name) is not None]
+                for name in ("head_rank_used", "head_rank_needed", "token_rank_last")
+            )
+        )
+        parts.append(f"of rank {rank} use {used:.1f} and need {needed:.1f}, tokens end at rank {tokens:.1f}")
+    first = rows[0]
+    return f"width {first['width']}, {first['layers']} layers, {first['budget']}: heads {'; '.join(parts)}"

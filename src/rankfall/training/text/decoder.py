@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -28,17 +27,15 @@ class Decoder:
     """What the weights do not say; all models of a stack share it."""
 
     cell: TextCell
+    norm: Norm = field(init=False)
+    """The norm of every branch."""
+    compute: torch.dtype = field(init=False)
+    """The arithmetic of matrix products."""
 
-    @cached_property
-    def norm(self) -> Norm:
-        """The norm of every branch."""
-        return parse_norm(self.cell.norm)
-
-    @cached_property
-    def compute(self) -> torch.dtype:
-        """The arithmetic of matrix products."""
-        found: torch.dtype = getattr(torch, self.cell.dtype)
-        return found
+    def __post_init__(self) -> None:
+        # plain attributes: a cached property takes a lock, at which the compiler would cut a step into pieces
+        object.__setattr__(self, "norm", parse_norm(self.cell.norm))
+        object.__setattr__(self, "compute", getattr(torch, self.cell.dtype))
 
     def nats(self, weights: Mapping[str, Tensor], tokens: Tensor, mask: Tensor | None) -> Tensor:
         """(M, B, T) nats of every next token of tokens (M, B, T + 1); `mask` (T, T) unless it is plainly causal."""
@@ -83,6 +80,8 @@ class Decoder:
         )
         if turns is not None:
             q, k = _turned(q, turns), _turned(k, turns)
+        if x.is_cuda:
+            q, k, v = of_one_width(q, k, v)
         mixed = functional.scaled_dot_product_attention(
             q.transpose(1, 2),
             k.transpose(1, 2),
@@ -91,7 +90,7 @@ class Decoder:
             is_causal=mask is None,
             scale=1.0 / math.sqrt(cell.rank),
             enable_gqa=cell.key_heads < cell.heads,
-        )
+        )[..., : cell.value_rank]
         mixed = mixed.transpose(1, 2).reshape(x.shape[0], -1, cell.heads * cell.value_rank)
         return self._product(weights, f"{layer}.output", mixed)
 
@@ -121,6 +120,13 @@ class Decoder:
         speeds = self.cell.rotary_base ** (-torch.arange(half, device=device, dtype=torch.float64) / half)
         angles = torch.arange(length, device=device, dtype=torch.float64)[:, None, None] * speeds
         return angles.cos().to(kept), angles.sin().to(kept)
+
+
+def of_one_width(*parts: Tensor) -> tuple[Tensor, ...]:
+    """Queries, keys and values with zeros behind, up to one multiple of eight: PyTorch's flash attention takes no
+    others, and what it falls back to is slower or keeps all scores. Zeros change no score, and values lose them."""
+    width = math.ceil(max(part.shape[-1] for part in parts) / 8) * 8
+    return tuple(functional.pad(part, (0, width - part.shape[-1])) for part in parts)
 
 
 def window_mask(cell: TextCell) -> Tensor | None:

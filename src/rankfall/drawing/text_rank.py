@@ -1,0 +1,154 @@
+"""Language models by head rank: loss on held-out text, token rank at the end, the rank that heads need."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+from rankfall.drawing.canvas import COLOURS, MARKERS, canvas
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Record = Mapping[str, Any]
+COLUMNS = 3
+SOLVED = {
+    "parameters": "equal parameters",
+    "flops": "equal operations",
+    "step_seconds": "equal time",
+    "none": "nothing solved",
+}
+AMOUNTS: dict[str, Callable[[float], str]] = {
+    "parameters": lambda count: (
+        f"{count / 1e6:.3g} million parameters" if count >= 1e6 else f"{count:,.0f} parameters"
+    ),
+    "flops": lambda count: f"{count:.3g} operations",
+    "step_seconds": lambda seconds: f"{1000 * seconds:.3g} ms a step",
+}
+FEWEST_AT_FIXED_HEADS = 3
+"""Ranks with one number of heads that make a line of their own; heads that share the width give one each."""
+
+
+def draw_text_rank(records: Sequence[Record]) -> Figure:
+    """A panel of losses for each text, width and budget, a line for each H r / d; then what the audits found."""
+    drawn = [record for record in records if record["nats_per_byte"] is not None]
+    panels = list(dict.fromkeys(_setting(record) for record in sorted(drawn, key=_setting_order)))
+    audits = [
+        name for name in ("token_rank_last", "head_rank_needed") if any(one.get(name) is not None for one in drawn)
+    ]
+    count = len(panels) + len(audits)
+    columns = min(COLUMNS, count)
+    figure, axes = canvas(-(-count // columns), columns, size=(4.6, 3.9))
+    flat = list(axes.flat)
+    for ax, setting in zip(flat, panels, strict=False):
+        _losses(ax, setting, [record for record in drawn if _setting(record) == setting])
+    for ax, name in zip(flat[len(panels) :], audits, strict=False):
+        _audits(ax, name, panels, drawn)
+    for ax in flat[count:]:
+        ax.remove()
+    return figure
+
+
+def lines_of(records: Sequence[Record]) -> dict[str, list[Record]]:
+    """The lines of one panel: heads whose ranks add up to the same share of the width, and heads fixed in number."""
+    lines: dict[str, list[Record]] = {}
+    for times in sorted({_times(record) for record in records}):
+        own = [record for record in records if _times(record) == times]
+        if len({record["rank"] for record in own}) > 1:
+            lines["H r = d" if times == 1 else f"H r = {times} d"] = own
+    for heads in sorted({record["heads"] for record in records}):
+        own = [record for record in records if record["heads"] == heads]
+        if len({record["rank"] for record in own}) >= FEWEST_AT_FIXED_HEADS:
+            lines[f"H = {heads}, r free"] = own
+    held = {id(record) for own in lines.values() for record in own}
+    rest = [record for record in records if id(record) not in held]
+    if rest:
+        lines["others"] = rest
+    return {name: sorted(own, key=lambda record: record["rank"]) for name, own in lines.items()}
+
+
+def _losses(ax: Any, setting: tuple[Any, ...], records: Sequence[Record]) -> None:
+    for number, (label, own) in enumerate(lines_of(records).items()):
+        losses = [record["nats_per_byte"] for record in own]
+        ends = [
+            [loss - (record["nats_per_byte_low"] or loss) for loss, record in zip(losses, own, strict=True)],
+            [(record["nats_per_byte_high"] or loss) - loss for loss, record in zip(losses, own, strict=True)],
+        ]
+        ax.errorbar(
+            [record["rank"] for record in own],
+            losses,
+            yerr=ends,
+            color=COLOURS[number % len(COLOURS)],
+            marker=MARKERS[number % len(MARKERS)],
+            linestyle="none" if label == "others" else "-",
+            capsize=3,
+            label=label,
+        )
+    domain, width, layers, kind, budget = setting
+    unigram = records[0]["unigram_nats_per_byte"]
+    title = f"{domain}, d = {width}, {layers} layers, {SOLVED.get(kind, kind)}\n"
+    ax.set(
+        title=f"{title}{_amount(budget)}; token frequencies alone: {unigram:.2f}", ylabel="nats per byte, held out"
+    )
+    _rank_axis(ax, records)
+
+
+def _audits(ax: Any, name: str, panels: Sequence[tuple[Any, ...]], drawn: Sequence[Record]) -> None:
+    """One line for each setting and line of its panel."""
+    shown: list[Record] = []
+    number = 0
+    for setting in panels:
+        for label, own in lines_of([record for record in drawn if _setting(record) == setting]).items():
+            known = [record for record in own if record.get(name) is not None]
+            if known:
+                domain, width, _, kind, _ = setting
+                ax.plot(
+                    [record["rank"] for record in known],
+                    [record[name] for record in known],
+                    color=COLOURS[number % len(COLOURS)],
+                    marker=MARKERS[number % len(MARKERS)],
+                    linestyle="none" if label == "others" else ("-", "--", ":")[number // len(COLOURS) % 3],
+                    label=f"{domain}, d = {width}, {label}" + ("" if kind == "parameters" else f", {SOLVED[kind]}"),
+                )
+                shown += known
+                number += 1
+    if name == "head_rank_needed":
+        ranks = sorted({record["rank"] for record in shown})
+        ax.plot(ranks, ranks, color="0.6", linestyle=":", label="all that a head has")
+        ax.set(title="rank that the median head needs\n(its attention within 0.01 nats a row)", yscale="log")
+        ax.set_yticks(ranks, [str(rank) for rank in ranks])
+        ax.set_ylabel("directions of a head's scores")
+    else:
+        ax.set(title="token rank after the last layer\n(tokens of length one)", ylabel="effective rank of the tokens")
+    _rank_axis(ax, shown)
+
+
+def _rank_axis(ax: Any, records: Sequence[Record]) -> None:
+    ranks = sorted({record["rank"] for record in records})
+    ax.set(xlabel="query/key rank of a head", xscale="log")
+    ax.set_xticks(ranks, [str(rank) for rank in ranks])
+    ax.minorticks_off()
+    ax.legend(fontsize=7)
+
+
+def _setting(record: Record) -> tuple[Any, ...]:
+    budget = str(record["budget"])
+    return record["domain"], record["width"], record["layers"], budget.partition("=")[0], budget
+
+
+def _setting_order(record: Record) -> tuple[Any, ...]:
+    domain, width, layers, kind, budget = _setting(record)
+    return list(SOLVED).index(kind) if kind in SOLVED else len(SOLVED), str(domain), width, layers, budget
+
+
+def _amount(budget: str) -> str:
+    """`parameters=10000000 by feed_forward` in short."""
+    name, _, rest = budget.partition("=")
+    if name not in AMOUNTS:
+        return "no budget" if name == "none" else budget
+    return AMOUNTS[name](float(rest.partition(" ")[0]))
+
+
+def _times(record: Record) -> Fraction:
+    return Fraction(record["heads"] * record["rank"], record["width"])

@@ -1,0 +1,223 @@
+"""What head rank is worth in language models: loss on held-out text, the rank that heads need, the rank tokens keep.
+
+Not a figure of the papers, which argue on a synthetic task. At paper scale the models are those of the grids
+`text-rank*`, trained on a GPU and kept under `results/`; the smaller scales train a few on texts that are at hand.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from rankfall.catalogue import ENGINES
+from rankfall.drawing.text_rank import draw_text_rank
+from rankfall.figures.base import Claim, FigureOutcome, Reproduction, Scale
+from rankfall.figures.text_rank_claims import text_rank_claims
+from rankfall.models.text_runs import audit_runs
+from rankfall.models.texts import shipped_text
+from rankfall.progress import Progress, part, silent
+from rankfall.store.store import Store
+from rankfall.training.grid import cells_of
+from rankfall.training.kinds import Surroundings
+from rankfall.training.options import Options
+from rankfall.training.sweep import sweep
+from rankfall.training.text.columns import LAYER_COLUMN, TEXT_COLUMNS, is_audit_column, meaning_of_layer
+from rankfall.training.text.comparison import SETTING, SHAPE, by_shape, verdicts
+from rankfall.training.text.results import corpus_names, shared_width_curves, text_results
+
+Row = Mapping[str, Any]
+
+GRIDS = ("text-rank", "text-rank-total", "text-rank-fixed", "text-rank-time")
+SMALL: dict[Scale, dict[str, Any]] = {
+    "smoke": {"width": 16, "layers": 1, "rank": [2, 4, 8, 16], "context": 24, "batch": 4, "steps": 100},
+    "quick": {"width": 32, "layers": 2, "rank": [2, 4, 8, 16, 32], "context": 64, "batch": 8, "steps": 500},
+}
+PARAMETERS: dict[Scale, int] = {"smoke": 12_000, "quick": 40_000}
+SEEDS: dict[Scale, list[int]] = {"smoke": [0], "quick": [0, 1]}
+TEXTS: dict[Scale, tuple[str, ...]] = {"smoke": ("prose",), "quick": ("prose", "code")}
+CODE = ("linalg", "measures", "masks", "norms", "theory")
+"""Folders of the package whose sources are the second text of the small scales."""
+MOST_NEEDED = 0.75
+"""Share of the rank that heads of the largest rank are claimed to need at most."""
+
+
+def run(scale: Scale, progress: Progress = silent) -> FigureOutcome:
+    if scale == "paper":
+        rows, names = text_results(), corpus_names()
+    else:
+        rows, names = _trained(scale, progress)
+    found = shape_records(rows)
+    claims = use_claims(rows, names)
+    if scale != "smoke":
+        claims += need_claims(rows, names) + text_rank_claims(rows, names)
+    notes = [
+        "Loss in nats per byte of held-out text, mean over seeds with Student's 95 % interval, at the best learning "
+        "rate tried. `mse_lower_bound` and `synthetic_error` are what theory and paper A's trained cells say of such "
+        "heads on another task.",
+        *verdicts(found),
+    ]
+    if not rows:
+        notes = [
+            "No language models are trained yet: "
+            + " ".join(f"`rankfall sweep {grid} --text CORPUS --store runs`" for grid in GRIDS)
+            + " trains them, and `rankfall runs --export-results results/text-rank` keeps them."
+        ]
+    return FigureOutcome(
+        points=[{"published": None, "ours": one["nats_per_byte"], "agrees": None, **_point(one)} for one in found],
+        claims=claims,
+        tables={"text_rank": found} if found else {},
+        draw=(lambda: draw_text_rank(found)) if found else None,
+        notes=notes,
+    )
+
+
+def shape_records(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """One record per shape in each setting: the loss over seeds, beside it the mean of what the audits found."""
+    names = {row["corpus"]: row.get("domain", row["corpus"]) for row in rows}
+    records = []
+    for record in by_shape(rows):
+        key = (*SETTING, *SHAPE, "learning_rate")
+        own = [row for row in rows if all(row[name] == record[name] for name in key) and row["status"] == "done"]
+        audits = sorted({name for row in own for name in row if is_audit_column(name)}, key=_order)
+        means = {name: _mean([row.get(name) for row in own]) for name in audits}
+        shares = {
+            "times_width": record["heads"] * record["rank"] / record["width"],
+            "rank_over_width": record["rank"] / record["width"],
+        }
+        records.append({"domain": names[record["corpus"]], **record, **shares, **means})
+    by = ("domain", "width", "layers", "budget", "times_width", "rank", "value_rank")
+    return sorted(records, key=lambda record: tuple(record[name] for name in by))
+
+
+def use_claims(rows: Sequence[Row], names: Mapping[str, str]) -> list[Claim]:
+    """In every curve of models whose heads share the width: whether heads use the rank that they have."""
+    claims = []
+    for where, curve in _curves(rows, names):
+        used = _known(curve, "head_rank_used")
+        if len(used) > 1:
+            claims.append(
+                Claim(
+                    f"{where}: heads use more rank where they have it: the effective rank of W_Q W_K^T rises with r",
+                    list(used.values()) == sorted(used.values()),
+                    _listed(used),
+                )
+            )
+    return claims
+
+
+def need_claims(rows: Sequence[Row], names: Mapping[str, str]) -> list[Claim]:
+    """In the same curves: whether heads need it, and whether paper A's task says which rank is best."""
+    claims = []
+    for where, curve in _curves(rows, names):
+        needed, synthetic = _known(curve, "head_rank_needed"), _known(curve, "synthetic_error")
+        if len(needed) > 1:
+            low, high = min(needed), max(needed)
+            claims.append(
+                Claim(
+                    f"{where}: the median head of the largest rank needs at most {MOST_NEEDED:.0%} of it to keep its "
+                    "attention, and more directions than heads of the least rank have",
+                    low < needed[high] <= MOST_NEEDED * high,
+                    f"needed: {_listed(needed)}",
+                )
+            )
+        if len(synthetic) > 1:
+            losses = {rank: value for rank, value in _known(curve, "nats_per_byte").items() if rank in synthetic}
+            there, here = (min(found, key=found.__getitem__) for found in (synthetic, losses))
+            claims.append(
+                Claim(
+                    f"{where}: the rank that is best on paper A's task is not the best for text",
+                    there != here,
+                    f"best there r = {there} (error {synthetic[there]:.2g}), for text r = {here} "
+                    f"({losses[here]:.4f} nats per byte; r = {there} {losses[there]:.4f})",
+                )
+            )
+    return claims
+
+
+def _curves(rows: Sequence[Row], names: Mapping[str, str]) -> list[tuple[str, Mapping[int, Sequence[Row]]]]:
+    """Curves of models with H r = H u = d at equal parameters, each with the words for it."""
+    found = [
+        (names.get(corpus, corpus), width, curve) for (corpus, width), curve in shared_width_curves(rows).items()
+    ]
+    return [(f"{name}, d = {width}", curve) for name, width, curve in sorted(found, key=lambda one: one[:2])]
+
+
+def _listed(values: Mapping[int, float]) -> str:
+    return ", ".join(f"r = {rank} {value:.1f}" for rank, value in values.items())
+
+
+def _known(curve: Mapping[int, Sequence[Row]], name: str) -> dict[int, float]:
+    means = {rank: _mean([row.get(name) for row in models]) for rank, models in sorted(curve.items())}
+    return {rank: value for rank, value in means.items() if value is not None}
+
+
+def _trained(scale: Scale, progress: Progress) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """A few models on prose, and on sources, trained and audited here."""
+    grid = {"task": "text", "heads_times_rank": SMALL[scale]["width"], "parameters": PARAMETERS[scale]}
+    grid |= {**SMALL[scale], "seed": SEEDS[scale]}
+    rows: list[dict[str, Any]] = []
+    names: dict[str, str] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        store = Store(Path(folder) / "runs")
+        texts = TEXTS[scale]
+        for number, name in enumerate(texts):
+            path = Path(folder) / f"{name}.txt"
+            path.write_text(shipped_text() if name == "prose" else _sources(), encoding="utf-8")
+            start, end = number / len(texts), (number + 1) / len(texts)
+            middle = start + 0.8 * (end - start)
+            cells = cells_of(grid, "text-rank", Surroundings(text=str(path), store=lambda: store.path))
+            engine = ENGINES["local"](Options(device="cpu"))
+            outcome = sweep(cells, store, engine=engine, progress=part(progress, start, middle, name))
+            if not outcome.complete:
+                raise KeyboardInterrupt
+            runs = [store.run(cell) for cell in cells]
+            audits, _ = audit_runs(runs, store, engine, progress=part(progress, middle, end, name))
+            columns = {one.id: one.columns or {} for one in audits}
+            rows += [{**row, **columns[row["id"]], "domain": name} for row in outcome.rows]
+            names[outcome.rows[0]["corpus"]] = name
+    progress("done", 1.0)
+    return rows, names
+
+
+def _sources() -> str:
+    """Python files of the package, one after another."""
+    package = files("rankfall")
+    found = sorted((one for name in CODE for one in (package / name).iterdir()), key=lambda one: one.name)
+    return "\n\n".join(one.read_text(encoding="utf-8") for one in found if one.name.endswith(".py"))
+
+
+def _point(record: Row) -> dict[str, Any]:
+    kept = ("domain", "budget", "width", "layers", "rank", "heads", "value_rank", "seeds", "nats_per_byte_low")
+    return {name: record[name] for name in (*kept, "nats_per_byte_high")}
+
+
+def _mean(values: Sequence[Any]) -> float | None:
+    known = [float(value) for value in values if value is not None]
+    return statistics.fmean(known) if known else None
+
+
+def _order(name: str) -> tuple[int, int, str]:
+    """Layers by number, then the rest by name."""
+    number = name.removeprefix(LAYER_COLUMN)
+    return (0, int(number), "") if number.isdecimal() else (1, 0, name)
+
+
+REPRODUCTION = Reproduction(
+    "rankfall/text-rank",
+    "What head rank is worth in language models: loss, the rank heads need, the rank tokens keep",
+    (),
+    run,
+    columns=TEXT_COLUMNS
+    | meaning_of_layer(64)
+    | {
+        "batch": "sequences of a step",
+        "steps": "training steps",
+        "diverged": "seeds whose loss became infinite or undefined",
+        "learning_rate": "the best of those tried",
+        "parameters": "weights of the model",
+    },
+)

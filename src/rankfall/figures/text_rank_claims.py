@@ -1,0 +1,129 @@
+"""What we expected of head rank in language models, as claims that trained models can refute.
+
+They were written before any of the models was trained. Every claim takes models of one corpus whose heads share the
+width, H r = H u = d, at equal parameters, which are then equal operations too; the loss is nats per byte of held-out
+text, the mean over seeds.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from scipy import stats
+
+from rankfall.figures.base import Claim
+from rankfall.training.text.results import FEWEST, shared_width_curves
+
+Row = Mapping[str, Any]
+Curve = Mapping[int, Sequence[Row]]
+"""The models of each rank, seeds side by side."""
+
+NOTICEABLE = 0.01
+"""Share of the loss that counts as a cost."""
+RISES = 0.8
+"""Least rank correlation at which something is said to rise."""
+
+
+def text_rank_claims(rows: Sequence[Row], names: Mapping[str, str]) -> list[Claim]:
+    """The claims that these models decide; `names` says what a corpus, known by its hash, holds."""
+    curves = shared_width_curves(rows)
+    settings = sorted(curves, key=lambda key: (names.get(key[0], key[0]), key[1]))
+    claims: list[Claim | None] = []
+    for corpus, width in settings:
+        where, curve = f"{names.get(corpus, corpus)}, d = {width}", curves[corpus, width]
+        claims += [_interior(where, curve), _low_rank_costs(where, curve), _token_rank_rises(where, curve)]
+    for corpus in dict.fromkeys(corpus for corpus, _ in settings):
+        own = {width: curve for (other, width), curve in curves.items() if other == corpus}
+        claims.append(_share_falls(names.get(corpus, corpus), own))
+    return [claim for claim in claims if claim is not None]
+
+
+def best_rank(curve: Curve) -> int:
+    """The rank of the least loss."""
+    return min(curve, key=lambda rank: _loss(curve[rank]))
+
+
+def _interior(where: str, curve: Curve) -> Claim:
+    """Both ends cost more than what lies between, by more than seeds differ where there are several."""
+    ends = (min(curve), max(curve))
+    inner = min((rank for rank in curve if rank not in ends), key=lambda rank: _loss(curve[rank]))
+    above = {rank: _loss(curve[rank]) - _loss(curve[inner]) for rank in ends}
+    chance = {rank: math.hypot(_error(curve[rank]), _error(curve[inner])) for rank in ends}
+    least = _loss(curve[inner])
+    shown = ", ".join(
+        f"r = {rank} {above[rank] / least:+.2%} (standard error {chance[rank] / least:.2%})" for rank in ends
+    )
+    return Claim(
+        f"{where}: the best rank lies between the least and the largest, which both cost more by over two standard "
+        "errors",
+        all(above[rank] > 2 * chance[rank] for rank in ends),
+        f"r = {inner} costs {least:.4f}; {shown}; {_seeds(curve)}",
+    )
+
+
+def _low_rank_costs(where: str, curve: Curve) -> Claim:
+    """There is a rank r* above the least such that every rank below it costs over 1 % more than the best."""
+    best = best_rank(curve)
+    least = _loss(curve[best])
+    enough = [rank for rank in curve if _loss(curve[rank]) <= (1 + NOTICEABLE) * least]
+    threshold = min(enough)
+    below = ", ".join(f"r = {rank} {_loss(curve[rank]) / least - 1:+.2%}" for rank in curve if rank < best)
+    return Claim(
+        f"{where}: too little rank costs more than {NOTICEABLE:.0%}",
+        threshold > min(curve),
+        f"best r = {best}; {below or 'no rank is lower'}; within {NOTICEABLE:.0%} from r* = {threshold} on",
+    )
+
+
+def _token_rank_rises(where: str, curve: Curve) -> Claim | None:
+    """Token rank at the last layer against head rank."""
+    known = {
+        rank: statistics.fmean(values)
+        for rank, models in curve.items()
+        if (values := [float(row["token_rank_last"]) for row in models if row.get("token_rank_last") is not None])
+    }
+    if len(known) < FEWEST:
+        return None
+    correlation = float(stats.spearmanr(list(known), list(known.values())).statistic)
+    shown = ", ".join(f"r = {rank} {value:.1f}" for rank, value in known.items())
+    return Claim(
+        f"{where}: the rank of tokens after the last layer rises with head rank (rank correlation at least {RISES})",
+        correlation >= RISES,
+        f"correlation {correlation:+.2f}: {shown}",
+    )
+
+
+def _share_falls(what: str, curves: Mapping[int, Curve]) -> Claim | None:
+    """The best rank over the width, from each width to the next."""
+    if len(curves) < 2:
+        return None
+    shares = [best_rank(curves[width]) / width for width in sorted(curves)]
+    shown = ", ".join(f"d = {width} r = {best_rank(curves[width])}" for width in sorted(curves))
+    return Claim(
+        f"{what}: the best rank's share of the width falls as the width grows",
+        all(wide < narrow for narrow, wide in itertools.pairwise(shares)),
+        f"{shown}: shares {', '.join(f'{share:.3g}' for share in shares)}",
+    )
+
+
+def _loss(models: Sequence[Row]) -> float:
+    return statistics.fmean(float(row["nats_per_byte"]) for row in models)
+
+
+def _error(models: Sequence[Row]) -> float:
+    """Standard error of the mean over seeds; without a second seed there is none, and only the sign is judged."""
+    losses = [float(row["nats_per_byte"]) for row in models]
+    return statistics.stdev(losses) / math.sqrt(len(losses)) if len(losses) > 1 else 0.0
+
+
+def _seeds(curve: Curve) -> str:
+    counts = sorted({len(models) for models in curve.values()})
+    return (
+        f"{counts[0]} seed{'s' if counts[0] > 1 else ''}"
+        if len(counts) == 1
+        else f"{counts[0]} to {counts[-1]} seeds"
+    )

@@ -1,0 +1,175 @@
+"""Language models as evidence: what held-out text costs at each head rank, over what it costs at the best one.
+
+Only models whose heads share the width, H r = H u = d, at equal parameters count: what differs between them is how
+the same weights are cut into heads.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, final
+
+from rankfall.planning.evidence import Estimate, interpolation
+from rankfall.training.text.comparison import mean_margin
+from rankfall.training.text.results import shared_width_curves, text_results
+
+Row = Mapping[str, Any]
+
+
+@final
+@dataclass(frozen=True)
+class TextPoint:
+    """Models of one text, width and rank: their mean loss over the least of the curve, less one, and its margin."""
+
+    rank: int
+    excess: float
+    margin: float
+    seeds: int
+
+
+@final
+@dataclass(frozen=True)
+class TextCurve:
+    """All ranks of one text and width, least rank first."""
+
+    domain: str
+    width: int
+    layers: tuple[int, ...]
+    parameters: float
+    tokens: float
+    points: tuple[TextPoint, ...]
+
+    def at(self, rank: float) -> list[tuple[float, TextPoint]]:
+        """The points on both sides of a rank, with the weights of interpolation in its logarithm."""
+        places = [math.log(one.rank) for one in self.points]
+        return [(weight, self.points[index]) for index, weight in interpolation(places, math.log(rank))]
+
+
+@final
+@dataclass(frozen=True)
+class LanguageModels:
+    """Committed language models, interpolated over log r and log d, in the mean of the texts.
+
+    The range runs over texts and over the models that enter, each with its margin: Student's over seeds, or for one
+    seed two standard errors of the loss over windows of held-out text.
+    """
+
+    name: ClassVar[str] = "text_excess"
+    by_directions: ClassVar[bool] = False
+
+    @property
+    def curves(self) -> tuple[TextCurve, ...]:
+        """What was trained, by text and width."""
+        return _committed()
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Widths at which every text has a curve."""
+        by_domain: dict[str, set[int]] = {}
+        for curve in self.curves:
+            by_domain.setdefault(curve.domain, set()).add(curve.width)
+        return tuple(sorted(set.intersection(*by_domain.values()))) if by_domain else ()
+
+    @property
+    def about(self) -> str:
+        curves = self.curves
+        if not curves:
+            return "No language models are installed here."
+        ranks = [one.rank for curve in curves for one in curve.points]
+        seeds = sorted({one.seeds for curve in curves for one in curve.points})
+        several = f"{seeds[0]} to {seeds[-1]} seeds" if len(seeds) > 1 else f"{seeds[0]} seed{'s' * (seeds[0] > 1)}"
+        layers = sorted({number for curve in curves for number in curve.layers})
+        sizes, tokens = ([getattr(curve, name) for curve in curves] for name in ("parameters", "tokens"))
+        texts, widths = sorted({curve.domain for curve in curves}), sorted({curve.width for curve in curves})
+        return (
+            f"{len(ranks)} settings of decoder language models trained here, {several} each: texts "
+            f"{', '.join(texts)}, d = {_listed(widths)}, {_listed(layers)} layer{'s' * (layers != [1])}, "
+            f"{_span(sizes)} parameters, {_span(tokens)} tokens each, r from {min(ranks)} to {max(ranks)}, "
+            "H r = H u = d with keys for every head, equal parameters at each width. Loss on fresh data (held-out "
+            "text), as a share above that of the best rank; linear in log r and in log d between models. Longer "
+            "training, larger models and other texts were not tried."
+        )
+
+    def estimate(self, heads: int, rank: int, directions: int, width: int | None = None) -> Estimate | None:
+        """The share of the loss that so many heads of that rank cost above the best rank of the width."""
+        widths = self.widths
+        if not widths or width is None:
+            return None
+        outside = []
+        if not widths[0] <= width <= widths[-1]:
+            near = widths[0] if width < widths[0] else widths[-1]
+            outside.append(
+                f"language models were trained at d = {_listed(widths)}; at {width} those of {near} stand for it"
+            )
+        if heads * rank != width:
+            outside.append(f"they have H r = d; H r = {heads * rank / width:.3g} d was not tried")
+        held = [one.rank for curve in self.curves if curve.width in widths for one in curve.points]
+        if not min(held) <= rank <= max(held):
+            outside.append(f"their ranks are {min(held)} to {max(held)}, whose end stands for {rank}")
+        place = math.log(min(max(width, widths[0]), widths[-1]))
+        by_domain: dict[str, list[tuple[float, TextPoint]]] = {}
+        for index, weight in interpolation([math.log(one) for one in widths], place):
+            for curve in self.curves:
+                if curve.width == widths[index]:
+                    parts = [(weight * along, point) for along, point in curve.at(rank)]
+                    by_domain.setdefault(curve.domain, []).extend(parts)
+        entering = [point for parts in by_domain.values() for _, point in parts]
+        return Estimate(
+            statistics.fmean(sum(weight * point.excess for weight, point in parts) for parts in by_domain.values()),
+            max(0.0, min(point.excess - point.margin for point in entering)),
+            max(point.excess + point.margin for point in entering),
+            tuple(outside),
+        )
+
+
+def curves_of(rows: Sequence[Row]) -> tuple[TextCurve, ...]:
+    """The curves of finished language models, each row with the name of its text as `domain`."""
+    found = []
+    for (_, width), models in sorted(shared_width_curves(rows).items()):
+        every = [row for own in models.values() for row in own]
+        means = {rank: statistics.fmean(float(row["nats_per_byte"]) for row in own) for rank, own in models.items()}
+        least = min(means.values())
+        points = [
+            TextPoint(rank, means[rank] / least - 1, _margin(own) / least, len(own)) for rank, own in models.items()
+        ]
+        found.append(
+            TextCurve(
+                domain=every[0]["domain"],
+                width=width,
+                layers=tuple(sorted({row["layers"] for row in every})),
+                parameters=statistics.median(row["parameters"] for row in every),
+                tokens=statistics.median(row["tokens_trained"] for row in every),
+                points=tuple(points),
+            )
+        )
+    return tuple(found)
+
+
+def _margin(models: Sequence[Row]) -> float:
+    over_seeds = mean_margin([float(row["nats_per_byte"]) for row in models])
+    over_windows = 2 * max(float(row.get("nats_per_byte_error") or 0.0) for row in models)
+    return over_windows if over_seeds is None else over_seeds
+
+
+@functools.cache
+def _committed() -> tuple[TextCurve, ...]:
+    """From the rows that ship with the package."""
+    return curves_of(text_results())
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    words = [str(number) for number in numbers]
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def _span(values: Sequence[float]) -> str:
+    low, high = (f"{value / 1e6:.3g} million" for value in (min(values), max(values)))
+    return low if low == high else f"{low} to {high}"
+
+
+TEXT = LanguageModels()
+"""Language models of this project's own experiment."""

@@ -1,0 +1,133 @@
+"""The figure of language models: what it reads from committed rows, its claims by data that fulfil or refute them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.drawing.read import curves, panels_of
+from tests.planning.test_text_evidence import rows as models
+
+from rankfall.catalogue import FIGURES
+from rankfall.drawing.text_rank import lines_of
+from rankfall.figures import text_rank
+from rankfall.figures.text_rank import need_claims, shape_records, use_claims
+
+HIGH = {4: 1.3, 16: 1.1, 64: 1.0, 128: 1.05}
+NAMES = {"abc": "prose"}
+
+
+def audited(
+    losses: dict[int, float] = HIGH, widths: tuple[int, ...] = (128,), **changes: Any
+) -> list[dict[str, Any]]:
+    sizes = {"unigram_nats_per_byte": 2.5, "training_flops": 1e15, "seconds": 10.0, "steps_done": 1000}
+    return [
+        {
+            **row,
+            **sizes,
+            "token_rank_layer_0": 50.0,
+            "token_rank_layer_10": 7.0 + row["rank"],
+            "token_rank_last": 7.0 + row["rank"] + row["seed"],
+            "head_rank_used": 0.8 * row["rank"],
+            "head_rank_needed": 0.5 * row["rank"],
+            "synthetic_error": 1 - row["rank"] / row["width"],
+            **changes,
+        }
+        for row in models(losses, widths)
+    ]
+
+
+def test_records_hold_the_mean_over_seeds_of_losses_and_audits() -> None:
+    found = shape_records(audited())
+    assert [record["rank"] for record in found] == [4, 16, 64, 128]
+    record = found[1]
+    assert (record["domain"], record["seeds"], record["times_width"], record["rank_over_width"]) == (
+        "prose",
+        3,
+        1,
+        0.125,
+    )
+    assert record["nats_per_byte"] == pytest.approx(1.1001)
+    assert record["nats_per_byte_low"] < 1.1001 < record["nats_per_byte_high"]
+    assert record["token_rank_last"] == pytest.approx(7 + 16 + 1)
+    ranks = [name for name in record if name.startswith("token_rank_layer")]
+    assert ranks == ["token_rank_layer_0", "token_rank_layer_10"]
+
+
+def test_diverged_models_are_left_out_of_the_means() -> None:
+    rows = audited()
+    rows[0] |= {"status": "diverged", "nats_per_byte": 99.0, "token_rank_last": 1e6}
+    record = shape_records(rows)[0]
+    assert (record["seeds"], record["diverged"]) == (2, 1)
+    assert record["token_rank_last"] < 100
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"head_rank_used": 3.0}, None),
+        ({"head_rank_needed": 120.0}, "at most 75% of it"),
+        ({"head_rank_needed": 2.0}, "at most 75% of it"),
+    ],
+)
+def test_each_claim_can_fail(changes: dict[str, Any], words: str | None) -> None:
+    good = audited()
+    assert [claim.holds for claim in [*use_claims(good, NAMES), *need_claims(good, NAMES)]] == [True] * 3
+    bad = audited(**changes)
+    if words is None:
+        falling = [{**row, "head_rank_used": 200.0 - row["rank"]} for row in bad]
+        (claim,) = use_claims(falling, NAMES)
+        assert not claim.holds
+        return
+    failed = [claim for claim in need_claims(bad, NAMES) if not claim.holds]
+    assert [words in claim.statement for claim in failed] == [True]
+
+
+def test_the_synthetic_task_may_choose_the_rank_for_text() -> None:
+    claims = need_claims(audited({4: 1.3, 16: 1.2, 64: 1.1, 128: 1.0}), NAMES)
+    assert [claim.holds for claim in claims] == [True, False]
+    assert "best there r = 128" in claims[1].evidence
+    assert need_claims(audited(head_rank_needed=None, synthetic_error=None), NAMES) == []
+
+
+def test_at_paper_scale_it_reads_what_is_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = [{**row, "corpus": "def", "domain": "code"} for row in audited()]
+    monkeypatch.setattr(text_rank, "text_results", lambda: [*audited(widths=(128, 512)), *code])
+    monkeypatch.setattr(text_rank, "corpus_names", lambda: {**NAMES, "def": "code"})
+    outcome = FIGURES["rankfall/text-rank"].run("paper")
+    assert len(outcome.points) == len(outcome.tables["text_rank"]) == 12
+    statements = [claim.statement for claim in outcome.claims]
+    assert any(line.startswith("code, d = 128: the best rank lies between") for line in statements)
+    assert any(line.startswith("prose: the best rank's share of the width falls") for line in statements)
+    assert sum("uses more rank" in line or "use more rank" in line for line in statements) == 3
+    assert {line.partition(", width")[0] for line in outcome.notes[1:]} == {"prose", "code"}
+    assert outcome.draw is not None
+    panels = panels_of(outcome.draw())
+    titles = [panel["title"].partition(" equal parameters")[0] for panel in panels[:3]]
+    assert titles == ["code, d = 128, 4 layers,", "prose, d = 128, 4 layers,", "prose, d = 512, 4 layers,"]
+    assert "2 million parameters" in panels[0]["title"]
+    assert "token frequencies alone: 2.50" in panels[0]["title"]
+    assert list(curves(panels[3])) == ["code, d = 128, H r = d", "prose, d = 128, H r = d", "prose, d = 512, H r = d"]
+    assert curves(panels[4])["all that a head has"][1] == [4, 16, 64, 128]
+
+
+def test_without_results_it_says_how_to_get_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_rank, "text_results", list)
+    monkeypatch.setattr(text_rank, "corpus_names", dict)
+    outcome = FIGURES["rankfall/text-rank"].run("paper")
+    assert (outcome.holds, outcome.draw, list(outcome.points)) == (None, None, [])
+    assert "rankfall sweep text-rank --text CORPUS" in outcome.notes[0]
+
+
+def test_lines_are_equal_totals_and_fixed_heads() -> None:
+    def record(heads: int, rank: int) -> dict[str, Any]:
+        return {"heads": heads, "rank": rank, "width": 64}
+
+    shapes = [(16, 4), (8, 8), (4, 16), (8, 4), (16, 8), (8, 16), (8, 32), (3, 5)]
+    lines = lines_of([record(*shape) for shape in shapes])
+    assert {name: [(one["heads"], one["rank"]) for one in own] for name, own in lines.items()} == {
+        "H r = d": [(16, 4), (8, 8), (4, 16)],
+        "H r = 2 d": [(16, 8), (8, 16)],
+        "H = 8, r free": [(8, 4), (8, 8), (8, 16), (8, 32)],
+        "others": [(3, 5)],
+    }

@@ -1,0 +1,178 @@
+"""Language models as evidence: met exactly, interpolated between, flagged outside; other data give another plan."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from tests.drawing.read import curves, panels_of
+
+import rankfall
+from rankfall.planning import text_evidence
+from rankfall.planning.decision import EQUAL_TEXT
+from rankfall.planning.text_evidence import TEXT, curves_of
+from rankfall.store.identity import settings
+from rankfall.training.text import results
+from rankfall.training.text.cell import TextCell
+
+RANKS = (4, 16, 64, 128)
+LOW_IS_BEST = {4: 1.0, 16: 1.0, 64: 1.03, 128: 1.05}
+HIGH_IS_BEST = {4: 1.2, 16: 1.04, 64: 1.0, 128: 1.0}
+
+
+def rows(losses: Mapping[int, float], widths: tuple[int, ...] = (128, 512), **changes: Any) -> list[dict[str, Any]]:
+    """Models of three seeds on one text, their losses at the given multiples."""
+    made = []
+    for width in widths:
+        for rank, loss in losses.items():
+            for seed in range(3):
+                heads = width // rank
+                cell = TextCell(
+                    corpus="abc", width=width, heads=heads, key_heads=heads, rank=rank, value_rank=rank, seed=seed,
+                    budget="parameters=2000000 by feed_forward",
+                )  # fmt: skip
+                measured = {"status": "done", "nats_per_byte": loss + 1e-4 * seed, "nats_per_byte_error": 1e-3}
+                sizes = {"parameters": 2e6, "tokens_trained": 1e8, "domain": "prose"}
+                made.append({**settings(cell), **measured, **sizes, **changes})
+    return made
+
+
+@pytest.fixture
+def known(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def give(found: list[dict[str, Any]]) -> None:
+        monkeypatch.setattr(text_evidence, "_committed", lambda: curves_of(found))
+
+    return give
+
+
+def test_trained_points_stand_for_themselves_and_between_them_it_is_interpolated(known: Any) -> None:
+    known(rows(HIGH_IS_BEST))
+    at = {rank: TEXT.estimate(128 // rank, rank, 64, 128) for rank in RANKS}
+    for rank, found in at.items():
+        assert found is not None
+        assert found.value == pytest.approx(HIGH_IS_BEST[rank] / 1.0001 - 1, abs=2e-4)
+        assert found.low <= found.value <= found.high
+        assert found.outside == ()
+    between = TEXT.estimate(4, 32, 64, 128)
+    assert between is not None
+    assert between.value == pytest.approx(0.02, abs=2e-4), "halfway in log r"
+    assert between.high > 0.04
+
+
+def test_between_widths_and_over_texts(known: Any) -> None:
+    narrow, wide = rows(HIGH_IS_BEST, (128,)), rows({**HIGH_IS_BEST, 16: 1.0}, (512,))
+    known([*narrow, *wide])
+    middle = TEXT.estimate(16, 16, 64, 256)
+    assert middle is not None
+    assert middle.value == pytest.approx(0.02, abs=2e-4), "halfway in log d"
+    assert middle.outside == ()
+    other = [{**row, "corpus": "def", "domain": "code"} for row in rows(LOW_IS_BEST, (128, 512))]
+    known([*narrow, *wide, *other])
+    both = TEXT.estimate(16, 16, 64, 256)
+    assert both is not None
+    assert both.value == pytest.approx(0.01, abs=2e-4), "the mean of two texts"
+    assert both.high > 0.04 > both.low
+
+
+def test_what_lies_outside_is_said(known: Any) -> None:
+    known(rows(HIGH_IS_BEST))
+    far = TEXT.estimate(8, 512, 64, 4096)
+    assert far is not None
+    assert [line.split()[0] for line in far.outside] == ["language", "their"]
+    half = TEXT.estimate(1, 64, 64, 128)
+    assert half is not None
+    assert half.outside == ("they have H r = d; H r = 0.5 d was not tried",)
+    assert TEXT.estimate(2, 64, 64) is None, "nothing is known without a width"
+
+
+def test_only_models_that_compare_count() -> None:
+    left_out = [
+        rows(HIGH_IS_BEST, status="diverged"),
+        rows(HIGH_IS_BEST, budget="none"),
+        rows(HIGH_IS_BEST, value_rank=8),
+        rows({4: 1.0, 16: 1.1, 64: 1.0}),
+    ]
+    assert [curves_of(one) for one in left_out] == [()] * 4
+    (curve, _) = curves_of(rows(HIGH_IS_BEST))
+    assert (curve.parameters, curve.tokens, curve.points[0].seeds) == (2e6, 1e8, 3)
+
+
+def test_what_it_is_about_names_sizes_and_budget(known: Any) -> None:
+    known(rows(HIGH_IS_BEST))
+    for words in (
+        "texts prose",
+        "d = 128 and 512",
+        "2 million parameters",
+        "100 million tokens",
+        "3 seeds",
+        "4 layers",
+    ):
+        assert words in TEXT.about
+    known([])
+    assert TEXT.about == "No language models are installed here."
+    assert TEXT.estimate(8, 16, 64, 128) is None
+
+
+def test_other_models_give_another_plan(known: Any) -> None:
+    known([])
+    bare = rankfall.plan(256, heads=16, time=False, directions=8)
+    assert bare.recommendation["language"] == ""
+    assert bare.candidates[0]["text_excess"] is None
+    assert any("none is known" in line for line in bare.recommendation["changes"])
+    known(rows(LOW_IS_BEST))
+    low = rankfall.plan(256, heads=16, time=False, directions=8)
+    known(rows(HIGH_IS_BEST))
+    high = rankfall.plan(256, heads=16, time=False, directions=8)
+    assert bare.recommendation["rank"] == low.recommendation["rank"] == 8
+    assert high.recommendation["rank"] > 16
+    assert "over 1% more than the best rank" in high.recommendation["criterion"]
+    assert "which would be taken without them, lose" in high.recommendation["language"]
+    assert "100 million tokens" in high.evidence["text_excess"]
+    assert any(line.startswith("language models: with") for line in high.reasons())
+    chosen = next(row for row in high.candidates if row["recommended"])
+    assert chosen["text_excess_low"] <= EQUAL_TEXT
+
+
+def test_the_picture_has_them_where_they_are_of_the_size(known: Any) -> None:
+    known(rows(HIGH_IS_BEST))
+    near = rankfall.plan(256, heads=16, time=False)
+    _, _, text = panels_of(near.plot())
+    ((ranks, drawn), *_) = curves(text).values()
+    known_at = {row["rank"]: 100 * row["text_excess"] for row in near.candidates if "parameters" in row["equal"]}
+    assert drawn == pytest.approx([known_at[rank] for rank in ranks], rel=1e-6)
+    assert len(panels_of(rankfall.plan(2048, heads=32, time=False).plot())) == 2
+
+
+def test_beyond_the_trained_sizes_language_models_do_not_decide(known: Any) -> None:
+    known([])
+    bare = rankfall.plan(2048, heads=32, time=False)
+    known(rows(LOW_IS_BEST))
+    far = rankfall.plan(2048, heads=32, time=False)
+    assert far.recommendation["rank"] == bare.recommendation["rank"] == 64
+    assert (
+        "this did not decide, since language models were trained at d = 128 and 512" in far.recommendation["language"]
+    )
+    assert "evidence from language models of this size" in far.recommendation["changes"]
+    grouped = rankfall.plan(256, heads=16, group=4, time=False)
+    assert grouped.recommendation["language"] == "", "shared keys were not trained"
+
+
+def test_committed_rows_have_the_name_of_their_text(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    found = {str(n): {**row, "id": str(n)} for n, row in enumerate(rows(HIGH_IS_BEST))}
+    for row in found.values():
+        del row["domain"]
+    monkeypatch.setattr(results, "committed_summaries", lambda: {**found, "points": {"task": "farthest"}})
+    package = tmp_path / "src" / "rankfall"
+    (tmp_path / "results" / "text-rank").mkdir(parents=True)
+    package.mkdir(parents=True)
+    monkeypatch.setattr(results.rankfall, "__file__", str(package / "__init__.py"))
+    assert {row["domain"] for row in results.text_results()} == {"abc"}
+    page = tmp_path / "results" / "text-rank" / "corpora.json"
+    page.write_text(json.dumps({"abc": {"name": "prose", "bytes": 7}}))
+    assert {row["domain"] for row in results.text_results()} == {"prose"}
+    assert len(results.text_results()) == len(found)
+    page.write_text("[1]")
+    with pytest.raises(rankfall.errors.RequestError, match="corpora by hash"):
+        results.text_results()
