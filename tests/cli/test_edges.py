@@ -191,6 +191,7 @@ def test_what_no_command_line_can_hold_is_refused(text, option, capsys: pytest.C
         ("bounds --width 7 --heads -9 --error 0.1 --target biased --rank 2", "the number of heads H"),
         ("bounds --width 2147483647 --rank 2 --heads 2 --plot x.png", "heads are to be drawn"),
         ("equilibrium --width 1 --norm layer --all-ranks", "leaves a direction"),
+        ("simulate --mask causal --sink 2147483647 --tokens 4 --dim 3 --layers 2", "the sink's logit"),
     ],
 )
 def test_corners_that_random_inputs_found(command, said, capsys, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:

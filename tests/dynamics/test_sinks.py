@@ -11,7 +11,7 @@ import torch
 from rankfall.catalogue import MASKS
 from rankfall.dynamics.experiment import Experiment, run
 from rankfall.dynamics.mixing import MaskPlan
-from rankfall.dynamics.sink_run import run_with_sink, sink_step
+from rankfall.dynamics.sink_run import MOST_SINK, run_with_sink, sink_step
 from rankfall.dynamics.sized import Sized
 from rankfall.dynamics.step import Rule, random_tokens
 from rankfall.dynamics.trajectory import Trajectory, run_layers
@@ -248,11 +248,20 @@ def test_where_no_tail_is_known(change, match) -> None:
     assert match in found.tail_reason
 
 
+def test_directions_under_the_strongest_sink_are_those_under_a_strong_one() -> None:
+    start, masks = random_tokens([0], 4, 4), parse_schedule("causal")
+    of = DrawnWeights(WeightRecipe(4), [0])
+    strong, strongest = (run_with_sink(start, of, masks, 12, sink, Rule()).columns for sink in (60.0, MOST_SINK))
+    for name in ("log10_unit_relative_mu", "effective_rank", "mean_abs_cosine"):
+        assert torch.allclose(strong[name], strongest[name], rtol=1e-6), name
+
+
 def test_refusals() -> None:
     start, masks = random_tokens([0], 4, 4), parse_schedule("causal")
     heads = DrawnWeights(WeightRecipe(4), [0]).at(0)
     biased = GivenWeights((replace(heads, query_bias=torch.zeros_like(heads.query[..., 0, :])),))
     with pytest.raises(RequestError, match="heads without biases or an output map"):
         run_with_sink(start, biased, masks, 2, 1.0, Rule())
-    with pytest.raises(RequestError, match="the sink's logit"):
-        run_with_sink(start, DrawnWeights(WeightRecipe(4), [0]), masks, 2, math.inf, Rule())
+    for sink in (math.inf, 1e7, 1e300):
+        with pytest.raises(RequestError, match="the sink's logit"):
+            run_with_sink(start, DrawnWeights(WeightRecipe(4), [0]), masks, 2, sink, Rule())

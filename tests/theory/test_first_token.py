@@ -47,6 +47,18 @@ def test_agrees_with_products_of_fractions(mask, residual, taken) -> None:
         )
 
 
+@pytest.mark.parametrize("residual", [0, 1])
+@pytest.mark.parametrize("sink", [800.0, 2.0**31, [700.0, 900.0]])
+def test_a_sink_that_takes_all_but_nothing_leaves_the_shares(sink, residual) -> None:
+    """Weights below the smallest of float64 are all alike: shares are those under a sink of e^60."""
+    mask = parse_mask("causal")
+    found = first_token_mass(mask, 6, 5, sinks=sink, residual=residual)
+    expected = first_token_mass(mask, 6, 5, sinks=60.0, residual=residual)
+    assert [(one.carried, one.last) for one in found] == [
+        pytest.approx((one.carried, one.last), abs=1e-15) for one in expected
+    ]
+
+
 def test_by_hand() -> None:
     """Two causal tokens: the second is 1 - 2^-t of the first. One layer of N tokens: harmonic numbers."""
     for one in first_token_mass(parse_mask("causal"), 2, 6):

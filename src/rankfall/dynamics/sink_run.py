@@ -25,6 +25,9 @@ from rankfall.progress import Progress, silent
 
 UNIT_COLUMN = "unit_relative_mu"
 
+MOST_SINK = 1e6
+"""Each layer takes as much from the log of the tokens' size; beside a larger one their differences are rounded."""
+
 
 def norm_hides_the_sink(rule: Rule, width: int, heads: int = 1) -> bool:
     """Whether each layer ends by giving every token one length: what the sink takes from it is then put back. Of
@@ -59,7 +62,7 @@ def run_with_sink(
     Two more columns are recorded, `unit_relative_mu` of the tokens scaled to length one and its log10, of which the
     floors of plain float64 speak too; not where the norm hides the sink, so that nothing differs from no sink.
     """
-    require_number("the sink's logit", sink)
+    require_number("the sink's logit", sink, most=MOST_SINK)
     require_count("the number of layers", layers, least=0)
     heads = _checked(weights.at(0)).heads
     width = tokens.shape[-1]

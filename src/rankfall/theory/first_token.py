@@ -18,6 +18,9 @@ from rankfall.errors import require, require_count, require_number
 from rankfall.masks import Mask, MaskSchedule
 from rankfall.theory.sub_stochastic import row_weights
 
+LEAST_LOG_WEIGHT = -600.0
+"""As which smaller logarithms of a weight count: e to that is still a number with all its digits."""
+
 
 @final
 @dataclass(frozen=True)
@@ -81,7 +84,8 @@ def position_attention(
         scores = rotary.scores(np.arange(n))
         weights *= np.exp(scores)[np.abs(np.subtract.outer(np.arange(n), np.arange(n)))]
     total = weights.sum(axis=1)
-    factor = 1 / total if sinks is None else np.exp(row_weights(total, sinks))
+    # Beside a sink so strong that nothing of it would be left in float64, all rows are alike and only shares count.
+    factor = 1 / total if sinks is None else np.exp(np.maximum(row_weights(total, sinks), LEAST_LOG_WEIGHT))
     return factor[:, None] * weights
 
 
