@@ -50,8 +50,8 @@ GRAPH_TOKENS = 14
 class TokenCurves:
     """By recorded layer: log10 mu, both ranks, the theorem's bound; `tokens` (layers, n, d).
 
-    `followed` names which mu it is: with a sink, under which tokens become parallel and not equal, that of tokens of
-    length one."""
+    `followed` names which mu: with a sink, under which tokens become parallel and not equal, that of unit tokens.
+    """
 
     layers: tuple[int, ...]
     log10_mu: tuple[float, ...]
