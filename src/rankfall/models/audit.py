@@ -18,7 +18,7 @@ from rankfall.models.attention.observer import AttentionObserver
 from rankfall.models.attention.summary import attention_reasons
 from rankfall.models.blocks import BlockStack, body_of, choose_stack, find_stacks, stacks_that_run
 from rankfall.models.calling import as_tensors, unwrapped
-from rankfall.models.controls import DRAWS, Control, Given, run_controls
+from rankfall.models.controls import DRAWS, MOST_DRAWS, Control, Given, run_controls
 from rankfall.models.depth.measure import measure_depth
 from rankfall.models.depth.pooled import Pool
 from rankfall.models.depth.rows import DepthRow
@@ -98,7 +98,7 @@ def audit(
     """
     require_seed(seed, "seed")
     require_number("load_seconds", load_seconds, above=0, most=MOST_LOAD_SECONDS)
-    require_count("draws", draws)
+    require_count("draws", draws, most=MOST_DRAWS)
     asked_of_heads = HeadQuestions(head_needs, head_cut, require_number("head_divergence", head_divergence, above=0))
     if passages is not None:
         require_count("passages", passages)

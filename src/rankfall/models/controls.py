@@ -20,6 +20,8 @@ from rankfall.models.texts import Batch, shuffled, with_random_tokens
 from rankfall.models.twin import draw_seed, random_weights, separate_twin
 
 DRAWS = 3
+# Each is several passes of the model, and an interval is no narrower for more.
+MOST_DRAWS = 10_000
 # Models are judged by the directions of tokens; in the other views one long token decides. What is left without the
 # mean is compared by the ranks of fewer tokens.
 COMPARED = ("unit",)
@@ -90,7 +92,7 @@ def run_controls(
     Several draws of each; draw 0 is the one of `seed` itself, and what fails there is not drawn again. `layers` is
     how many the model has.
     """
-    require_count("draws", draws)
+    require_count("draws", draws, most=MOST_DRAWS)
     made: list[Control] = []
     few = _spread(layers, LARGE_LAYERS) if _size(network, given.batch) > EVERY_LAYER_BELOW else None
     for draw in range(draws):
