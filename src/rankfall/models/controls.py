@@ -20,7 +20,7 @@ from rankfall.models.texts import Batch, shuffled, with_random_tokens
 from rankfall.models.twin import draw_seed, random_weights, separate_twin
 
 DRAWS = 3
-# Each is several passes of the model, and an interval is no narrower for more.
+# Each is several passes of the model: more than an interval can use.
 MOST_DRAWS = 10_000
 # Models are judged by the directions of tokens; in the other views one long token decides. What is left without the
 # mean is compared by the ranks of fewer tokens.
