@@ -2,8 +2,8 @@
 
     python -m benchmarks.gpu_check_dynamics --out DIR [--profile]
 
-Every case runs twice on the GPU, so that captured layers and those of an earlier run are both compared: log mu and
-log relative mu of all layers, relative to the larger of one and their size.
+Every case runs twice on the GPU, so that layers prepared or captured anew and those of an earlier run are compared:
+log mu and log relative mu of all layers, relative to the larger of one and their size.
 """
 
 from __future__ import annotations

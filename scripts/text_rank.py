@@ -28,6 +28,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
+from rankfall.errors import RequestError
 from rankfall.store.claims import Claims
 from rankfall.store.results import export_results, import_results
 from rankfall.store.store import Store
@@ -62,18 +63,24 @@ class OutOfTimeError(Exception):
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--grid", default="text-rank")
+    parser.add_argument("--grid", default="text-rank", help="a grid of language models (default: text-rank)")
     parser.add_argument("--store", type=Path, required=True, help="holds the corpora; runs go there")
     parser.add_argument("--out", type=Path, required=True, help="a folder for results, added to")
     parser.add_argument("--seconds", type=float, required=True, help="allowance, the first compilation included")
     parser.add_argument("--workers", type=int, default=4, help="processes that compile side by side")
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--no-compile", dest="compile", action="store_false", default=None)
+    parser.add_argument("--device", default="cuda", help="cuda or cpu (default: cuda)")
+    parser.add_argument("--no-compile", dest="compile", action="store_false", default=None, help="train as it is")
     parser.add_argument("--results", type=Path, help="results to go on from: their cells are not trained again")
     options = parser.parse_args(arguments)
     end = time.time() + options.seconds
     groups = groups_in_order(options.grid, options.device)
     store = Store(options.store)
+    try:
+        for name in dict.fromkeys(cell.corpus for group in groups for cell in group if isinstance(cell, TextCell)):
+            open_corpus(name, store.path)
+    except RequestError as error:
+        print(f"text_rank: {error}; scripts/corpora.py --store makes those of text-rank", file=sys.stderr)
+        return 2
     if options.results is not None:
         import_results(store, options.results)
     options.out.mkdir(parents=True, exist_ok=True)

@@ -27,6 +27,16 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 CLOSE = 5e-15
 
 
+class AllRight(dict[object, bool]):
+    """Kernels of every kind are taken as tried."""
+
+    def __contains__(self, kind: object) -> bool:
+        return True
+
+    def __getitem__(self, kind: object) -> bool:
+        return True
+
+
 class Both:
     """A run by PyTorch and one by the kernels, and how far the latter went each time that they were asked."""
 
@@ -42,7 +52,7 @@ class Both:
 
         monkeypatch.setattr(fused.FusedLayers, "advance", count)
         monkeypatch.setattr(fused, "_recent", fused.OrderedDict())
-        monkeypatch.setattr(fused, "_tried", {})
+        monkeypatch.setattr(fused, "_tried", AllRight())
 
     def __call__(
         self, tokens: Tensor, weights: Weights, mask: str, layers: int, **options: object
@@ -103,7 +113,8 @@ def test_heads_of_low_rank_and_no_scores(both: Both) -> None:
 def test_layers_along_a_band(both: Both, mask: str, n: int, thin: int, query_key: str) -> None:
     """With d a tile's width or not; every layer exact, or those that are recorded."""
     d = 16 if thin == 3 else 5
-    tokens, weights = random_tokens([0, 1], n, d), DrawnWeights(WeightRecipe(d, query_key, "gaussian"), [0, 1])
+    seeds = [0, 1] if thin == 1 else [0]
+    tokens, weights = random_tokens(seeds, n, d), DrawnWeights(WeightRecipe(d, query_key, "gaussian"), seeds)
     plain, found = both(tokens, weights, mask, 3, thin=thin)
     assert both.passed == [3]
     same(plain, found)
@@ -117,6 +128,33 @@ def test_many_blocks_and_pairs_that_are_closed(both: Both) -> None:
     tokens, weights = random_tokens([0], 150, 4), DrawnWeights(WeightRecipe(4), [0])
     same(*both(tokens, weights, "window:2", 2, thin=2))
     assert both.passed == [2]
+
+
+@pytest.mark.parametrize(("mask", "n"), [("complete", 5), ("window:2", 38)])
+def test_looks_in_between_change_nothing(both: Both, mask: str, n: int) -> None:
+    """Also where no layer is recorded between two of them."""
+    both.patch.setattr(fused, "MOST_LAYERS", 2)
+    same(*both(random_tokens([0], n, 4), DrawnWeights(WeightRecipe(4), [0]), mask, 5, thin=4))
+    assert both.passed == [2, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("mask", "n", "measures", "passed"),
+    [("complete", 5, (), [3, 3, 3]), ("window:2", 38, ("effective_rank",), [3, 1])],
+)
+def test_plain_float64_is_followed_beside(
+    both: Both, mask: str, n: int, measures: tuple[str, ...], passed: list[int]
+) -> None:
+    """Until it goes wrong, log mu of every layer is told, whatever is recorded."""
+    both.patch.setattr(fused, "MOST_TOLD", 3)
+    tokens, weights = random_tokens([0, 1], n, 4), DrawnWeights(WeightRecipe(4), [0, 1])
+    plain, found = both(tokens, weights, mask, sum(passed), thin=4, measures=measures, ordinary=True)
+    assert both.passed == passed
+    same(plain, found)
+    for one, other in zip(plain.floors, found.floors, strict=True):
+        assert (one.layer, one.reached) == (other.layer, other.reached)
+        assert one.log10_mu == pytest.approx(other.log10_mu, rel=1e-12)
+    assert all(floor.reached for floor in found.floors) == (mask == "complete")
 
 
 def test_which_bands_are_filled() -> None:
@@ -164,11 +202,11 @@ def test_where_the_mean_is_most_of_a_layer_every_layer_is_made_exact(both: Both)
     tokens[0, 4::9] = 10.0 * tokens[0, 4]
     heads = DrawnWeights(WeightRecipe(4), [0]).at(0)
     toward = GivenWeights((replace(heads, query=heads.key, value=torch.eye(4, dtype=torch.float64)[None, None]),))
-    modes: list[bool] = []
+    modes: list[object] = []
     run = fused.FusedLayers._along_a_band
 
     def noted(own: fused.FusedLayers, *rest: object) -> fused.Run:
-        modes.append(own._exact)
+        modes.append(rest[-1])
         return run(own, *rest)
 
     both.patch.setattr(fused.FusedLayers, "_along_a_band", noted)
@@ -200,11 +238,13 @@ def test_other_layers_are_left_to_others(both: Both) -> None:
 
 
 def test_the_next_run_of_the_same_prepares_nothing(both: Both) -> None:
+    both.patch.setattr(fused, "_tried", {})
     tokens, weights = random_tokens([0], 5, 4), DrawnWeights(WeightRecipe(4), [0])
     both(tokens, weights, "causal", 2)
     (kept,) = fused._recent.values()
     run_layers(tokens, weights, parse_mask("causal"), 2, measures=(), ordinary=False)
     assert list(fused._recent.values()) == [kept]
+    assert list(fused._tried.values()) == [True]
     for seed in range(1, 1 + fused.MOST_RECENT):
         other = DrawnWeights(WeightRecipe(4), [seed])
         run_layers(tokens, other, parse_mask("causal"), 2, measures=(), ordinary=False)
@@ -221,6 +261,7 @@ def test_kernels_that_are_wrong_are_not_taken(both: Both, wrong: str) -> None:
         return done, spreads, [*states, replace(end, residual=end.residual + (1e-9 if wrong == "off" else 1 / 0))]
 
     both.patch.setattr(fused.FusedLayers, "_whole", off)
+    both.patch.setattr(fused, "_tried", {})
     tokens, weights = random_tokens([0], 5, 4), DrawnWeights(WeightRecipe(4), [0])
     same(*both(tokens, weights, "causal", 3))
     assert set(both.passed) == {0}

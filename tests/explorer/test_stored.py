@@ -85,7 +85,9 @@ def test_runs_of_a_store(tmp_path) -> None:
     assert "dim 64" in settled(found.rows)
     figure = draw_runs(found.rows, "mse_best")
     assert sum(len(series["x"]) for series in series_of(figure)) == len(found.rows)
-    assert series_of(figure)[0]["name"] == "layers 1, multiplier 1, published data"
+    names = [series["name"] for series in series_of(figure)]
+    assert {f"layers 1, multiplier 1, {data} data" for data in ("published", "fresh")} <= set(names)
+    assert len(set(names)) == len(names)
 
 
 def test_no_store_is_said(tmp_path) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +14,10 @@ from tests.planning.test_text_evidence import rows as models
 from rankfall.catalogue import FIGURES
 from rankfall.drawing.text_rank import lines_of
 from rankfall.figures import text_rank
-from rankfall.figures.text_rank import need_claims, shape_records, use_claims
+from rankfall.figures.text_rank import STORE_VARIABLE, need_claims, shape_records, use_claims
+from rankfall.store.store import Store
+from rankfall.training.grid import read_grid
+from rankfall.training.text.cell import TextCell
 
 HIGH = {4: 1.3, 16: 1.1, 64: 1.0, 128: 1.05}
 NAMES = {"abc": "prose"}
@@ -91,8 +97,10 @@ def test_the_synthetic_task_may_choose_the_rank_for_text() -> None:
 
 
 def test_at_paper_scale_it_reads_what_is_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(STORE_VARIABLE, os.devnull)
+    monkeypatch.setattr(text_rank, "read_grid", lambda name: [])
     code = [{**row, "corpus": "def", "domain": "code"} for row in audited()]
-    monkeypatch.setattr(text_rank, "text_results", lambda: [*audited(widths=(128, 512)), *code])
+    monkeypatch.setattr(text_rank, "text_results", lambda: numbered([*audited(widths=(128, 512)), *code]))
     monkeypatch.setattr(text_rank, "corpus_names", lambda: {**NAMES, "def": "code"})
     outcome = FIGURES["rankfall/text-rank"].run("paper")
     assert len(outcome.points) == len(outcome.tables["text_rank"]) == 12
@@ -112,11 +120,36 @@ def test_at_paper_scale_it_reads_what_is_committed(monkeypatch: pytest.MonkeyPat
 
 
 def test_without_results_it_says_how_to_get_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(STORE_VARIABLE, os.devnull)
     monkeypatch.setattr(text_rank, "text_results", list)
     monkeypatch.setattr(text_rank, "corpus_names", dict)
     outcome = FIGURES["rankfall/text-rank"].run("paper")
     assert (outcome.holds, outcome.draw, list(outcome.points)) == (None, None, [])
-    assert "rankfall sweep text-rank --text CORPUS" in outcome.notes[0]
+    count = len(read_grid("text-rank"))
+    assert outcome.notes[0].startswith(f"{count} of {count} models of the grid text-rank are not trained yet")
+    assert "rankfall sweep text-rank --store runs" in outcome.notes[0]
+
+
+def test_models_in_the_user_s_store_count(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    rows = audited()
+    cells = [TextCell(**{one.name: row[one.name] for one in fields(TextCell)}) for row in rows]
+    store = Store(tmp_path / "runs")
+    for cell, row in zip(cells[:-1], rows, strict=False):
+        store.write(cell, summary={**row, "domain": None}, environment={"date": "2026-01-02"})
+    store.write(TextCell(seed=9), summary=rows[0], environment={"date": "2026-01-02"})
+    monkeypatch.setenv(STORE_VARIABLE, str(store.path))
+    monkeypatch.setattr(text_rank, "text_results", list)
+    monkeypatch.setattr(text_rank, "corpus_names", lambda: NAMES)
+    monkeypatch.setattr(text_rank, "read_grid", lambda name: cells)
+    outcome = FIGURES["rankfall/text-rank"].run("paper")
+    assert "1 of 12 models" in outcome.notes[0]
+    table = outcome.tables["text_rank"]
+    assert (list(table["domain"].unique()), list(table["seeds"])) == (["prose"], [3, 3, 3, 2])
+    assert table["head_rank_used"].iloc[1] == pytest.approx(0.8 * 16)
+
+
+def numbered(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{**row, "id": str(number)} for number, row in enumerate(rows)]
 
 
 def test_lines_are_equal_totals_and_fixed_heads() -> None:

@@ -29,6 +29,7 @@ from rankfall.models.ablation import (
 from rankfall.models.assembly import _scale
 from rankfall.models.blocks import choose_stack
 from rankfall.models.depth.capture import capture
+from rankfall.models.heads.seen import SeenWatch, tokens_seen
 from rankfall.models.replay import KeepFloat64, traced
 from rankfall.models.single_texts import equal_texts, single_texts
 
@@ -475,3 +476,25 @@ def test_what_is_parked_comes_back_for_as_long_as_the_block_is_replayed(monkeypa
         assert len(back) == once, "nothing is brought twice"
     assert step.site is parked[0]
     assert step.block is parked[1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "seen"),
+    [
+        ({}, True),
+        ({"use_cache": False}, True),
+        ({"attention_mask": torch.ones(2, 9, dtype=torch.long)}, True),
+        ({"attention_mask": torch.tensor([[1] * 9, [1] * 6 + [0] * 3])}, False),
+        ({"logits_to_keep": 0}, False),
+    ],
+)
+def test_others_see_the_pass_where_it_is_that_of_the_inputs(changes: dict[str, Any], seen: bool) -> None:
+    model = build("LlamaConfig", GROUPED)
+    inputs = {"input_ids": torch.randint(3, 30, (2, 9), generator=torch.Generator().manual_seed(0)), **changes}
+    watch = SeenWatch([None, None])
+    assert ablate(model, inputs, measures=("mu",), also=watch).refusal is None
+    assert watch.passes == int(seen)
+    alone = tokens_seen(model, [{"input_ids": inputs["input_ids"]}], [None, None])
+    for module, found in watch.found().items():
+        assert torch.equal(found.tokens, alone[module].tokens)
+    assert len(watch.found()) == (len(alone) if seen else 0)

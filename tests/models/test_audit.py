@@ -213,6 +213,8 @@ def test_training_flags_are_put_back_one_by_one() -> None:
         ("rankfall.models.audit.probe_heads", "heads"),
         ("rankfall.models.audit.run_controls", "controls"),
         ("rankfall.models.audit.ablate", "ablation"),
+        ("rankfall.models.audit.attention_reasons", "words about attention"),
+        ("rankfall.models.audit.key_value_reason", "words about keys and values"),
     ],
 )
 def test_no_failing_part_ends_an_audit(target: str, part: str, monkeypatch: pytest.MonkeyPatch) -> None:

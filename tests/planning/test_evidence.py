@@ -22,7 +22,9 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_at_a_trained_cell_its_own_error_stands() -> None:
-    cells = [row for row in committed_summaries().values() if row.get("layers") == 1 and row.get("dim") == 64]
+    rows = [row for row in committed_summaries().values() if row.get("layers") == 1 and row.get("dim") == 64]
+    # cells trained by another recipe are no cells of this protocol
+    cells = [row for row in rows if row["recipe"] == FARTHEST.protocol.recipe]
     assert len(cells) >= 20
     for row in cells:
         found = FARTHEST.estimate(row["heads"], row["rank"], 64)

@@ -76,6 +76,26 @@ def test_between_widths_and_over_texts(known: Any) -> None:
     assert both.high > 0.04 > both.low
 
 
+def test_texts_without_a_common_width(known: Any) -> None:
+    known(
+        [
+            *rows(HIGH_IS_BEST, (128,)),
+            *({**row, "corpus": "def", "domain": "code"} for row in rows(LOW_IS_BEST, (512,))),
+        ]
+    )
+    assert TEXT.widths == (128, 512)
+    between = TEXT.estimate(4, 64, 64, 256)
+    assert between is not None
+    assert between.value == pytest.approx(0.015, abs=2e-4), "each text by the width that it has"
+
+
+def test_models_of_two_budgets_are_never_in_one_curve() -> None:
+    others = rows(dict.fromkeys(RANKS, 9.0), budget="parameters=9000000 by feed_forward")
+    (curve, _) = curves_of([*rows(HIGH_IS_BEST), *others[1:-1]])
+    assert curve.points[0].excess == pytest.approx(0.2, abs=2e-3)
+    assert {one.seeds for one in curve.points} == {3}
+
+
 def test_what_lies_outside_is_said(known: Any) -> None:
     known(rows(HIGH_IS_BEST))
     far = TEXT.estimate(8, 512, 64, 4096)

@@ -24,8 +24,8 @@ from rankfall.dynamics.split import Split, joined
 from rankfall.dynamics.split_attention import log_score_gap, split_step
 from rankfall.mechanism.heads import Heads
 
-MOST_LAYERS = 256
-"""Layers between two looks."""
+MOST_LAYERS, MOST_TOLD = 256, 16
+"""Layers between two looks; where log mu is asked of every layer, for someone who may soon not need it any more."""
 MOST_PARTS, FOLDED = 128, 32
 """Blocks whose numbers one program gathers at once, and of how many one is made before where there are more."""
 PLACES = 8
@@ -35,7 +35,8 @@ MOST_RECENT = 4
 TRIED, CLOSE = 2, 1e-10
 
 Run = tuple[int, Tensor, list[Split]]
-"""How many layers were right, log mu and log relative mu of each, the states of those recorded and of the last."""
+"""How many layers were right; log mu and log relative mu (layers, 2, b), of those recorded or, if exact, of all; the
+states of those recorded, if kept, and of the last."""
 _tried: dict[Hashable, bool] = {}
 
 
@@ -60,8 +61,13 @@ class FusedLayers:
         self._pause, self._failed = 0, 0
         self._exact = self.blocks is None or self.blocks.whole
 
-    def advance(self, layer: int, state: Split, layers: int, thin: int, only_spread: bool) -> Passed | None:
-        """As many layers as these kernels know, at most up to `layers`; None when the next needs another form."""
+    def advance(
+        self, layer: int, state: Split, layers: int, thin: int, only_spread: bool, every: bool = False
+    ) -> Passed | None:
+        """As many layers as these kernels know, at most up to `layers`; None when the next needs another form.
+
+        `every`: few of them, with log mu of each.
+        """
         if self._pause > 0:
             self._pause -= 1
             return None
@@ -70,23 +76,26 @@ class FusedLayers:
         if not right:
             self._stumble(right is None)
             return None
-        count = min(MOST_LAYERS, layers - layer)
+        count = min(MOST_TOLD if every else MOST_LAYERS, layers - layer)
         if not only_spread:
             count = min(count, max(1, MOST_KEPT // state.residual.numel()) * thin)
-        recorded = _recorded(layer, count, thin, layers)
-        done, spreads, states = run(layer, state, count, recorded, not only_spread)
-        if done < count and not self._exact:
+        recorded, kept, exact = _recorded(layer, count, thin, layers), not only_spread, every or self._exact
+        done, spreads, states = run(layer, state, count, recorded, kept, exact)
+        if done < count and not exact:
             self._exact = True
-            done, spreads, states = run(layer, state, count, recorded, not only_spread)
+            done, spreads, states = run(layer, state, count, recorded, kept, True)
         if done < count:
             self._stumble(done == 0)
             if done == 0:
                 return None
             recorded = [place for place in recorded if place <= layer + done]
-            _, spreads, states = run(layer, state, done, recorded, not only_spread)
+            _, spreads, states = run(layer, state, done, recorded, kept, exact or self._exact)
+        log_mu = spreads[:, 0] if every else None
         if only_spread:
-            return Passed(layer + done, states[-1], recorded, None, spreads, sound=True)
-        return Passed(layer + done, states[-1], recorded, joined(states[:-1]) if recorded else None, sound=True)
+            told = spreads[[place - layer - 1 for place in recorded]]
+            return Passed(layer + done, states[-1], recorded, None, told, sound=True, log_mu=log_mu)
+        states_kept = joined(states[:-1]) if recorded else None
+        return Passed(layer + done, states[-1], recorded, states_kept, sound=True, log_mu=log_mu)
 
     def _stumble(self, at_once: bool) -> None:
         """Do not try again for a while, longer each time that nothing was gained."""
@@ -103,7 +112,7 @@ class FusedLayers:
         kind = (*self.key[1:], self.log_strength > -torch.inf)
         if kind not in _tried:
             try:
-                done, _, (*_, made) = run(layer, state, TRIED, [], False)
+                done, _, (*_, made) = run(layer, state, TRIED, [], False, False)
                 if done < TRIED:
                     return None
                 plain = state
@@ -118,7 +127,7 @@ class FusedLayers:
             )
         return _tried[kind]
 
-    def _whole(self, layer: int, state: Split, count: int, recorded: list[int], kept: bool) -> Run:
+    def _whole(self, layer: int, state: Split, count: int, recorded: list[int], kept: bool, exact: bool) -> Run:
         from rankfall.dynamics import fused_kernels as own
 
         batch, n, d = state.residual.shape
@@ -143,9 +152,11 @@ class FusedLayers:
         spreads = seen[: 2 * count * batch].reshape(count, 2, batch)
         done = int(seen[2 * count * batch :].min())
         made = [_unpacked(one, end) for one in states] if kept else []
-        return done, _picked(spreads, layer, recorded), [*made, end]
+        return done, spreads, [*made, end]
 
-    def _along_a_band(self, layer: int, state: Split, count: int, recorded: list[int], kept: bool) -> Run:
+    def _along_a_band(
+        self, layer: int, state: Split, count: int, recorded: list[int], kept: bool, exact: bool
+    ) -> Run:
         from rankfall.dynamics import fused_kernels as own
 
         assert self.blocks is not None
@@ -169,19 +180,19 @@ class FusedLayers:
         states: list[Split] = []
         wanted = {*recorded, layer + count}
         for place in range(count):
-            target, exact = spare[place % 2], self._exact or layer + place + 1 in wanted
+            target, told_here = spare[place % 2], exact or layer + place + 1 in wanted
             own.band[(blocks.count, blocks.step, batch)](
                 source, steps[place], self.form.maps, self.value.maps, blocks.words, reference, target, parts,
                 n, d, self.form.stride, self.value.stride, blocks.step, blocks.lower, blocks.block, blocks.reach,
-                SCORED=scored, EXACT=exact, FILLED=self.filled, EVEN=d == width,
+                SCORED=scored, EXACT=told_here, FILLED=self.filled, EVEN=d == width,
                 BLOCK=power(blocks.block), REACH=power(blocks.reach), WIDTH=width,
                 num_warps=2 if blocks.block <= 32 else 4, num_stages=1,
             )  # fmt: skip
             for many, few in pairwise(gathered):
-                own.fold[(few.shape[1], batch)](many, few, many.shape[1], EXACT=exact, ROWS=FOLDED, WIDTH=width)
+                own.fold[(few.shape[1], batch)](many, few, many.shape[1], EXACT=told_here, ROWS=FOLDED, WIDTH=width)
             own.settle[(batch,)](
                 gathered[-1], steps[place], steps[place + 1], self.value.maps, n, d, settled, self.value.stride,
-                EXACT=exact, ROWS=power(settled), WIDTH=width, num_warps=4,
+                EXACT=told_here, ROWS=power(settled), WIDTH=width, num_warps=4,
             )  # fmt: skip
             source = target
             if place + 1 == count or (kept and layer + place + 1 in wanted):
@@ -191,7 +202,7 @@ class FusedLayers:
         told = carried[1:, :, 2 * width :].cpu()
         right = told[..., RIGHT].amin(dim=-1).cumprod(dim=0)
         spreads = told[..., MU : RELATIVE + 1].transpose(1, 2)
-        return int(right.sum()), _picked(spreads, layer, recorded), states
+        return int(right.sum()), spreads, states
 
 
 @final
@@ -217,10 +228,6 @@ def _slots(layer: int, count: int, recorded: list[int]) -> Tensor:
     slots = torch.full((count,), -1)
     slots[[place - layer - 1 for place in recorded]] = torch.arange(len(recorded))
     return slots
-
-
-def _picked(spreads: Tensor, layer: int, recorded: list[int]) -> Tensor:
-    return spreads if len(recorded) == len(spreads) else spreads[[place - layer - 1 for place in recorded]]
 
 
 def _normal(written: Tensor, carried: Tensor, width: int, like: Split) -> Split:

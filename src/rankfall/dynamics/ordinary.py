@@ -61,7 +61,7 @@ class OrdinaryRoute:
         agrees = (plain - exact).abs() < AGREEMENT
         agrees |= (plain == -torch.inf) & (exact == -torch.inf)
         self.right &= agrees
-        self.layer[self.right] = layer
+        self.layer = torch.where(self.right, layer, self.layer)
         self.log10_mu = torch.where(self.right, exact, self.log10_mu)
 
     def advance(self, heads: Heads, groups: list[SampleGroup], rule: Rule) -> None:

@@ -64,6 +64,8 @@ class Passed:
     """Instead, where that is all one asks: log mu and log relative mu, (layers, 2, b)."""
     sound: bool = False
     """Whether it is known already that the state is of numbers, and of a size that can be carried on."""
+    log_mu: Tensor | None = None
+    """Of every layer passed, (layers, b), where that was asked for."""
 
 
 @final

@@ -169,12 +169,15 @@ class Stepper:
         self._fused: FusedLayers | None = None
         self._fusible = self.bare and plan.period == 1 and alike_in_all_layers(weights)
 
-    def advance(self, layer: int, state: Split, single: bool = False) -> Passed:
-        """One layer on, or as many as need no other form than the last."""
-        if not single:
-            fused = self._fuse(layer, state)
-            if fused is not None:
-                return fused
+    def advance(self, layer: int, state: Split, told: bool = False) -> Passed:
+        """One layer on, or as many as need no other form than the last.
+
+        If `told`, several only where log mu of each is known then.
+        """
+        fused = self._fuse(layer, state, told)
+        if fused is not None:
+            return fused
+        if not told:
             replayed = self._replay(layer, state)
             if replayed is not None:
                 return replayed
@@ -195,16 +198,14 @@ class Stepper:
         kept = _of_layers(states, [reached - passed[0] for reached in recorded], batch) if recorded else None
         return Passed(passed[-1], states.take(slice(-batch, None)), recorded, kept)
 
-    def _fuse(self, layer: int, state: Split) -> Passed | None:
+    def _fuse(self, layer: int, state: Split, told: bool) -> Passed | None:
         """Layers by the kernels of whole layers, where they know them."""
         if self._fusible and self._fused is None:
             self._fused = fused_layers(self.weights.at(layer), self.plan.at(layer), state.residual, self.plan.key)
             self._fusible = self._fused is not None
-        return (
-            None
-            if self._fused is None
-            else self._fused.advance(layer, state, self.layers, self.thin, self.only_spread)
-        )
+        if self._fused is None:
+            return None
+        return self._fused.advance(layer, state, self.layers, self.thin, self.only_spread, told)
 
     def _replay(self, layer: int, state: Split) -> Passed | None:
         """Layers repeated without a look, where the device makes that pay and all layers are alike."""
@@ -340,14 +341,16 @@ def run_layers(
             beside.follow(0, state.log_mu())
         while layer < layers:
             beside_active = beside is not None and beside.active
-            passed = stepper.advance(layer, state, single=beside_active)
-            several = passed.reached > layer + 1
-            state, layer = passed.state, passed.reached
+            passed = stepper.advance(layer, state, told=beside_active)
+            before, state, layer = layer, passed.state, passed.reached
+            several = layer > before + 1
             if not passed.sound and (several or layer % LAYERS_BETWEEN_CHECKS == 0 or layer == layers):
                 _check_state(state, layer, tokens, weights.at(layer - 1))
             if beside is not None and beside_active:
-                beside.advance(weights.at(layer - 1), plan.at(layer - 1), rule.at(layer - 1))
-                beside.follow(layer, state.log_mu())
+                log_mu = state.log_mu()[None] if passed.log_mu is None else passed.log_mu.to(tokens.device)
+                for place, known in zip(range(before, layer), log_mu, strict=True):
+                    beside.advance(weights.at(place), plan.at(place), rule.at(place))
+                    beside.follow(place + 1, known)
             progress("layers", layer / layers)
             if passed.spreads is not None:
                 recorder.record_spreads(passed.layers, passed.spreads)

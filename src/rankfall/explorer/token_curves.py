@@ -48,8 +48,10 @@ GRAPH_TOKENS = 14
 @final
 @dataclass(frozen=True)
 class TokenCurves:
-    """By recorded layer: log10 mu, both ranks, the bound; `tokens` (layers, n, d). `followed` names which mu
-    it is: with a sink, under which tokens become parallel and not equal, that of tokens of length one."""
+    """By recorded layer: log10 mu, both ranks, the theorem's bound; `tokens` (layers, n, d).
+
+    `followed` names which mu: with a sink, under which tokens become parallel and not equal, that of unit tokens.
+    """
 
     layers: tuple[int, ...]
     log10_mu: tuple[float, ...]

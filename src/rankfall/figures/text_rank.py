@@ -1,11 +1,12 @@
 """What head rank is worth in language models: loss on held-out text, the rank that heads need, the rank tokens keep.
 
-Not a figure of the papers, which argue on a synthetic task. At paper scale the models are those of the grids
-`text-rank*`, trained on a GPU and kept under `results/`; the smaller scales train a few on texts that are at hand.
+Not a figure of the papers, which argue on a synthetic task. At paper scale it reads the language models that are kept
+under `results/`, and those of the grid `text-rank` in the user's store; smaller scales train a few on texts at hand.
 """
 
 from __future__ import annotations
 
+import os
 import statistics
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -17,11 +18,13 @@ from rankfall.catalogue import ENGINES
 from rankfall.drawing.text_rank import draw_text_rank
 from rankfall.figures.base import Claim, FigureOutcome, Reproduction, Scale
 from rankfall.figures.text_rank_claims import text_rank_claims
-from rankfall.models.text_runs import audit_runs
+from rankfall.figures.trained import DEFAULT_STORE, STORE_VARIABLE
+from rankfall.models.text_runs import audit_runs, exported_columns
 from rankfall.models.texts import shipped_text
 from rankfall.progress import Progress, part, silent
+from rankfall.store.identity import identity
 from rankfall.store.store import Store
-from rankfall.training.grid import cells_of
+from rankfall.training.grid import cells_of, read_grid
 from rankfall.training.kinds import Surroundings
 from rankfall.training.options import Options
 from rankfall.training.sweep import sweep
@@ -31,7 +34,7 @@ from rankfall.training.text.results import corpus_names, shared_width_curves, te
 
 Row = Mapping[str, Any]
 
-GRIDS = ("text-rank", "text-rank-total", "text-rank-fixed", "text-rank-time")
+GRID = "text-rank"
 SMALL: dict[Scale, dict[str, Any]] = {
     "smoke": {"width": 16, "layers": 1, "rank": [2, 4, 8, 16], "context": 24, "batch": 4, "steps": 100},
     "quick": {"width": 32, "layers": 2, "rank": [2, 4, 8, 16, 32], "context": 64, "batch": 8, "steps": 500},
@@ -46,8 +49,10 @@ MOST_NEEDED = 0.75
 
 
 def run(scale: Scale, progress: Progress = silent) -> FigureOutcome:
+    missing: list[str] = []
     if scale == "paper":
-        rows, names = text_results(), corpus_names()
+        names = corpus_names()
+        rows, missing = _kept(names)
     else:
         rows, names = _trained(scale, progress)
     found = shape_records(rows)
@@ -55,17 +60,12 @@ def run(scale: Scale, progress: Progress = silent) -> FigureOutcome:
     if scale != "smoke":
         claims += need_claims(rows, names) + text_rank_claims(rows, names)
     notes = [
+        *missing,
         "Loss in nats per byte of held-out text, mean over seeds with Student's 95 % interval, at the best learning "
         "rate tried. `mse_lower_bound` and `synthetic_error` are what theory and paper A's trained cells say of such "
         "heads on another task.",
         *verdicts(found),
     ]
-    if not rows:
-        notes = [
-            "No language models are trained yet: "
-            + " ".join(f"`rankfall sweep {grid} --text CORPUS --store runs`" for grid in GRIDS)
-            + " trains them, and `rankfall runs --export-results results/text-rank` keeps them."
-        ]
     return FigureOutcome(
         points=[{"published": None, "ours": one["nats_per_byte"], "agrees": None, **_point(one)} for one in found],
         claims=claims,
@@ -153,6 +153,27 @@ def _listed(values: Mapping[int, float]) -> str:
 def _known(curve: Mapping[int, Sequence[Row]], name: str) -> dict[int, float]:
     means = {rank: _mean([row.get(name) for row in models]) for rank, models in sorted(curve.items())}
     return {rank: value for rank, value in means.items() if value is not None}
+
+
+def _kept(names: Mapping[str, str]) -> tuple[list[dict[str, Any]], list[str]]:
+    """Models under `results/` and in the user's store, and what to say about those that nobody has trained yet."""
+    rows = {row["id"]: row for row in text_results()}
+    wanted = {identity(cell): cell for cell in read_grid(GRID)}
+    path = Path(os.environ.get(STORE_VARIABLE, DEFAULT_STORE))
+    if (path / "store.json").exists():
+        store = Store(path, create=False)
+        for run in store.runs():
+            if run.id in wanted:
+                row = {**run.summary(), **exported_columns(run, store)}
+                rows[run.id] = {**row, "domain": names.get(row["corpus"], row["corpus"])}
+    missing = [id for id in wanted if id not in rows]
+    if not missing:
+        return list(rows.values()), []
+    return list(rows.values()), [
+        f"{len(missing)} of {len(wanted)} models of the grid {GRID} are not trained yet. `python scripts/corpora.py "
+        f"corpora --store {DEFAULT_STORE}` fetches their texts, and `rankfall sweep {GRID} --store {DEFAULT_STORE}` "
+        "trains them and goes on from what is there."
+    ]
 
 
 def _trained(scale: Scale, progress: Progress) -> tuple[list[dict[str, Any]], dict[str, str]]:

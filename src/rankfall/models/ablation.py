@@ -174,7 +174,7 @@ def ablate(
     check: ReplayCheck | None = None
     body = body_of(model)
     texts, waiting = _groups(body, inputs, len(settings))
-    if len(waiting) != 1 or body is not model or _padded(inputs):
+    if len(waiting) != 1 or body is not model or not _whole(inputs):
         also = None
     while waiting:
         numbers, group = waiting.pop(0)
@@ -220,9 +220,18 @@ def _groups(body: Any, inputs: Inputs, settings: int) -> tuple[list[Mapping[str,
     return list(texts), list(equal_texts(texts, most))
 
 
-def _padded(inputs: Inputs) -> bool:
-    mask = inputs.get("attention_mask") if isinstance(inputs, Mapping) else None
-    return mask is not None and not bool(mask.bool().all())
+# Arguments that are no tensors and change no token.
+HARMLESS = ("use_cache", "return_dict", "output_attentions", "output_hidden_states")
+
+
+def _whole(inputs: Inputs) -> bool:
+    """Whether texts that are cut out of a batch and put together again are the same batch: nothing of it was padding,
+    and nothing is left out."""
+    if not isinstance(inputs, Mapping):
+        return True
+    mask = inputs.get("attention_mask")
+    told = [name for name, value in inputs.items() if not isinstance(value, Tensor) and name not in HARMLESS]
+    return not told and (mask is None or bool(mask.bool().all()))
 
 
 def _measures_at(layer: int, layers: int, tokens: Tensor, measures: Sequence[str]) -> Sequence[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from rankfall.models.controls import DRAWS, Control, Given, run_controls
 from rankfall.models.depth.measure import measure_depth
 from rankfall.models.depth.pooled import Pool
 from rankfall.models.depth.rows import DepthRow
-from rankfall.models.explanations import bound_reason, heads_reason, layer_rate, parts_reason, stack_reason
+from rankfall.models.explanations import Reason, bound_reason, heads_reason, layer_rate, parts_reason, stack_reason
 from rankfall.models.given import Reading, of_library, read_by_library, read_by_module
 from rankfall.models.head_explanations import cut_reason, needs_reason
 from rankfall.models.heads.key_values import KeyValueRecord, KeyValues
@@ -185,16 +185,19 @@ def audit(
             compared = _controls(network, read, depth[-1].layer, draws, seed, missing)
         progress("judging", 0.98)
     boundaries = [row for row in depth if row.part == "boundary"]
-    more = [
-        *(stack_reason(one.name, one.rows) for one in beside),
-        *attention_reasons(attended),
-        heads_reason(found_heads, by_chance),
-        needs_reason(study.head_needs, study.random_head_needs),
-        cut_reason(study.head_cut),
-        bound_reason(found_heads),
-        key_value_reason(key_values),
-        parts_reason([row.record() for row in parts.rows]),
-    ]
+    more = _said(
+        {
+            "other stacks": lambda: [stack_reason(one.name, one.rows) for one in beside],
+            "attention": lambda: attention_reasons(attended),
+            "head rank": lambda: [heads_reason(found_heads, by_chance)],
+            "head needs": lambda: [needs_reason(study.head_needs, study.random_head_needs)],
+            "head cuts": lambda: [cut_reason(study.head_cut)],
+            "head bound": lambda: [bound_reason(found_heads)],
+            "keys and values": lambda: [key_value_reason(key_values)],
+            "what holds it up": lambda: [parts_reason([row.record() for row in parts.rows])],
+        },
+        missing,
+    )
     return AuditFindings(
         model=_facts(loaded, boundaries[-1].layer, given.width, () if loss.warning is None else (loss.warning,)),
         text=TextFacts(
@@ -216,7 +219,7 @@ def audit(
             depth,
             masks=seen,
             controls=compared,
-            more=[one for one in more if one is not None],
+            more=more,
             seed=seed,
         ),
         stack=chosen.name,
@@ -421,6 +424,15 @@ def _ablation(
         found = ablate(network, inputs, measures=AUDITED, stack=stack, also=also, progress=told)
     if found.refusal is not None:
         missing["ablation"] = found.refusal
+    return found
+
+
+def _said(topics: Mapping[str, Callable[[], Sequence[Reason | None]]], missing: dict[str, str]) -> list[Reason]:
+    """What there is to say about each topic; words that cannot be found are missing, and the numbers stay."""
+    found: list[Reason] = []
+    for name, said in topics.items():
+        with _noted(missing, f"words about {name}"):
+            found += [one for one in said() if one is not None]
     return found
 
 

@@ -68,11 +68,12 @@ class LanguageModels:
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Widths at which every text has a curve."""
+        """Widths at which every text has a curve; all where there is none such."""
         by_domain: dict[str, set[int]] = {}
         for curve in self.curves:
             by_domain.setdefault(curve.domain, set()).add(curve.width)
-        return tuple(sorted(set.intersection(*by_domain.values()))) if by_domain else ()
+        held = list(by_domain.values())
+        return tuple(sorted(set.intersection(*held) or set.union(*held))) if held else ()
 
     @property
     def about(self) -> str:
@@ -119,7 +120,10 @@ class LanguageModels:
                     by_domain.setdefault(curve.domain, []).extend(parts)
         entering = [point for parts in by_domain.values() for _, point in parts]
         return Estimate(
-            statistics.fmean(sum(weight * point.excess for weight, point in parts) for parts in by_domain.values()),
+            statistics.fmean(
+                sum(weight * point.excess for weight, point in parts) / sum(weight for weight, _ in parts)
+                for parts in by_domain.values()
+            ),
             max(0.0, min(point.excess - point.margin for point in entering)),
             max(point.excess + point.margin for point in entering),
             tuple(outside),

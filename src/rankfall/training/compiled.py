@@ -27,6 +27,8 @@ class Stepping(Protocol):
     def loss(self) -> Any: ...
     @property
     def adam(self) -> Any: ...
+    @property
+    def compiler_options(self) -> dict[str, Any]: ...
     def step_(self, position: Tensor, loss_function: Any, adam: Any) -> None: ...
     def snapshot(self) -> dict[str, Tensor]: ...
     def rewind(self, snapshot: Mapping[str, Tensor]) -> None: ...
@@ -50,7 +52,8 @@ class Program:
         if self._compile:
             # All stacks share one code object, and the compiler gives up on a code object after eight versions of it.
             torch.compiler.reset()
-        self._loss: Any = torch.compile(stack.loss, dynamic=False) if self._compile else stack.loss
+        options = stack.compiler_options or None
+        self._loss: Any = torch.compile(stack.loss, dynamic=False, options=options) if self._compile else stack.loss
         self._adam: Any = torch.compile(stack.adam, dynamic=False) if self._compile else stack.adam
 
     @property
@@ -106,6 +109,18 @@ class Program:
         finally:
             self._stack.rewind(before)
         return graph
+
+
+def without_mixed_reductions() -> dict[str, Any]:
+    """Options of PyTorch's compiler that keep it from joining the two sums of a norm's backward pass in one kernel.
+
+    From 2.10 on it does so on GPUs, and gives the gradient of a gain with leading axes of one a shape without them
+    (PyTorch's issue 178080, met with 2.11) and in some graphs wrong values (193061). Versions that do not know the
+    option need none.
+    """
+    from torch._inductor import config
+
+    return {"triton.mix_order_reduction": False} if hasattr(config.triton, "mix_order_reduction") else {}
 
 
 @contextlib.contextmanager

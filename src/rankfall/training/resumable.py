@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +18,11 @@ class Resumable(ABC):
     _tensors: dict[str, Tensor]
     _loss_sum: Tensor
     chunks_done: int
+
+    @property
+    def compiler_options(self) -> dict[str, Any]:
+        """What PyTorch's compiler is told about the loss besides its defaults."""
+        return {}
 
     @abstractmethod
     def run_steps(self, steps: int) -> None:

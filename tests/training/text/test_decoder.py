@@ -13,6 +13,7 @@ import torch
 from tests.training.text.plain import PlainDecoder, train_plainly
 from torch.nn import functional
 
+from rankfall.training.compiled import without_mixed_reductions
 from rankfall.training.text.cell import TextCell
 from rankfall.training.text.corpus import prepare_corpus
 from rankfall.training.text.decoder import of_one_width
@@ -186,6 +187,7 @@ def test_a_model_that_diverges_keeps_its_weights_and_leaves_the_other_alone(fold
 ONE_GRAPH = """
 import sys, torch
 from pathlib import Path
+from rankfall.training.compiled import without_mixed_reductions
 from rankfall.training.text.cell import TextCell
 from rankfall.training.text.stack import TextStack
 
@@ -218,3 +220,20 @@ def test_zeros_behind_queries_keys_and_values_change_nothing(rank: int, value: i
     found = attend(*wide, is_causal=True, scale=0.5)
     assert torch.allclose(found[..., :value], attend(q, k, v, is_causal=True, scale=0.5), atol=1e-12)
     assert not found[..., value:].any()
+
+
+def test_the_compiler_keeps_the_sums_of_a_norm_apart(
+    folder: Path, corpus: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[dict[str, Any]] = []
+
+    def compile(function: Any, **how: Any) -> Any:
+        told.append(how)
+        return function
+
+    monkeypatch.setattr(torch, "compile", compile)
+    TextStack([TextCell(**SMALL | {"corpus": corpus})], folder, compile=True)
+    assert [how.get("options") for how in told] == [{"triton.mix_order_reduction": False}, None]
+    assert not any(how["dynamic"] for how in told)
+    monkeypatch.delattr(torch._inductor.config.triton, "mix_order_reduction", raising=True)
+    assert without_mixed_reductions() == {}

@@ -55,7 +55,8 @@ def debian(files: dict[str, bytes]) -> bytes:
 
 ENTRIES = b"".join(b"Word%d \\Word\\, n.\n   Its meaning, again and again.\n\n" % n for n in range(1000))
 KERNEL = {
-    "linux-6/fs/ext4/inode.c": b"int main(void);\n",
+    "linux-6/fs/ext4/inode.c": b"int main(void);\n" * 200,
+    "linux-6/mm/slab.h": b"struct slab;\n" * 200,
     "linux-6/fs/nls/table.c": b"0x00,\n",
     "linux-6/drivers/net/card.c": b"int card;\n",
     "linux-6/Documentation/mm/page.rst": b"Pages\n=====\n",
@@ -82,15 +83,19 @@ def test_corpora_are_the_documents_of_the_packages(
 ) -> None:
     corpora, address = mirror
     (tmp_path / "texts" / "prose" / "left").mkdir(parents=True)
-    assert corpora.main([str(tmp_path / "texts"), "--mirror", address]) == 0
+    assert corpora.main([str(tmp_path / "texts"), "--mirror", address, "--store", str(tmp_path / "runs")]) == 0
     pieces = sorted((tmp_path / "texts" / "prose" / "dictionary").iterdir())
     assert b"".join(piece.read_bytes() for piece in pieces) == ENTRIES
     assert len(pieces) > 2
     assert all(piece.read_bytes().startswith(b"Word") for piece in pieces)
-    found = {str(path.relative_to(tmp_path / "texts")) for path in (tmp_path / "texts").rglob("*.[cr]*")}
-    assert found == {"code/fs/ext4/inode.c", "prose/Documentation/mm/page.rst"}
+    found = {str(path.relative_to(tmp_path / "texts")) for path in (tmp_path / "texts").rglob("*.[chr]*")}
+    assert found == {"code/fs/ext4/inode.c", "code/mm/slab.h", "prose/Documentation/mm/page.rst"}
     assert not (tmp_path / "texts" / "prose" / "left").exists(), "what lay there before is gone"
-    assert f"{len(pieces) + 1:,} documents" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert f"{len(pieces) + 1:,} documents" in said
+    kept = {path.name for path in (tmp_path / "runs" / ".corpora").iterdir()}
+    assert len(kept) == 2
+    assert all(f"corpus {name}" in said for name in kept)
 
 
 def test_a_package_that_changed_or_went_is_refused_in_one_line(
@@ -117,6 +122,17 @@ def test_the_grid_keeps_its_budgets_equal() -> None:
     for width in (128, 256, 512):
         assert len({cell.token_flops for cell in shared if cell.width == width}) == 1
     assert all(cell.heads * cell.value_rank == cell.width for cell in cells)
+
+
+def test_the_driver_without_its_corpora_says_how_to_get_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = str(tmp_path / "runs")
+    assert script("text_rank").main(["--store", store, "--out", str(tmp_path / "out"), "--seconds", "1"]) == 2
+    error = capsys.readouterr().err
+    assert "scripts/corpora.py --store" in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_driver_trains_in_order_and_stops_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from rankfall.store.identity import settings
 from rankfall.store.store import Store
 from rankfall.training.grid import cells_of
 from rankfall.training.kinds import Surroundings, TrainingCell, cell_from, stack_bytes, step_flops
-from rankfall.training.text.budget import training_flops
+from rankfall.training.text.budget import solved, training_flops
 from rankfall.training.text.cell import TextCell
 from rankfall.training.text.comparison import by_shape, reached, to_level, verdicts
 from rankfall.training.text.decoder import text_layout
@@ -89,9 +90,28 @@ def test_equal_time_is_measured_once(book: Path, tmp_path: Path, monkeypatch: py
     first = cells(grid, book, tmp_path / "store")
     assert [cell.feed_forward for cell in first] == [368, 240]
     count = len(asked)
+    assert count <= 8, "on a straight line the smallest, the usual and two guesses, for each cell"
     timing.step_seconds.cache_clear()
     assert cells(grid, book, tmp_path / "store") == first
     assert len(asked) == count
+
+
+@pytest.mark.parametrize("bend", [0.0, 3e-5], ids=["line", "curve"])
+def test_a_budget_is_met_by_the_nearest_value(bend: float) -> None:
+    """Against every value there is, and with few looks."""
+    asked: list[int] = []
+
+    def cost(cell: TextCell) -> float:
+        asked.append(cell.feed_forward)
+        return 5.0 + 0.01 * cell.feed_forward + bend * cell.feed_forward**2
+
+    cell = TextCell()
+    for target in (5.2, 9.9, 17.04, 40.0, 777.0):
+        asked.clear()
+        found = solved(cell, "parameters", cost, target, "feed_forward")
+        assert len(asked) == len(set(asked)) <= 16
+        every = [dataclasses.replace(cell, feed_forward=16 * count) for count in range(1, 5000)]
+        assert found.feed_forward == min(every, key=lambda one: abs(cost(one) - target)).feed_forward
 
 
 def test_operations_by_hand(book: Path, tmp_path: Path) -> None:

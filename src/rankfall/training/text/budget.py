@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any
 
-from rankfall.errors import RequestError, require, require_number, require_one_of
+from rankfall.errors import require, require_number, require_one_of
 from rankfall.training.text.cell import MOST, TextCell
 from rankfall.training.text.decoder import text_layout
 
@@ -27,38 +28,57 @@ def training_flops(cell: TextCell) -> float:
     return cell.tokens_trained * cell.token_flops
 
 
-def solved(cell: TextCell, name: str, cost: Cost, target: float, solve: str) -> TextCell:
-    """The cell whose cost comes closest to the target, found by halving; cost must rise with what is solved for.
+def solved(cell: TextCell, name: str, cost: Cost, target: float, solve: str, close: float = 0.0) -> TextCell:
+    """The cell whose cost comes closest to the target; cost must rise with what is solved for.
 
-    An error where even the smallest or the largest value is on the wrong side of the target.
+    Costs are straight lines, or nearly, so that each guess lies on the line between two known values; a cost that is
+    measured is taken when it is `close`, as a share of the target, since each guess takes its time. An error where
+    even the smallest or the largest value is on the wrong side of the target.
     """
     require_one_of("solve", solve, SOLVED)
     require_number(name, target, above=0)
     unit = MULTIPLE[solve]
+    known: dict[int, float] = {}
 
     def at(count: int) -> TextCell:
         value: Any = {solve: count * unit}
         return dataclasses.replace(cell, **value)
 
-    low, high = 1, 1
-    least = cost(at(low))
+    def cost_at(count: int) -> float:
+        if count not in known:
+            known[count] = cost(at(count))
+        return known[count]
+
+    def is_found() -> bool:
+        return any(abs(value - target) <= close * target for value in known.values())
+
+    def on_the_line() -> float:
+        """Where the line through both ends meets the target; infinite where it does not rise."""
+        rise = cost_at(high) - cost_at(low)
+        return low + (high - low) * (target - cost_at(low)) / rise if rise > 0 else math.inf
+
+    largest = MOST[solve] // unit
+    low, high = 1, min(max(2, getattr(cell, solve) // unit), largest)
     require(
-        least <= target,
+        cost_at(low) <= target,
         required=f"a model of {name}={target:.4g} for rank={cell.rank}, heads={cell.heads}, value_rank="
         f"{cell.value_rank}",
-        got=f"{least:.4g} with the smallest {solve}, {unit}",
+        got=f"{cost_at(low):.4g} with the smallest {solve}, {unit}",
         remedy="raise the budget, or lower heads, rank or width",
     )
-    while cost(at(high)) < target:
-        low, high = high, 2 * high
-        if high * unit > MOST[solve]:
-            raise RequestError(
-                required=f"a {solve} of at most {MOST[solve]:,} for {name}={target:.4g}",
-                got="more",
-                remedy="lower the budget, or raise the width",
-            )
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if cost(at(middle)) < target else (low, middle)
-    nearest = min((low, high), key=lambda count: abs(cost(at(count)) - target))
+    while cost_at(high) < target and not is_found():
+        require(
+            high < largest,
+            required=f"a {solve} of at most {MOST[solve]:,} for {name}={target:.4g}",
+            got="more",
+            remedy="lower the budget, or raise the width",
+        )
+        beyond = math.ceil(min(on_the_line(), largest)) if len(known) == 2 else 2 * high
+        low, high = high, min(max(beyond, high + 1), largest)
+    while high - low > 1 and not is_found():
+        # every third guess halves: on a curve the line alone would come closer from one side only
+        line = on_the_line() if len(known) % 3 != 1 else (low + high) / 2
+        middle = min(max(round(min(line, high)), low + 1), high - 1)
+        low, high = (middle, high) if cost_at(middle) < target else (low, middle)
+    nearest = min(known, key=lambda count: abs(known[count] - target))
     return dataclasses.replace(at(nearest), budget=f"{name}={target:.6g} by {solve}")

@@ -10,6 +10,7 @@ import rankfall
 from rankfall.errors import RequestError
 from rankfall.sources import read_json
 from rankfall.store.results import committed_summaries
+from rankfall.training.text.comparison import SETTING
 
 Row = Mapping[str, Any]
 
@@ -47,10 +48,20 @@ def corpus_names() -> dict[str, str]:
 
 
 def shared_width_curves(rows: Sequence[Row], fewest: int = FEWEST) -> dict[tuple[str, int], dict[int, list[Row]]]:
-    """By corpus and width: finished models with H r = H u = d at equal parameters, by rank; curves of a few ranks."""
-    found: dict[tuple[str, int], dict[int, list[Row]]] = {}
+    """By corpus and width: finished models with H r = H u = d at equal parameters, by rank; curves of a few ranks.
+
+    Of several settings, such as budgets, that of most models: models of two settings are never in one curve.
+    """
+    settings: dict[tuple[str, int], dict[tuple[Any, ...], dict[int, list[Row]]]] = {}
     for row in rows:
         shares = row["heads"] * row["rank"] == row["width"] == row["heads"] * row["value_rank"]
         if shares and row["status"] == "done" and str(row["budget"]).startswith("parameters="):
-            found.setdefault((row["corpus"], row["width"]), {}).setdefault(row["rank"], []).append(row)
+            curves = settings.setdefault((row["corpus"], row["width"]), {})
+            curve = curves.setdefault(tuple(row.get(name) for name in SETTING), {})
+            curve.setdefault(row["rank"], []).append(row)
+    found = {key: max(curves.values(), key=_models) for key, curves in settings.items()}
     return {key: dict(sorted(curve.items())) for key, curve in found.items() if len(curve) >= fewest}
+
+
+def _models(curve: Mapping[int, Sequence[Row]]) -> int:
+    return sum(map(len, curve.values()))

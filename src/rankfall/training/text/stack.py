@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rankfall.errors import require
-from rankfall.training.compiled import Program
+from rankfall.training.compiled import Program, without_mixed_reductions
 from rankfall.training.kinds import CHUNK, Rows
 from rankfall.training.resumable import Resumable
 from rankfall.training.stack import clipped
@@ -139,6 +139,11 @@ class TextStack(Resumable):
     def give_up_kernels(self) -> bool:
         """There are none of its own to go without."""
         return False
+
+    @property
+    def compiler_options(self) -> dict[str, Any]:
+        """Gains have a model axis, often of one."""
+        return without_mixed_reductions()
 
     # ---- one step, as tensor operations only
 
