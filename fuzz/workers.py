@@ -19,7 +19,6 @@ from fuzz.judge import Verdict, judge
 
 MORE_MEMORY = 4 << 30
 """Address space that a child may take beside what it was born with: PyTorch built for GPUs alone maps gigabytes."""
-"""Address space of a child, in bytes."""
 ROOM = 2 << 30
 """Free bytes of a folder in memory that make it fit for the inputs' files."""
 BLOCKED = 25.0

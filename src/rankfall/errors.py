@@ -17,6 +17,11 @@ def printable(text: object) -> str:
     return CONTROLS.sub("", SPACES.sub(" ", str(text)).encode("utf-8", "replace").decode())
 
 
+def printable_lines(text: str) -> str:
+    """The same for a whole page, whose lines and tabs stay."""
+    return CONTROLS.sub(lambda one: one[0] if one[0] in "\n\t" else "", text)
+
+
 MOST_SHOWN = 400
 """Characters of what came that a refusal repeats, and half of what its other parts may have."""
 LARGEST = 2**31 - 1

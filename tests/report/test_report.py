@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 from rankfall.drawing.canvas import canvas, save
 from rankfall.drawing.from_matplotlib import plot_of
 from rankfall.drawing.plots import PANEL_SCRIPTS, element, scripts
-from rankfall.errors import RequestError
+from rankfall.errors import CONTROLS, RequestError
 from rankfall.report.document import Document, Grid, Section
 from rankfall.report.page import coded, render, write
 from tests.report.sample import HOSTILE, sample
@@ -72,3 +73,11 @@ def test_unsafe_or_repeated_names_are_refused(names: list[str], tmp_path: Path) 
 def test_picture_format_must_be_known(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=r"one of .png, .svg, .pdf; got"):
         save(canvas()[0], tmp_path / "x.bmp")
+
+
+def test_a_page_holds_nothing_that_controls_a_terminal_or_turns_a_line_round() -> None:
+    escape = "\x1b[2J\x9b31m\u202e\u2066name"
+    document = replace(sample(), title=escape, command=f"rankfall audit {escape}")
+    page = render(document)
+    assert "[2J31mname" in page
+    assert set(CONTROLS.findall(page)) <= {"\n", "\t"}

@@ -12,7 +12,7 @@ from typing import Any
 from rankfall.drawing.canvas import FORMATS, save, settle
 from rankfall.drawing.from_matplotlib import plot_of
 from rankfall.drawing.plots import PANEL_SCRIPTS, element, scripts
-from rankfall.errors import require
+from rankfall.errors import printable_lines, require
 from rankfall.report.document import Document, Grid
 from rankfall.report.glossary import used
 
@@ -29,14 +29,14 @@ BACKQUOTED = re.compile(r"`([^`\n]+)`")
 
 
 def render(document: Document) -> str:
-    """The report as HTML. Every word from outside is escaped, those inside plots too."""
+    """The report as HTML. Every word from outside is escaped, those inside plots too, and controls no terminal."""
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
 
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters["coded"] = coded
     template = environment.from_string(_asset("page.html.j2"))
-    return template.render(
+    page = template.render(
         document=document,
         style=Markup(_asset("page.css")),
         script=Markup(scripts(PANEL_SCRIPTS) + _asset("page.js")),
@@ -47,6 +47,7 @@ def render(document: Document) -> str:
         glossary=used(document.words()),
         provenance=list(flat(document.provenance)),
     )
+    return printable_lines(page)
 
 
 def coded(text: str) -> Any:
