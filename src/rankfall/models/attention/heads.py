@@ -27,7 +27,7 @@ Nothing = Literal["first token", "learned sink", "itself", "one token", "small o
 
 @final
 @dataclass(frozen=True, eq=False)
-class TextAttention:
+class AttendedText:
     """One text at one call: every statistic as (h,), and of each head which key most of the mass goes to.
 
     `by_row` holds the statistics of rows (h, r), where there is no other text to draw an interval from.
@@ -119,7 +119,7 @@ class HeadAttention:
 
 
 def head_attention(
-    layer: int, module: str, kind: Literal["self", "cross"], texts: Sequence[TextAttention], seed: int = 0
+    layer: int, module: str, kind: Literal["self", "cross"], texts: Sequence[AttendedText], seed: int = 0
 ) -> list[HeadAttention]:
     """One record for each head of an attention call that was seen on these texts; none of one without a choice."""
     names = [name for name in STATISTICS if all(name in one.values for one in texts)]

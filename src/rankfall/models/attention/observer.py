@@ -16,7 +16,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from rankfall.errors import reason_of, require
-from rankfall.models.attention.heads import HeadAttention, TextAttention, head_attention
+from rankfall.models.attention.heads import AttendedText, HeadAttention, head_attention
 from rankfall.models.attention.seen import attention_rows, looks_at_itself, sizes
 from rankfall.models.attention.statistics import (
     AttentionRows,
@@ -54,7 +54,7 @@ class _Layer:
 
     module: str
     kind: Literal["self", "cross"]
-    texts: list[TextAttention]
+    texts: list[AttendedText]
 
 
 @dataclass(eq=False)
@@ -82,7 +82,7 @@ class AttentionObserver:
         self._run, self._calls, self._first, self._texts = 0, 0, 0, 0
         self._layers: dict[int, _Layer] = {}
         self._waiting: _Written | None = None
-        self._grams: list[tuple[TextAttention, Tensor]] = []
+        self._grams: list[tuple[AttendedText, Tensor]] = []
         self.missing: dict[str, str] = {}
 
     def see(self, call: Call) -> None:
@@ -154,7 +154,7 @@ class AttentionObserver:
             return torch.arange(count, device=device)
         return real.nonzero()[:, 0].to(device)
 
-    def _measured(self, text: int, seen: AttentionRows, rows_in_all: int, itself: bool) -> TextAttention:
+    def _measured(self, text: int, seen: AttentionRows, rows_in_all: int, itself: bool) -> AttendedText:
         heads, rows, keys = seen.weights.shape
         at_once = max(1, NUMBERS_AT_ONCE // (rows * keys))
         parts = [seen.of_heads(slice(at, at + at_once)) for at in range(0, heads, at_once)]
@@ -163,7 +163,7 @@ class AttentionObserver:
         by_row = {name: torch.cat([one[1][name] for one in groups]) for name in groups[0][1]}
         names = self._names[text] if itself and text < len(self._names) and len(self._names[text]) == keys else []
         busiest = [int(place) for one in groups for place in one[2]]
-        found = TextAttention(
+        found = AttendedText(
             text=text,
             tokens=keys,
             rows=rows,
