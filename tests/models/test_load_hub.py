@@ -55,6 +55,18 @@ def test_a_snapshot_folder_opens_by_its_path(cache: Path, two_and_three: tuple[P
     assert open_model(snapshot).tokenizer is not None
 
 
+def test_a_repository_folder_opens_its_main_branch_or_its_only_snapshot(
+    cache: Path, two_and_three: tuple[Path, Path]
+) -> None:
+    repository = fill(cache, "org/small", two_and_three[0], ref="step1000").parents[1]
+    assert layers(str(repository)) == 2
+    fill(cache, "org/small", two_and_three[1])
+    assert layers(str(repository)) == 3
+    (repository / "refs" / "main").unlink()
+    with pytest.raises(RequestError, match="got 2 snapshots, none of them of main; name the folder of one"):
+        open_model(repository)
+
+
 def test_a_link_that_leads_out_of_the_repository_says_so(cache: Path, two_and_three: tuple[Path, Path]) -> None:
     snapshot = fill(cache, "org/small", two_and_three[1])
     outside = two_and_three[0] / "model.safetensors"

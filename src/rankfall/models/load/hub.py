@@ -68,6 +68,26 @@ def snapshot(hub: HubName, *, allow_download: bool) -> Path:
         ) from None
 
 
+def opened_repository(folder: Path) -> Path:
+    """Of a repository's folder in the hub's cache the snapshot of `main`, or the only one; any other path as it is."""
+    snapshots, branch = folder / "snapshots", folder / "refs" / "main"
+    if not (snapshots.is_dir() and (folder / "blobs").is_dir()):
+        return folder
+    found = {one.name: one for one in sorted(snapshots.iterdir()) if one.is_dir()}
+    if branch.is_file():
+        with branch.open(encoding="utf-8", errors="replace") as file:
+            commit = file.read(100).strip()
+        if commit in found:
+            return found[commit]
+    require(
+        len(found) == 1,
+        required=f"the branch main or one snapshot in {folder.name}",
+        got=f"{len(found)} snapshots, none of them of main",
+        remedy="name the folder of one of its snapshots",
+    )
+    return next(iter(found.values()))
+
+
 def _what_is_there(hub: HubName) -> str:
     """Other revisions of the model that the cache has: a wrong revision is easier to mend than a missing model."""
     from huggingface_hub import constants

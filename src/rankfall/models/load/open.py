@@ -14,7 +14,7 @@ from rankfall.models.load.confinement import time_limit
 from rankfall.models.load.folder import LoadedModel, open_folder, refused_in_one_line
 from rankfall.models.load.gguf_file import open_gguf
 from rankfall.models.load.guards import LIMITS
-from rankfall.models.load.hub import HubName, parse_hub_name, snapshot
+from rankfall.models.load.hub import HubName, opened_repository, parse_hub_name, snapshot
 from rankfall.models.load.named import named_path
 from rankfall.models.load.pickles import PICKLES
 from rankfall.models.load.spread import require_place
@@ -50,7 +50,7 @@ def open_model(
         got=str(adapter),
         remedy="name the folder that holds adapter_config.json",
     )
-    path = named_path(text) or Path(text).expanduser()
+    path = named_path(text) or opened_repository(Path(text).expanduser())
     here = path.exists()
     hub = None if here else parse_hub_name(text, revision)
     require(
@@ -84,7 +84,7 @@ def open_model(
 
 def located(name: str | Path, *, revision: str | None = None, allow_download: bool = False) -> Path:
     """The folder or file behind whatever names a model; it need not exist."""
-    path = named_path(str(name)) or Path(name).expanduser()
+    path = named_path(str(name)) or opened_repository(Path(name).expanduser())
     hub = None if path.exists() else parse_hub_name(str(name), revision)
     return path if hub is None else snapshot(hub, allow_download=allow_download)
 
