@@ -69,7 +69,7 @@ def snapshot(hub: HubName, *, allow_download: bool) -> Path:
 
 
 def opened_repository(folder: Path) -> Path:
-    """Of a repository's folder in the hub's cache the snapshot of `main`, or the only one; other paths as they are."""
+    """Of a repository's folder in the hub's cache the snapshot of `main`, or the only one; other paths stay."""
     snapshots, branch = folder / "snapshots", folder / "refs" / "main"
     if not (snapshots.is_dir() and (folder / "blobs").is_dir()):
         return folder
