@@ -89,10 +89,15 @@ def _large(matrices: Float[Tensor, "... n d"]) -> bool:
 
 
 def _each(function: Callable[[Matrix], Matrix], matrices: Float[Tensor, "... n d"]) -> Float[Tensor, ...]:
-    """The function of each matrix, as many at once as PyTorch may use threads."""
+    """The function of each matrix: as many threads as PyTorch may use, each with an equal part of the matrices.
+
+    One task for each matrix would spend longer handing the interpreter's lock around than on small matrices.
+    """
     flat = matrices.detach().reshape(-1, *matrices.shape[-2:])
     threads = torch.get_num_threads()
     at_once = min(threads, len(flat))
+    parts = np.array_split(flat.numpy(), at_once)
     with blas_threads(threads // at_once), ThreadPoolExecutor(at_once) as pool:
-        found = torch.from_numpy(np.stack(list(pool.map(function, flat.numpy()))))
-    return found.reshape(*matrices.shape[:-2], *found.shape[1:])
+        found = [one for part in pool.map(lambda part: [function(one) for one in part], parts) for one in part]
+    stacked = torch.from_numpy(np.stack(found))
+    return stacked.reshape(*matrices.shape[:-2], *stacked.shape[1:])
