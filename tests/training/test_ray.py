@@ -7,6 +7,8 @@ import os
 import signal
 import sys
 import threading
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,16 @@ from rankfall.training.sweep import sweep
 CELLS = [tiny(seed=0, steps=600), tiny(seed=1, steps=300)]
 
 
+@pytest.fixture(scope="module")
+def two_workers() -> Iterator[None]:
+    ray = pytest.importorskip("ray")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    yield
+    ray.shutdown()
+
+
 def kill_the_worker_of(store: Store, name: str, seen: list[int], given_up: threading.Event) -> None:
     """Wait for a stack's checkpoint, then kill the process that trains it."""
     while not given_up.wait(0.01):
@@ -41,9 +53,7 @@ def kill_the_worker_of(store: Store, name: str, seen: list[int], given_up: threa
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::ResourceWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_killed_worker_s_stack_is_retried_and_goes_on(store: Store, tmp_path: Path) -> None:
-    ray = pytest.importorskip("ray")
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+def test_a_killed_worker_s_stack_is_retried_and_goes_on(two_workers: None, store: Store, tmp_path: Path) -> None:
     killed: list[int] = []
     done = threading.Event()
     killer = threading.Thread(target=kill_the_worker_of, args=(store, stack_name(CELLS[:1]), killed, done))
@@ -55,7 +65,6 @@ def test_a_killed_worker_s_stack_is_retried_and_goes_on(store: Store, tmp_path: 
     finally:
         done.set()
         killer.join()
-        ray.shutdown()
     assert len(killed) == 1
     assert outcome.complete
     alone = Store(tmp_path / "alone")
@@ -68,19 +77,14 @@ def test_a_killed_worker_s_stack_is_retried_and_goes_on(store: Store, tmp_path: 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::ResourceWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_language_models_train_and_are_audited_on_workers(tmp_path: Path) -> None:
+def test_language_models_train_and_are_audited_on_workers(two_workers: None, tmp_path: Path) -> None:
     """The same runs and the same audits as on the local engine; claims are given back."""
-    ray = pytest.importorskip("ray")
     grid, book = tmp_path / "grid.toml", tmp_path / "book.txt"
     sizes = "width = 8\nlayers = 1\nheads = 2\nrank = [2, 4]\ncontext = 16\nbatch = 2\nsteps = 100\n"
     grid.write_text(f'task = "text"\n{sizes}')
     book.write_text("\n\n".join(f"Verse {n}: sun and moon and {n % 9} stars over {n % 4} hills." for n in range(400)))
     given = {"text": book, "threads": 1, "device": "cpu", "checkpoint_seconds": 0}
-    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-    try:
-        there = rankfall.sweep(grid, store=tmp_path / "there", engine="ray", **given)
-    finally:
-        ray.shutdown()
+    there = rankfall.sweep(grid, store=tmp_path / "there", engine="ray", **given)
     here = rankfall.sweep(grid, store=tmp_path / "here", **given)
     assert there.complete
     assert contents(Store(tmp_path / "there")) == contents(Store(tmp_path / "here"))
