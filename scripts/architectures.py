@@ -14,6 +14,7 @@ import csv
 import datetime
 import logging
 import multiprocessing
+import re
 import sys
 import warnings
 from collections import Counter
@@ -78,7 +79,10 @@ def main() -> None:
     rows = {row["model_type"]: row for row in _existing(table)} if only else {}
     for number, name in enumerate(chosen, 1):
         checked = checked_in_child(name, options.limit)
-        rows[name] = {"reach": reach[name], **asdict(checked), **stamp}
+        told = {
+            key: _without_paths(value) if isinstance(value, str) else value for key, value in asdict(checked).items()
+        }
+        rows[name] = {"reach": reach[name], **told, **stamp}
         grades = " ".join(f"{part} {getattr(checked, part)}" for part in PARTS)
         print(f"{number}/{len(chosen)} {name}: {checked.outcome}; {grades}; {checked.reasons}", file=sys.stderr)
         write([rows[name] for name in sorted(rows)], table)
@@ -86,6 +90,11 @@ def main() -> None:
     for label, names in (("all", list(rows)), ("most used", [name for name in most_used() if name in rows])):
         whole = sum(all(rows[name][part] == "exact" for part in PARTS) for name in names)
         print(f"{label}: {whole} of {len(names)} are complete")
+
+
+def _without_paths(text: str) -> str:
+    """Where this machine keeps its libraries is nobody's business, and differs on the next one."""
+    return re.sub(r"(?<![\w.])(?:/[\w.+-]+){2,}", "...", text)
 
 
 def _existing(table: Path) -> list[dict[str, Any]]:
