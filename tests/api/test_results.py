@@ -12,12 +12,12 @@ import matplotlib.figure
 import pandas as pd
 import pytest
 import torch
+from tests.calls import answer
 from tests.models.small import small_model
 
 import rankfall
 from rankfall.api.result import Result, frame
 from rankfall.catalogue import VERBS
-from rankfall.cli.main import run
 from rankfall.masks import Window
 from rankfall.norms import LayerNorm
 from rankfall.store.store import Store
@@ -248,9 +248,7 @@ def test_a_command_has_the_defaults_of_its_function(verb: str) -> None:
 
 
 def test_a_command_prints_the_record_of_its_function(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        run(["simulate", "--mask", "causal", "--tokens", "5", "--width", "3", "--layers", "8", "--json"])
-    printed = json.loads(capsys.readouterr().out)
+    printed = answer(capsys, "simulate", "--mask", "causal", "--tokens", "5", "--width", "3", "--layers", "8")
     assert printed == {"schema": 2, **rankfall.simulate("causal", tokens=5, width=3, layers=8).record()}
 
 

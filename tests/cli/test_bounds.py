@@ -2,32 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
-
-from rankfall.cli.main import run
-
-
-def call(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as stopped:
-        run(["bounds", *arguments])
-    captured = capsys.readouterr()
-    return int(stopped.value.code or 0), captured.out, captured.err
-
-
-def result(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
-    status, out, _ = call(capsys, *arguments, "--json")
-    assert status == 0
-    printed: dict[str, Any] = json.loads(out)
-    assert printed["schema"] == 2
-    return printed
+from tests.calls import answer, call
 
 
 def test_floor_and_count(capsys) -> None:
-    printed = result(capsys, "--dim", "64", "--rank", "8", "--heads", "8", "--error", "0.05")
+    printed = answer(capsys, "bounds", "--dim", "64", "--rank", "8", "--heads", "8", "--error", "0.05")
     assert printed["mse_lower_bound"] == pytest.approx(0.1780, abs=5e-5)
     assert f"{printed['heads_needed']:.3e}" == "2.355e+12"
     assert printed["vacuous"] is False
@@ -37,11 +19,11 @@ def test_floor_and_count(capsys) -> None:
 
 def test_options_change_the_bound(capsys) -> None:
     base = ("--dim", "64", "--rank", "16", "--heads", "2")
-    plain = result(capsys, *base)["mse_lower_bound"]
-    skip = result(capsys, *base, "--skip")["mse_lower_bound"]
-    wide = result(capsys, *base, "--generalised")["mse_lower_bound"]
-    scalar = result(capsys, *base, "--generalised", "--values", "scalar")["mse_lower_bound"]
-    many = result(capsys, *base, "--points", "16")["mse_lower_bound"]
+    plain = answer(capsys, "bounds", *base)["mse_lower_bound"]
+    skip = answer(capsys, "bounds", *base, "--skip")["mse_lower_bound"]
+    wide = answer(capsys, "bounds", *base, "--generalised")["mse_lower_bound"]
+    scalar = answer(capsys, "bounds", *base, "--generalised", "--values", "scalar")["mse_lower_bound"]
+    many = answer(capsys, "bounds", *base, "--points", "16")["mse_lower_bound"]
     assert skip < plain
     assert wide < plain
     assert scalar == plain
@@ -50,7 +32,7 @@ def test_options_change_the_bound(capsys) -> None:
 
 def test_a_bound_is_never_called_an_error(capsys) -> None:
     """At H = 0 the bound is .18 with a skip connection, where a layer without heads errs by almost 1."""
-    _, out, _ = call(capsys, "--dim", "64", "--rank", "8", "--heads", "8", "--skip")
+    _, out, _ = call(capsys, "bounds", "--dim", "64", "--rank", "8", "--heads", "8", "--skip")
     text = " ".join(out.split())
     assert "the bound at H = 0: 0.179" in text
     assert "a layer without heads has a larger error" in text
@@ -61,41 +43,43 @@ def test_a_bound_is_never_called_an_error(capsys) -> None:
 
 
 def test_vacuous_is_said(capsys) -> None:
-    assert result(capsys, "--dim", "8", "--rank", "8", "--heads", "1")["vacuous"] is True
-    status, out, _ = call(capsys, "--dim", "8", "--rank", "7", "--heads", "9")
+    assert answer(capsys, "bounds", "--dim", "8", "--rank", "8", "--heads", "1")["vacuous"] is True
+    status, out, _ = call(capsys, "bounds", "--dim", "8", "--rank", "7", "--heads", "9")
     assert status == 0
     assert "vacuous here" in out
 
 
 def test_counts_too_long_to_print(capsys) -> None:
     arguments = ("--dim", "4096", "--rank", "1", "--error", "0.001")
-    printed = result(capsys, *arguments)
+    printed = answer(capsys, "bounds", *arguments)
     assert printed["heads_needed"] is None
     assert printed["log10_heads_needed"] > 4000
-    status, out, _ = call(capsys, *arguments)
+    status, out, _ = call(capsys, "bounds", *arguments)
     assert status == 0
     assert f"e{int(printed['log10_heads_needed'])}" in out
 
 
 def test_biased_target_and_norm(capsys) -> None:
     arguments = ("--dim", "8", "--rank", "4", "--target", "biased", "--heads", "50", "--value-norm", "3")
-    printed = result(capsys, *arguments)
+    printed = answer(capsys, "bounds", *arguments)
     assert printed["full_rank_heads"] == 129
     assert printed["mse_lower_bound"] > 0.4
     assert "constants not given" in printed["norm_statement"]["reading"]
-    status, out, _ = call(capsys, *arguments, "--error", "0.1")
+    status, out, _ = call(capsys, "bounds", *arguments, "--error", "0.1")
     assert status == 0
     assert "deciding constant" in out
 
 
 def test_every_rank_drawn(capsys, tmp_path: Path) -> None:
     picture = tmp_path / "floors.svg"
-    printed = result(capsys, "--dim", "12", "--plot", str(picture))
+    printed = answer(capsys, "bounds", "--dim", "12", "--plot", str(picture))
     assert [row["rank"] for row in printed["ranks"]] == list(range(1, 12))
     assert any("rank at most the rank of the row" in line for line in printed["hypotheses"])
     assert not any("rank at most 1," in line for line in printed["hypotheses"])
     assert picture.stat().st_size > 10_000
-    status, out, _ = call(capsys, "--dim", "12", "--rank", "3", "--heads", "4", "--plot", str(tmp_path / "one.png"))
+    status, out, _ = call(
+        capsys, "bounds", "--dim", "12", "--rank", "3", "--heads", "4", "--plot", str(tmp_path / "one.png")
+    )
     assert status == 0
     assert "error at least" in out
 
@@ -122,7 +106,7 @@ def test_every_rank_drawn(capsys, tmp_path: Path) -> None:
     ],
 )
 def test_wrong_request_is_one_line(arguments: str, message: str, capsys) -> None:
-    status, out, err = call(capsys, *arguments.split())
+    status, out, err = call(capsys, "bounds", *arguments.split())
     assert status == 2
     assert out == ""
     assert message in err
@@ -131,15 +115,19 @@ def test_wrong_request_is_one_line(arguments: str, message: str, capsys) -> None
 
 def test_behind_latents_the_bound_is_that_of_the_structural_rank(capsys) -> None:
     base = ("--dim", "64", "--rank", "16", "--heads", "4")
-    behind = result(capsys, *base, "--kv-latent", "6", "--rope-dims", "2", "--q-latent", "32")
+    behind = answer(capsys, "bounds", *base, "--kv-latent", "6", "--rope-dims", "2", "--q-latent", "32")
     assert (
-        behind["mse_lower_bound"] == result(capsys, "--dim", "64", "--rank", "8", "--heads", "4")["mse_lower_bound"]
+        behind["mse_lower_bound"]
+        == answer(capsys, "bounds", "--dim", "64", "--rank", "8", "--heads", "4")["mse_lower_bound"]
     )
     assert (behind["rank"], behind["head_size"]) == (8, 16)
-    assert result(capsys, *base, "--kv-latent", "60", "--q-latent", "5")["rank"] == 5
-    assert result(capsys, *base, "--kv-latent", "60")["mse_lower_bound"] == result(capsys, *base)["mse_lower_bound"]
-    status, out, err = call(capsys, *base, "--rope-dims", "2")
+    assert answer(capsys, "bounds", *base, "--kv-latent", "60", "--q-latent", "5")["rank"] == 5
+    assert (
+        answer(capsys, "bounds", *base, "--kv-latent", "60")["mse_lower_bound"]
+        == answer(capsys, "bounds", *base)["mse_lower_bound"]
+    )
+    status, out, err = call(capsys, "bounds", *base, "--rope-dims", "2")
     assert (status, out) == (2, "")
     assert "kv_latent beside rope_dims" in err
-    _, out, _ = call(capsys, *base, "--kv-latent", "6", "--rope-dims", "2")
+    _, out, _ = call(capsys, "bounds", *base, "--kv-latent", "6", "--rope-dims", "2")
     assert "a head of size 16 can have rank 8" in out

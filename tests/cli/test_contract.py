@@ -12,21 +12,14 @@ import sys
 import pytest
 import torch
 from rich.console import Console
+from tests.calls import call
 
 import rankfall
 from rankfall.api.result import plain
 from rankfall.catalogue import VERBS
 from rankfall.cli import output
-from rankfall.cli.main import run
 from rankfall.cli.output import cell, emit, table
 from rankfall.cli.reproduce import _readable
-
-
-def call(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as stopped:
-        run(list(arguments))
-    captured = capsys.readouterr()
-    return int(stopped.value.code or 0), captured.out, captured.err
 
 
 def test_version(capsys) -> None:

@@ -10,21 +10,14 @@ import stat
 from pathlib import Path
 
 import pytest
+from tests.calls import call, refused
 
 import rankfall
-from rankfall.cli.main import run
 from rankfall.cli.output import Outputs
 from rankfall.destinations import require_writable_file, require_writable_folder
 from rankfall.errors import RequestError
 
 SMALL = ("simulate", "--mask", "causal", "--tokens", "4", "--width", "3", "--layers", "2")
-
-
-def call(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as stopped:
-        run(list(arguments))
-    captured = capsys.readouterr()
-    return int(stopped.value.code or 0), captured.out, captured.err
 
 
 @pytest.fixture
@@ -182,9 +175,6 @@ def test_an_empty_name_is_not_the_working_folder(
 ) -> None:
     """As in `--out "$NOBODY_SET_THIS"`."""
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as stopped:
-        run(["simulate", "--mask", "causal", "--tokens", "3", "--dim", "2", "--layers", "2", *words])
-    said = capsys.readouterr()
-    assert (stopped.value.code, said.out) == (2, "")
-    assert f"required {words[0].rstrip('=')} to have a value; got an empty one" in said.err
+    said = refused(capsys, "simulate", "--mask", "causal", "--tokens", "3", "--dim", "2", "--layers", "2", *words)
+    assert f"required {words[0].rstrip('=')} to have a value; got an empty one" in said
     assert list(tmp_path.iterdir()) == []

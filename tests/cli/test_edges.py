@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from tests.calls import call
 
 from rankfall.api.audit import layer_numbers
-from rankfall.cli.main import CRASHED, refused_by_machine, run
+from rankfall.cli.main import CRASHED, refused_by_machine
 from rankfall.errors import LARGEST, RequestError, brief, require_count, require_number, require_seed
 from rankfall.training.cell import Cell
 from rankfall.training.grid import MOST_CELLS, cells_of
-
-
-def call(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as stopped:
-        run(list(arguments))
-    captured = capsys.readouterr()
-    return int(stopped.value.code or 0), captured.out, captured.err
-
 
 HUGE = [str(number) for number in (2**31, 2**32, 2**63, 10**30, 10**300)]
 

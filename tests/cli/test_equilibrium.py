@@ -4,29 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
+from tests.calls import answer, call
 
-from rankfall.cli.main import run
 from rankfall.equilibria.families import families
 
 NEEDED = {"tokens", "value", "attention", "residual", "rank", "spectral_radius", "stable", "family", "statement"}
-
-
-def called(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as ended:
-        run(["equilibrium", *arguments])
-    captured = capsys.readouterr()
-    return int(ended.value.code or 0), captured.out, captured.err
-
-
-def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
-    status, out, _ = called(capsys, *arguments, "--json")
-    assert status == 0
-    assert out.count("\n") == 1, "one object on one line"
-    return json.loads(out)
 
 
 @pytest.mark.parametrize("norm", ["unit", "layer"])
@@ -35,7 +20,7 @@ def test_prints_a_fixed_point_that_can_be_checked_from_the_outside(
     capsys: pytest.CaptureFixture[str], norm: str, stable: bool
 ) -> None:
     flags = ["--stable"] if stable else []
-    found = answer(capsys, "--tokens", "6", "--dim", "5", "--rank", "3", "--norm", norm, *flags)
+    found = answer(capsys, "equilibrium", "--tokens", "6", "--dim", "5", "--rank", "3", "--norm", norm, *flags)
     assert found["schema"] == 2
     assert set(found) >= NEEDED
     tokens, value, attention = (
@@ -55,14 +40,16 @@ def test_prints_a_fixed_point_that_can_be_checked_from_the_outside(
 
 
 def test_full_rank_of_many_tokens(capsys: pytest.CaptureFixture[str]) -> None:
-    found = answer(capsys, "--tokens", "64", "--dim", "32")
+    found = answer(capsys, "equilibrium", "--tokens", "64", "--dim", "32")
     assert (found["rank"], found["family"], found["stability"]) == (32, "star", "marginal")
     assert found["smallest_singular_value"] > 0.1
 
 
 def test_all_ranks_share_one_value_matrix(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     picture = tmp_path / "ranks.png"
-    found = answer(capsys, "--tokens", "6", "--dim", "4", "--all-ranks", "--stable", "--plot", str(picture))
+    found = answer(
+        capsys, "equilibrium", "--tokens", "6", "--dim", "4", "--all-ranks", "--stable", "--plot", str(picture)
+    )
     assert [row["rank"] for row in found["ranks"]] == [1, 2, 3, 4]
     assert all(row["stable"] for row in found["ranks"])
     assert len(found["value"]) == 4
@@ -71,21 +58,21 @@ def test_all_ranks_share_one_value_matrix(capsys: pytest.CaptureFixture[str], tm
 
 def test_disturbed_tokens_return(capsys: pytest.CaptureFixture[str]) -> None:
     flags = ("--tokens", "4", "--dim", "3", "--rank", "3", "--stable", "--disturb", "1e-4", "--layers", "300")
-    found = answer(capsys, *flags, "--seed", "3")
+    found = answer(capsys, "equilibrium", *flags, "--seed", "3")
     assert found["recovery"]["returned"] is True
     assert found["recovery"]["rank"] == 3
-    assert answer(capsys, *flags, "--seed", "3") == found
-    assert answer(capsys, *flags, "--seed", "4")["recovery"] != found["recovery"]
+    assert answer(capsys, "equilibrium", *flags, "--seed", "3") == found
+    assert answer(capsys, "equilibrium", *flags, "--seed", "4")["recovery"] != found["recovery"]
 
 
 def test_polishes_its_own_output(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    found = answer(capsys, "--tokens", "5", "--dim", "4", "--rank", "4")
+    found = answer(capsys, "equilibrium", "--tokens", "5", "--dim", "4", "--rank", "4")
     noise = torch.randn(5, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     found["tokens"] = (torch.tensor(found["tokens"], dtype=torch.float64) + 0.01 * noise).tolist()
     path = tmp_path / "start.json"
     path.write_text(json.dumps(found))
     picture = tmp_path / "polished.svg"
-    polished = answer(capsys, "--polish", str(path), "--plot", str(picture))
+    polished = answer(capsys, "equilibrium", "--polish", str(path), "--plot", str(picture))
     assert polished["converged"] is True
     assert polished["residual"] < 1e-12
     assert (polished["rank"], polished["stability"]) == (4, "marginal")
@@ -96,23 +83,23 @@ def test_polishes_its_own_output(capsys: pytest.CaptureFixture[str], tmp_path: P
 def test_says_so_when_polishing_finds_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = tmp_path / "turning.json"
     path.write_text('{"tokens": [[1, 0]], "value": [[0, 1], [-1, 0]], "attention": [[1]]}')
-    status, out, _ = called(capsys, "--polish", str(path), "--json")
+    status, out, _ = call(capsys, "equilibrium", "--polish", str(path), "--json")
     assert status == 1
     assert json.loads(out)["converged"] is False
 
 
 def test_shows_tables_to_people(capsys: pytest.CaptureFixture[str]) -> None:
-    status, out, _ = called(capsys, "--tokens", "3", "--dim", "3", "--rank", "2")
+    status, out, _ = call(capsys, "equilibrium", "--tokens", "3", "--dim", "3", "--rank", "2")
     assert status == 0
     assert "marginal" in out
     assert "value" in out
-    status, out, _ = called(capsys, "--tokens", "3", "--dim", "2", "--all-ranks")
+    status, out, _ = call(capsys, "equilibrium", "--tokens", "3", "--dim", "2", "--all-ranks")
     assert status == 0
     assert "equilibria of one layer" in out
 
 
 def test_help_names_every_family_and_gives_an_example(capsys: pytest.CaptureFixture[str]) -> None:
-    status, out, _ = called(capsys, "--help")
+    status, out, _ = call(capsys, "equilibrium", "--help")
     assert status == 0
     assert "Example:" in out
     assert all(family.name in out for family in families())
@@ -139,7 +126,7 @@ def test_help_names_every_family_and_gives_an_example(capsys: pytest.CaptureFixt
 def test_wrong_requests_are_one_line_and_status_two(
     capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
 ) -> None:
-    status, out, err = called(capsys, *arguments)
+    status, out, err = call(capsys, "equilibrium", *arguments)
     assert status == 2
     assert out == ""
     assert message in " ".join(err.split())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import re
 import shlex
 from itertools import pairwise
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 import typer.main
+from tests.calls import answer, call
 
 import rankfall
 from rankfall.catalogue import NAMED_MODELS, VERBS
@@ -77,12 +77,7 @@ def test_examples_run(
 ) -> None:
     require_parts(words)
     monkeypatch.chdir(home)
-    with pytest.raises(SystemExit) as stopped:
-        run([*words, "--json"])
-    out, err = capfd.readouterr()
-    assert not stopped.value.code, err
-    assert out.count("\n") == 1
-    assert json.loads(out)["schema"] == 2
+    answer(capfd, *words)
     for option, name in pairwise(words):
         if option in ("--plot", "--out", "--csv"):
             assert (home / name).exists()
@@ -93,9 +88,7 @@ def test_examples_print_tables_for_people(
     words: list[str], home: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(home)
-    with pytest.raises(SystemExit) as stopped:
-        run(words)
-    out, err = capfd.readouterr()
-    assert not stopped.value.code, err
+    status, out, err = call(capfd, *words)
+    assert status == 0, err
     assert not out.startswith("{")
     assert out.count("\n") > 3

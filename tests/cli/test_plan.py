@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tests.calls import answer, call
 
-from rankfall.cli.main import run
 from rankfall.store.store import Store
 from rankfall.theory.head_bounds import HeadClass, mse_floor
 from rankfall.training.cell import Cell
@@ -17,23 +15,8 @@ from rankfall.training.cell import Cell
 CONTRACT = {"heads", "rank", "parameters", "flops", "kv_cache_bytes", "mse_lower_bound", "step_seconds"}
 
 
-def call(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as stopped:
-        run(["plan", *arguments])
-    captured = capsys.readouterr()
-    return int(stopped.value.code or 0), captured.out, captured.err
-
-
-def planned(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
-    status, out, _ = call(capsys, *arguments, "--json")
-    assert status == 0
-    assert out.count("\n") == 1
-    found: dict[str, Any] = json.loads(out)
-    return found
-
-
 def test_the_issue_example_without_time(capsys: pytest.CaptureFixture[str]) -> None:
-    found = planned(capsys, "--dim", "768", "--layers", "12", "--context", "1024", "--no-time")
+    found = answer(capsys, "plan", "--dim", "768", "--layers", "12", "--context", "1024", "--no-time")
     rows = found["candidates"]
     assert found["schema"] == 2
     assert all(set(row) >= CONTRACT for row in rows)
@@ -50,8 +33,9 @@ def test_the_issue_example_without_time(capsys: pytest.CaptureFixture[str]) -> N
 
 def test_times_are_measured(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     picture = tmp_path / "plan.svg"
-    found = planned(
+    found = answer(
         capsys,
+        "plan",
         "--dim",
         "32",
         "--layers",
@@ -70,13 +54,13 @@ def test_times_are_measured(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
 
 
 def test_shared_key_value_heads_split_the_two_families(capsys: pytest.CaptureFixture[str]) -> None:
-    found = planned(capsys, "--dim", "768", "--kv-heads", "4", "--feed-forward", "plain", "--no-time")
+    found = answer(capsys, "plan", "--dim", "768", "--kv-heads", "4", "--feed-forward", "plain", "--no-time")
     rows = found["candidates"]
     assert {row["kv_heads"] for row in rows} == {4}
     assert ["flops"] in [row["equal"] for row in rows]
     assert ["parameters"] in [row["equal"] for row in rows]
     assert found["left_out_ranks"] == [192, 384, 768]
-    grouped = planned(capsys, "--dim", "768", "--group", "3", "--no-time")["candidates"]
+    grouped = answer(capsys, "plan", "--dim", "768", "--group", "3", "--no-time")["candidates"]
     assert all(row["heads"] == 3 * row["kv_heads"] for row in grouped)
 
 
@@ -94,17 +78,17 @@ def test_trained_runs_add_their_error(capsys: pytest.CaptureFixture[str], tmp_pa
         summary = {"status": status, **asdict(cell), "mse_fresh": error}
         store.write(cell, summary=summary, environment={"date": "2026-01-02"})
     asked = ("--dim", "64", "--layers", "1", "--heads", "4", "--no-time", "--store", str(store.path))
-    rows = {row["rank"]: row for row in planned(capsys, *asked)["candidates"]}
+    rows = {row["rank"]: row for row in answer(capsys, "plan", *asked)["candidates"]}
     assert rows[16]["mse_measured"] == pytest.approx(0.71)
     assert rows[16]["runs_measured"] == 2
     assert rows[64]["mse_measured"] is None
-    status, out, _ = call(capsys, *asked)
+    status, out, _ = call(capsys, "plan", *asked)
     assert status == 0
     assert "0.7100" in out
 
 
 def test_table_and_words(capsys: pytest.CaptureFixture[str]) -> None:
-    status, out, _ = call(capsys, "--dim", "64", "--no-time", "--heads", "4")
+    status, out, _ = call(capsys, "plan", "--dim", "64", "--no-time", "--heads", "4")
     text = " ".join(out.split())
     assert status == 0
     for words in ("Recommended: 4 heads of rank 16", "because", "would change it", "assumed: a match compares 16"):
@@ -127,14 +111,14 @@ DEEPSEEK = (
 
 def test_real_models_are_counted_right(capsys: pytest.CaptureFixture[str]) -> None:
     """Known sizes: Llama-3-8B without its 1.05e9 embeddings, Gemma-3-1B, DeepSeek-V3's active weights."""
-    llama = planned(capsys, *LLAMA)["candidates"][0]
+    llama = answer(capsys, "plan", *LLAMA)["candidates"][0]
     assert llama["parameters"] - llama["attention_parameters"] == 32 * 3 * 4096 * 14336
     assert llama["parameters"] == pytest.approx(8.03e9 - 1.05e9, rel=2e-3)
     assert llama["kv_cache_bytes"] == 32 * 8192 * 8 * 256 * 2
-    gemma = planned(capsys, *GEMMA)["candidates"][0]
+    gemma = answer(capsys, "plan", *GEMMA)["candidates"][0]
     assert gemma["kv_cache_bytes"] == (4 * 32768 + 22 * 512) * 512 * 2
     assert gemma["parameters"] == 26 * (1152 * 5 * 512 + 3 * 1152 * 6912)
-    deepseek = planned(capsys, *DEEPSEEK)["candidates"][0]
+    deepseek = answer(capsys, "plan", *DEEPSEEK)["candidates"][0]
     assert deepseek["kv_cache_bytes"] == 61 * 4096 * 576 * 2
     assert deepseek["parameters"] == pytest.approx(37e9 - 2 * 129280 * 7168, rel=0.02)
 
@@ -142,7 +126,7 @@ def test_real_models_are_counted_right(capsys: pytest.CaptureFixture[str]) -> No
 @pytest.mark.parametrize("shape", [LLAMA, GEMMA, DEEPSEEK], ids=["llama", "gemma", "deepseek"])
 def test_low_ranks_that_look_free_are_not_recommended(shape: tuple[str, ...], capsys) -> None:
     """The bound separates nothing at low rank and small caches; what was trained does."""
-    found = planned(capsys, *shape)
+    found = answer(capsys, "plan", *shape)
     usual, advice = found["candidates"][0], found["recommendation"]
     assert (advice["heads"], advice["rank"]) == (usual["heads"], usual["rank"])
     assert advice["usual"]
@@ -155,20 +139,20 @@ def test_low_ranks_that_look_free_are_not_recommended(shape: tuple[str, ...], ca
 
 def test_more_directions_change_the_recommendation(capsys: pytest.CaptureFixture[str]) -> None:
     base = ("--dim", "768", "--no-time")
-    said = planned(capsys, *base)["recommendation"]
+    said = answer(capsys, "plan", *base)["recommendation"]
     assert any(line.startswith("matches of 96 directions or more: 8 heads of rank 96") for line in said["changes"])
-    wider = planned(capsys, *base, "--directions", "96")["recommendation"]
+    wider = answer(capsys, "plan", *base, "--directions", "96")["recommendation"]
     assert (wider["heads"], wider["rank"], wider["usual"]) == (8, 96, False)
     assert wider["error"] < 0.1 < wider["usual_error"]
-    whole = planned(capsys, *base, "--directions", "768")["recommendation"]
+    whole = answer(capsys, "plan", *base, "--directions", "768")["recommendation"]
     assert whole["rank"] == 768
-    assert [row["recommended"] for row in planned(capsys, *base)["candidates"]].count(True) == 1
+    assert [row["recommended"] for row in answer(capsys, "plan", *base)["candidates"]].count(True) == 1
 
 
 def test_a_larger_cache_is_a_wish_not_a_default(capsys: pytest.CaptureFixture[str]) -> None:
     asked = (*LLAMA, "--directions", "256")
-    assert planned(capsys, *asked)["recommendation"]["rank"] == 128
-    assert planned(capsys, *asked, "--most-cache", "2")["recommendation"]["rank"] == 256
+    assert answer(capsys, "plan", *asked)["recommendation"]["rank"] == 128
+    assert answer(capsys, "plan", *asked, "--most-cache", "2")["recommendation"]["rank"] == 256
 
 
 @pytest.mark.parametrize(
@@ -202,15 +186,17 @@ def test_a_larger_cache_is_a_wish_not_a_default(capsys: pytest.CaptureFixture[st
     ],
 )
 def test_refusals(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    status, out, err = call(capsys, *arguments)
+    status, out, err = call(capsys, "plan", *arguments)
     assert (status, out) == (2, "")
     assert message in err
 
 
 def test_ranks_that_latents_forbid_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    status, out, _ = call(capsys, "--dim", "64", "--heads", "4", "--kv-latent", "6", "--rope-dims", "2", "--no-time")
+    status, out, _ = call(
+        capsys, "plan", "--dim", "64", "--heads", "4", "--kv-latent", "6", "--rope-dims", "2", "--no-time"
+    )
     assert status == 0
     assert "16 (8)" in out
     assert "the rank that a head of this size can have behind these latents" in " ".join(out.split())
     assert "Attention: keys and values from a latent of 6 and 2 rotary dimensions beside it." in " ".join(out.split())
-    assert "In brackets" not in call(capsys, "--dim", "64", "--heads", "4", "--no-time")[1]
+    assert "In brackets" not in call(capsys, "plan", "--dim", "64", "--heads", "4", "--no-time")[1]

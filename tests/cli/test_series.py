@@ -7,10 +7,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tests.calls import call, refused
 from tests.models.small import some_text
 from tests.models.trained import save_checkpoints
-
-from rankfall.cli.main import run
 
 
 @pytest.fixture(scope="module")
@@ -23,16 +22,13 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return base
 
 
-def call(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as stopped:
-        run(["audit", *words, "--text", "text.txt", "--tokens", "12"])
-    captured = capsys.readouterr()
-    return int(stopped.value.code or 0), captured.out, captured.err
+def audited(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    return call(capsys, "audit", *words, "--text", "text.txt", "--tokens", "12")
 
 
 def test_a_pattern_is_a_series(home: Path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(home)
-    status, out, err = call(capsys, "runs/checkpoint-*", "--json", "--out", "report")
+    status, out, err = audited(capsys, "runs/checkpoint-*", "--json", "--out", "report")
     assert status == 0, err
     record = json.loads(out)
     assert [row["step"] for row in record["checkpoints"]] == [0, 3, 10]
@@ -44,7 +40,7 @@ def test_a_pattern_is_a_series(home: Path, monkeypatch, capsys) -> None:
     assert {"report.html", "maps.png", "other_maps.svg", "checkpoints.csv", "depth.parquet"} <= {
         path.name for path in Path("report").iterdir()
     }
-    status, out, _ = call(capsys, "runs/checkpoint-0", "runs/checkpoint-10", "runs/checkpoint-3")
+    status, out, _ = audited(capsys, "runs/checkpoint-0", "runs/checkpoint-10", "runs/checkpoint-3")
     assert status == 0
     assert "0 audited now, 3 found in audits" in out
     assert record["verdict"]["reasons"][0]["topic"] == "last layer"
@@ -56,19 +52,18 @@ def test_controls_and_ablations_only_where_asked_for(home: Path, monkeypatch, ca
     seen = []
     monkeypatch.setattr("rankfall.api.series.series", lambda names, text, **options: seen.append(options) or 1 / 0)
     for words in ([], ["--controls"], ["--no-controls", "--ablate"]):
-        with pytest.raises(SystemExit):
-            run(["audit", "runs/checkpoint-*", *words])
+        call(capsys, "audit", "runs/checkpoint-*", *words)
     assert [(one["controls"], one["ablate"]) for one in seen] == [(False, False), (True, False), (False, True)]
 
 
 def test_a_bad_checkpoint_and_a_condition_give_status_1(home: Path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(home)
-    status, out, _ = call(capsys, "runs/checkpoint-0", "bad", "--json")
+    status, out, _ = audited(capsys, "runs/checkpoint-0", "bad", "--json")
     record = json.loads(out)
     assert status == 1
     assert "weights" in record["not_audited"]["bad"]
     assert record["failed"] == []
-    status, out, _ = call(capsys, "runs/checkpoint-{0,3}", "--fail-if", "effective_rank > 0 at last")
+    status, out, _ = audited(capsys, "runs/checkpoint-{0,3}", "--fail-if", "effective_rank > 0 at last")
     assert status == 1
     assert "FAILED effective_rank > 0 at last at checkpoint-0: layer 2" in " ".join(out.split())
 
@@ -89,7 +84,7 @@ def test_a_bad_checkpoint_and_a_condition_give_status_1(home: Path, monkeypatch,
 )
 def test_wrong_requests_are_one_line(words: list[str], message: str, home: Path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(home)
-    status, out, err = call(capsys, *words)
+    status, out, err = audited(capsys, *words)
     assert (status, out) == (2, "")
     assert message in err
     assert err.count("\n") == 1
@@ -97,7 +92,5 @@ def test_wrong_requests_are_one_line(words: list[str], message: str, home: Path,
 
 def test_weights_alone_are_those_of_one_model(home: Path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(home)
-    with pytest.raises(SystemExit) as stopped:
-        run(["audit", "runs/checkpoint-*", "--weights-only"])
-    assert stopped.value.code == 2
-    assert "required one model with --weights-only" in capsys.readouterr().err
+    said = refused(capsys, "audit", "runs/checkpoint-*", "--weights-only")
+    assert "required one model with --weights-only" in said

@@ -2,34 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
-from typing import Any
 
 import pytest
-
-from rankfall.cli.main import run
-
-
-def call(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as stopped:
-        run(["simulate", *arguments])
-    captured = capsys.readouterr()
-    return int(stopped.value.code or 0), captured.out, captured.err
-
-
-def result(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
-    status, out, _ = call(capsys, *arguments, "--json")
-    assert status == 0
-    printed: dict[str, Any] = json.loads(out)
-    assert printed["schema"] == 2
-    return printed
+from tests.calls import answer, call
 
 
 def test_window_falls_straight_with_the_second_eigenvalue(capsys) -> None:
-    printed = result(
-        capsys, "--mask", "window:16", "--layers", "700", "--tokens", "64", "--dim", "32", "--thin", "10"
+    printed = answer(
+        capsys, "simulate", "--mask", "window:16", "--layers", "700", "--tokens", "64", "--dim", "32", "--thin", "10"
     )
     layers = printed["layers"]
     assert layers[-1]["log10_mu"] < -40
@@ -48,7 +30,9 @@ def test_window_falls_straight_with_the_second_eigenvalue(capsys) -> None:
 
 
 def test_causal_halves_in_every_layer(capsys) -> None:
-    printed = result(capsys, "--mask", "causal", "--tokens", "16", "--dim", "4", "--layers", "1100", "--thin", "50")
+    printed = answer(
+        capsys, "simulate", "--mask", "causal", "--tokens", "16", "--dim", "4", "--layers", "1100", "--thin", "50"
+    )
     assert printed["layers"][-1]["log10_mu"] < -320
     assert printed["measured_rate"] == pytest.approx(0.5, rel=1e-9)
     assert printed["mask"]["roots"] == [0]
@@ -57,7 +41,7 @@ def test_causal_halves_in_every_layer(capsys) -> None:
 
 def test_a_sink_slows_causal_masks_and_says_what_it_measures(capsys) -> None:
     sizes = ("--tokens", "12", "--dim", "6", "--layers", "240")
-    printed = result(capsys, "--mask", "causal", "--mask", "ring:2", "--sink", "2", *sizes)
+    printed = answer(capsys, "simulate", "--mask", "causal", "--mask", "ring:2", "--sink", "2", *sizes)
     assert printed["settings"]["sink"] == 2
     assert printed["tail_rate"] == pytest.approx((1 + math.exp(2)) / (2 + math.exp(2)), rel=1e-12)
     assert printed["measured_rate"] == pytest.approx(printed["tail_rate"], rel=1e-3)
@@ -67,38 +51,38 @@ def test_a_sink_slows_causal_masks_and_says_what_it_measures(capsys) -> None:
     assert printed["exact"] is True
     (ring,) = printed["others"]
     assert ring["measured_rate"] == pytest.approx(ring["tail_rate"], rel=1e-6)
-    status, out, _ = call(capsys, "--mask", "causal", "--sink", "2", *sizes)
+    status, out, _ = call(capsys, "simulate", "--mask", "causal", "--sink", "2", *sizes)
     assert status == 0
     assert "unit relative mu falls" in out
     assert "shrinks" in out
-    status, out, _ = call(capsys, "--mask", "causal", "--sink", "2", "--norm", "unit", *sizes)
+    status, out, _ = call(capsys, "simulate", "--mask", "causal", "--sink", "2", "--norm", "unit", *sizes)
     assert "the sink changes nothing" in " ".join(out.split())
-    several = result(capsys, "--mask", "causal", "--sink", "1", "--heads", "2", *sizes)
+    several = answer(capsys, "simulate", "--mask", "causal", "--sink", "1", "--heads", "2", *sizes)
     assert several["exact"] is False
     assert several["tail_rate"] is None
-    status, out, _ = call(capsys, "--mask", "causal", "--sink", "1", "--heads", "2", *sizes)
+    status, out, _ = call(capsys, "simulate", "--mask", "causal", "--sink", "1", "--heads", "2", *sizes)
     assert status == 0
     assert "with several heads under a sink numbers are those of float64" in " ".join(out.split())
 
 
 def test_first_token_by_depth(capsys) -> None:
     sizes = ("--tokens", "8", "--dim", "4", "--layers", "20")
-    printed = result(capsys, "--mask", "causal", *sizes)
+    printed = answer(capsys, "simulate", "--mask", "causal", *sizes)
     rows = printed["first_token"]
     assert [row["layer"] for row in rows] == [1, 2, 4, 8, 16, 20]
     assert rows[0]["carried"] == pytest.approx(sum(1 / i for i in range(1, 9)) / 8)
     assert rows[0]["direct"] == pytest.approx(sum(1 / i for i in range(2, 9)) / 7)
     assert rows[-1]["carried"] > 0.99
     assert all(row["rotary_direct"] < row["direct"] for row in rows)
-    kept = result(capsys, "--mask", "causal", "--residual", "1", *sizes)["first_token"]
+    kept = answer(capsys, "simulate", "--mask", "causal", "--residual", "1", *sizes)["first_token"]
     assert kept[0]["carried"] < rows[0]["carried"]
-    status, out, _ = call(capsys, "--mask", "causal", *sizes)
+    status, out, _ = call(capsys, "simulate", "--mask", "causal", *sizes)
     assert status == 0
     assert "Share of the first token" in out
 
 
 def test_counterexample_keeps_rank_two(capsys) -> None:
-    printed = result(capsys, "--norm", "unit", "--value", "counterexample", "--layers", "300")
+    printed = answer(capsys, "simulate", "--norm", "unit", "--value", "counterexample", "--layers", "300")
     assert printed["layers"][-1]["rank"] == 2
     assert printed["measured"][0]["law"] == "none"
     assert printed["bound_applies"] is False
@@ -108,9 +92,9 @@ def test_counterexample_keeps_rank_two(capsys) -> None:
 
 def test_several_masks_seeds_files(capsys, tmp_path: Path) -> None:
     plot, csv = tmp_path / "out" / "curves.png", tmp_path / "out" / "curves.csv"
-    printed = result(
-        capsys, "--mask", "complete", "--mask", "window:1+causal", "--mask", "in-star", "--tokens", "6", "--dim", "3",
-        "--layers", "20", "--seeds", "3", "--keep-tokens", "--plot", str(plot), "--csv", str(csv),
+    printed = answer(
+        capsys, "simulate", "--mask", "complete", "--mask", "window:1+causal", "--mask", "in-star", "--tokens", "6",
+        "--dim", "3", "--layers", "20", "--seeds", "3", "--keep-tokens", "--plot", str(plot), "--csv", str(csv),
     )  # fmt: skip
     assert printed["mask"]["name"] == "complete"
     assert printed["measured"][0]["law"] == "cubic"
@@ -141,14 +125,14 @@ def test_people_are_told_why_theory_gives_no_rate(capsys) -> None:
         "--value",
         "gaussian",
     )
-    _, out, _ = call(capsys, *sizes, "--residual", "0.5")
+    _, out, _ = call(capsys, "simulate", *sizes, "--residual", "0.5")
     assert "causal: no rate by theory; scores have not flattened" in " ".join(out.split())
-    _, out, _ = call(capsys, *sizes)
+    _, out, _ = call(capsys, "simulate", *sizes)
     assert "no rate by theory" not in out
 
 
 def test_people_see_tables(capsys) -> None:
-    status, out, _ = call(capsys, "--mask", "in-star", "--tokens", "5", "--dim", "2", "--layers", "5")
+    status, out, _ = call(capsys, "simulate", "--mask", "in-star", "--tokens", "5", "--dim", "2", "--layers", "5")
     assert status == 0
     assert "does not apply" in " ".join(out.split())
 
@@ -170,7 +154,7 @@ def test_people_see_tables(capsys) -> None:
     ],
 )
 def test_wrong_requests_take_one_line(capsys, arguments, match) -> None:
-    status, out, err = call(capsys, *arguments)
+    status, out, err = call(capsys, "simulate", *arguments)
     assert status == 2
     assert out == ""
     assert match in err

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.calls import call, refused
 
 from rankfall.cli.main import run
 
@@ -109,10 +110,8 @@ def test_picture_is_drawn(surveyed: dict[str, Any]) -> None:
 
 
 def test_some_model_types_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        run(["survey", "gpt2", "gemma", "resnet"])
-    printed = capsys.readouterr().out
-    assert stopped.value.code == 0
+    status, printed, _ = call(capsys, "survey", "gpt2", "gemma", "resnet")
+    assert status == 0
     assert "gpt2" in printed
     assert "1.333" in printed
     assert "skipped 1, names no attention heads: resnet" in printed
@@ -120,16 +119,11 @@ def test_some_model_types_as_a_table(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_nothing_to_draw_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        run(["survey", "resnet", "--plot", str(tmp_path / "none.png")])
-    assert stopped.value.code == 2
-    assert "at least one model type with attention heads for a picture" in capsys.readouterr().err
+    status, _, said = call(capsys, "survey", "resnet", "--plot", tmp_path / "none.png")
+    assert status == 2
+    assert "at least one model type with attention heads for a picture" in said
 
 
 def test_unknown_model_type_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        run(["survey", "gpt2", "no-such-model"])
-    captured = capsys.readouterr()
-    assert stopped.value.code == 2
-    assert "required model types that the installed transformers knows; got no-such-model" in captured.err
-    assert captured.out == ""
+    said = refused(capsys, "survey", "gpt2", "no-such-model")
+    assert "required model types that the installed transformers knows; got no-such-model" in said

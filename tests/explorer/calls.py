@@ -5,25 +5,20 @@ from __future__ import annotations
 import base64
 import contextlib
 import io
-import json
 import shlex
 from typing import Any
 
 import pytest
 import torch
 
-from rankfall.cli.main import run
+from tests.calls import answer
 
 
 def printed_by_command(command: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     """The JSON object of the command with --json."""
     program, *words = shlex.split(command)
     assert program == "rankfall"
-    with pytest.raises(SystemExit) as ended:
-        run([*words, "--json"])
-    captured = capsys.readouterr()
-    assert ended.value.code == 0, captured.err
-    return json.loads(captured.out)
+    return answer(capsys, *words)
 
 
 def printed_by_python(script: str) -> list[list[str]]:

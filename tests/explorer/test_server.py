@@ -7,18 +7,15 @@ import socket
 
 import pytest
 
-from rankfall.cli.main import run
 from rankfall.errors import RequestError
 from rankfall.explorer.server import HOST, free_port
+from tests.calls import call
 
 
 def test_without_the_extra_one_line_names_it(monkeypatch, capsys) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(SystemExit) as ended:
-        run(["explore", "--no-browser"])
-    assert ended.value.code == 2
-    err = capsys.readouterr().err
-    assert err.count("\n") == 1
+    status, _, err = call(capsys, "explore", "--no-browser")
+    assert (status, err.count("\n")) == (2, 1)
     assert "pip install 'rankfall[app]'" in err
 
 

@@ -30,8 +30,9 @@ from rankfall.models.assembly import _scale
 from rankfall.models.blocks import choose_stack
 from rankfall.models.depth.capture import capture
 from rankfall.models.heads.seen import SeenWatch, tokens_seen
-from rankfall.models.replay import KeepFloat64, traced
+from rankfall.models.replay import traced
 from rankfall.models.single_texts import equal_texts, single_texts
+from rankfall.models.torch_calls import KeepFloat64
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 48}
 SMALL |= {"vocab_size": 50}

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+from tests.calls import call, refused
 from tests.models.small import save_small, small_model, some_text
 
-from rankfall.cli.main import run
 from rankfall.drawing.audit import PANELS, draw_token_depth
 from rankfall.errors import RequestError
 from rankfall.models.audit import audit
@@ -48,14 +48,8 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def command(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
-    with pytest.raises(SystemExit) as stopped:
-        run(["audit", *arguments])
-    return int(stopped.value.code or 0), capsys.readouterr().out
-
-
 def test_json_has_what_the_contract_says(folder: Path, text: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    status, out = command(capsys, str(folder), "--text", str(text), "--tokens", "20", "--json", "--inside")
+    status, out, _ = call(capsys, "audit", str(folder), "--text", str(text), "--tokens", "20", "--json", "--inside")
     assert status == 0
     record = json.loads(out)
     assert record["schema"] == 2
@@ -86,12 +80,12 @@ def test_json_has_what_the_contract_says(folder: Path, text: Path, capsys: pytes
 
 def test_a_condition_that_holds_exits_one(folder: Path, text: Path, capsys: pytest.CaptureFixture[str]) -> None:
     quick = [str(folder), "--text", str(text), "--tokens", "20", "--no-controls", "--no-ablate", "--no-heads"]
-    assert command(capsys, *quick, "--fail-if", "energy_rank < 1")[0] == 0
-    assert command(capsys, *quick, "--fail-if", "effective_rank < 1")[0] == 0
-    status, out = command(capsys, *quick, "--fail-if", "energy_rank < 1000 at last")
+    assert call(capsys, "audit", *quick, "--fail-if", "energy_rank < 1")[0] == 0
+    assert call(capsys, "audit", *quick, "--fail-if", "effective_rank < 1")[0] == 0
+    status, out, _ = call(capsys, "audit", *quick, "--fail-if", "energy_rank < 1000 at last")
     assert status == 1
     assert "FAILED energy_rank < 1000 at last: layer 3" in out
-    assert command(capsys, *quick, "--fail-if", "nonsense")[0] == 2
+    assert call(capsys, "audit", *quick, "--fail-if", "nonsense")[0] == 2
 
 
 def test_too_little_text_passes_no_check_and_fails_none(
@@ -99,12 +93,12 @@ def test_too_little_text_passes_no_check_and_fails_none(
 ) -> None:
     (tmp_path / "hello").write_text("w1 w2")
     quick = [str(folder), "--text", str(tmp_path / "hello"), "--no-controls", "--no-ablate", "--no-heads"]
-    status, out = command(capsys, *quick)
+    status, out, _ = call(capsys, "audit", *quick)
     assert status == 0
     assert "too little text to judge: one passage of 4 tokens" in " ".join(out.split())
     assert "collapsed" not in out
     for condition in ("energy_rank < 99", "energy_rank < 0", "distinctions lost"):
-        status, out = command(capsys, *quick, "--fail-if", condition, "--json")
+        status, out, _ = call(capsys, "audit", *quick, "--fail-if", condition, "--json")
         record = json.loads(out)
         assert (status, record["failed"], record["unchecked"]) == (3, [], condition)
 
@@ -113,7 +107,7 @@ def test_an_answer_of_the_verdict_can_be_a_condition(
     folder: Path, text: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     quick = [str(folder), "--text", str(text), "--tokens", "20", "--no-controls", "--no-ablate", "--no-heads"]
-    _, out = command(capsys, *quick, "--json")
+    _, out, _ = call(capsys, "audit", *quick, "--json")
     places = [
         (one["question"], place["place"], place["status"])
         for one in json.loads(out)["verdict"]["findings"]
@@ -121,16 +115,16 @@ def test_an_answer_of_the_verdict_can_be_a_condition(
     ]
     asked = {"alignment": "collapsed", "distinctions": "lost", "domination": "dominated"}
     for question, place, said in places:
-        status, out = command(capsys, *quick, "--fail-if", f"{question} {asked[question]} at {place}")
+        status, out, _ = call(capsys, "audit", *quick, "--fail-if", f"{question} {asked[question]} at {place}")
         assert status == int(said == asked[question])
 
 
 def test_the_report_is_written(folder: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "report"
-    with pytest.raises(SystemExit) as stopped:
-        run(["audit", str(folder), "--text", str(text), "--text", str(text), "--tokens", "20", "--out", str(out)])
-    assert not stopped.value.code
-    assert "report.html" in "".join(capsys.readouterr().err.split())
+    words = ("--text", text, "--text", text, "--tokens", "20", "--out", out)
+    status, _, said = call(capsys, "audit", folder, *words)
+    assert status == 0
+    assert "report.html" in "".join(said.split())
     written = {path.name for path in out.iterdir()}
     assert {"report.html", "depth.csv", "depth.parquet", "token_rank.png", "token_rank.svg", "heads.csv"} <= written
     page = (out / "report.html").read_text(encoding="utf-8")
@@ -138,7 +132,7 @@ def test_the_report_is_written(folder: Path, text: Path, tmp_path: Path, capsys:
 
 
 def test_heads_from_the_weights_alone(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    status, out = command(capsys, str(folder), "--weights-only", "--json")
+    status, out, _ = call(capsys, "audit", str(folder), "--weights-only", "--json")
     assert status == 0
     read = json.loads(out)["heads"]
     probed = audit(str(folder), [some_text(30)], tokens=12, controls=False, ablation=False).heads
@@ -358,11 +352,7 @@ def test_controls_change_what_they_say_and_nothing_else(folder: Path) -> None:
 def test_wrong_requests_are_one_line(
     arguments: list[str], match: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        run(["audit", *arguments])
-    said = capsys.readouterr().err
-    assert stopped.value.code == 2
-    assert match in " ".join(said.split())
+    assert match in refused(capsys, "audit", *arguments)
 
 
 def test_options_that_cannot_be_met_are_refused_in_one_line(
@@ -382,10 +372,7 @@ def test_options_that_cannot_be_met_are_refused_in_one_line(
         ("--weights-only", "--out", "report"): "got --out",
     }
     for arguments, message in requests.items():
-        with pytest.raises(SystemExit) as stopped:
-            run(["audit", str(folder), "--tokens", "20", *arguments])
-        said = " ".join(capsys.readouterr().err.split())
-        assert (stopped.value.code, message in said) == (2, True), said
+        assert message in refused(capsys, "audit", folder, "--tokens", "20", *arguments)
 
 
 def test_the_table_says_what_was_read_and_shows_the_inside(
@@ -395,7 +382,7 @@ def test_the_table_says_what_was_read_and_shows_the_inside(
         (tmp_path / name).write_text(some_text(words))
     quick = ("--no-controls", "--no-ablate", "--no-heads", "--tokens", "20", "--inside")
     both = [option for name in ("short", "long") for option in ("--text", str(tmp_path / name))]
-    status, out = command(capsys, str(folder), *both, *quick)
+    status, out, _ = call(capsys, "audit", str(folder), *both, *quick)
     said = " ".join(out.split())
     assert status == 0
     # Two tokens are the tokenizer's own.

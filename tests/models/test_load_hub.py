@@ -8,9 +8,9 @@ from typing import Any
 
 import huggingface_hub
 import pytest
+from tests.calls import refused
 from tests.models.small import save_small
 
-from rankfall.cli.main import run
 from rankfall.errors import RequestError
 from rankfall.models.load.hub import HubName, parse_hub_name
 from rankfall.models.load.open import open_model
@@ -107,10 +107,7 @@ def test_a_folder_has_no_revision(two_and_three: tuple[Path, Path]) -> None:
 
 
 def test_what_is_not_in_the_cache_says_how_to_get_it(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        run(["audit", "bert-base-uncased", "--revision", "main"])
-    assert stopped.value.code == 2
-    said = " ".join(capsys.readouterr().err.split())
+    said = refused(capsys, "audit", "bert-base-uncased", "--revision", "main")
     assert "bert-base-uncased@main in the local hub cache; got not there; add --allow-download" in said
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tests.calls import answer, call
 from tests.models.small import save_small, small_config, small_model, some_text
 
-from rankfall.cli.main import run
 from rankfall.models import loss as module
 from rankfall.models.audit import audit
 from rankfall.models.loss import UNTRAINED_SHARE, _warning
@@ -110,15 +109,12 @@ def test_an_untrained_model_is_named_as_one(tmp_path: Path, capsys: pytest.Captu
     folder = save_small(tmp_path / "model", "llama")
     whole_model("llama").save_pretrained(folder)
     (tmp_path / "text.txt").write_text(some_text(40))
-    arguments = ["audit", str(folder), "--text", str(tmp_path / "text.txt"), "--tokens", "32"]
-    with pytest.raises(SystemExit):
-        run([*arguments, "--no-heads", "--no-controls", "--no-ablate", "--json"])
-    record = json.loads(capsys.readouterr().out)
+    arguments = ["audit", folder, "--text", tmp_path / "text.txt", "--tokens", "32"]
+    arguments += ["--no-heads", "--no-controls", "--no-ablate"]
+    record = answer(capsys, *arguments)
     assert record["text"]["loss"] == pytest.approx(4.16, abs=0.3)
     assert "is that of an untrained model (guessing gives 4.16)" in record["model"]["notes"][-1]
-    with pytest.raises(SystemExit):
-        run([*arguments, "--no-heads", "--no-controls", "--no-ablate"])
-    said = " ".join(capsys.readouterr().out.split())
+    said = " ".join(call(capsys, *arguments)[1].split())
     assert "loss on the text: 4." in said
     assert "note: the loss on the text" in said
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.calls import refused
 from tests.models.small import save_small
 
-from rankfall.cli.main import run
 from rankfall.errors import RequestError
 from rankfall.models.load import folder as loader
 from rankfall.models.load.confinement import time_limit
@@ -54,10 +54,7 @@ def test_a_loader_that_waits_for_ever_is_refused_and_leaves_nothing(model: Path,
 def test_the_command_refuses_in_one_line(
     model: Path, waiting_loader: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        run(["audit", str(model), "--load-seconds", str(SHORT)])
-    assert stopped.value.code == 2
-    assert "allow more with --load-seconds" in " ".join(capsys.readouterr().err.split())
+    assert "allow more with --load-seconds" in refused(capsys, "audit", model, "--load-seconds", SHORT)
 
 
 def test_code_that_catches_everything_does_not_get_away_with_it() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections.abc import Callable
@@ -14,7 +13,6 @@ import pytest
 import rankfall
 from rankfall.api.result import Result
 from rankfall.catalogue import MEASURES
-from rankfall.cli.main import run
 from rankfall.dynamics.experiment import Experiment
 from rankfall.dynamics.experiment import run as simulate
 from rankfall.dynamics.weights import WeightRecipe
@@ -26,6 +24,7 @@ from rankfall.report.page import render
 from rankfall.report.simulation import simulation_document
 from rankfall.report.verb_definitions import definitions_for
 from rankfall.store.results import committed_summaries
+from tests.calls import answer
 from tests.drawing.read import curves, panels_of, same
 from tests.models.small import save_small, some_text
 from tests.models.trained import save_checkpoints
@@ -122,10 +121,10 @@ def test_pictures_of_an_audit_are_its_tables(audits) -> None:
     assert asked["How small a latent could hold keys and values?"] == said
     first = document.answers[0]
     assert first.verdict == audits[1].verdict.headline
-    for answer, finding in zip(document.answers[1:4], audits[1].verdict.findings, strict=True):
-        assert (answer.verdict, " ".join(answer.reasons[:-1])) == (finding.status, finding.text)
+    for one, finding in zip(document.answers[1:4], audits[1].verdict.findings, strict=True):
+        assert (one.verdict, " ".join(one.reasons[:-1])) == (finding.status, finding.text)
         for name, value in finding.thresholds.items():
-            assert f"{name.replace('_', ' ')} {value:g}" in answer.reasons[-1]
+            assert f"{name.replace('_', ' ')} {value:g}" in one.reasons[-1]
 
 
 @pytest.fixture(scope="module")
@@ -284,24 +283,8 @@ def test_columns_of_stored_runs_are_defined() -> None:
 def test_compare_verb(folders, tmp_path: Path, capsys) -> None:
     text = tmp_path / "text.txt"
     text.write_text(some_text(40))
-    with pytest.raises(SystemExit) as stopped:
-        run(
-            [
-                "compare",
-                *map(str, folders),
-                "--text",
-                str(text),
-                "--tokens",
-                "16",
-                "--out",
-                str(tmp_path / "r"),
-                "--store",
-                str(tmp_path / "s"),
-                "--json",
-            ]
-        )
-    assert not stopped.value.code
-    record = json.loads(capsys.readouterr().out)
+    places = ("--text", text, "--out", tmp_path / "r", "--store", tmp_path / "s")
+    record = answer(capsys, "compare", *folders, "--tokens", "16", *places)
     assert [one["label"] for one in record["models"]] == ["bert", "llama"]
     assert (tmp_path / "r" / "report.html").exists()
     assert len(pd.read_csv(tmp_path / "r" / "depth.csv")) == len(record["depth"]) == 8
@@ -310,23 +293,6 @@ def test_compare_verb(folders, tmp_path: Path, capsys) -> None:
 
 
 def test_simulate_writes_a_report(tmp_path: Path, capsys) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        run(
-            [
-                "simulate",
-                "--mask",
-                "causal",
-                "--tokens",
-                "5",
-                "--dim",
-                "4",
-                "--layers",
-                "12",
-                "--out",
-                str(tmp_path),
-                "--json",
-            ]
-        )
-    assert not stopped.value.code
-    assert json.loads(capsys.readouterr().out)["mask"]["name"] == "causal"
+    sizes = ("--tokens", "5", "--dim", "4", "--layers", "12")
+    assert answer(capsys, "simulate", "--mask", "causal", *sizes, "--out", tmp_path)["mask"]["name"] == "causal"
     assert {"report.html", "collapse.svg", "layers.parquet"} <= {path.name for path in tmp_path.iterdir()}

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.calls import call
 
 from rankfall.cli.main import run
 from rankfall.store.store import Store
@@ -30,13 +31,6 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("home")
     (folder / "grid.toml").write_text(GRID)
     return folder
-
-
-def call(capfd: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as ended:
-        run([str(argument) for argument in arguments])
-    out, err = capfd.readouterr()
-    return int(ended.value.code or 0), out, err
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,8 @@ from rankfall.masks import Mask
 from rankfall.models.assembly import HALF, Assembly, assemblies
 from rankfall.models.interface import Eager, Route
 from rankfall.models.placement import alone
-from rankfall.models.replay import KeepFloat64, Replay, Site, float64_copy, tensors_changed
+from rankfall.models.replay import Replay, Site, float64_copy, tensors_changed
+from rankfall.models.torch_calls import KeepFloat64
 
 # Float64 against the pass that was traced, relative to the largest entry: a model in half precision has rounded
 # several times by the end of a block. It is first run again in its own arithmetic, where one rounding may differ.

@@ -18,7 +18,8 @@ from typing import Any, Literal, final
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.overrides import TorchFunctionMode
+
+from rankfall.models.torch_calls import TorchCalls
 
 SOFTMAXES = frozenset({functional.softmax, torch.softmax, Tensor.softmax, torch.special.softmax})
 FUSED = functional.scaled_dot_product_attention
@@ -203,7 +204,7 @@ def _added(mask: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(mask, -torch.inf)
 
 
-class BypassWatch(TorchFunctionMode):
+class BypassWatch(TorchCalls):
     """Runs every torch function as it is and reports the attention among them while `watching(source)` says so.
 
     `running` gives the module that is running now.
@@ -220,14 +221,7 @@ class BypassWatch(TorchFunctionMode):
         self._watching = watching
         self._running = running
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        options = dict(kwargs or {})
+    def call(self, func: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         result = func(*args, **options)
         if func is FUSED and self._watching("sdpa"):
             self._seen(source="sdpa", **FusedCall.of(args, options).seen(result))
@@ -250,7 +244,7 @@ class BypassWatch(TorchFunctionMode):
             call.output(attended, as_module=True)
 
 
-class Reroute(TorchFunctionMode):
+class Reroute(TorchCalls):
     """Hands every call of torch's attention functions to `route`, as calls of the library's interface are handed."""
 
     def __init__(self, route: Callable[..., tuple[Tensor, Tensor | None]], module: nn.Module) -> None:
@@ -258,14 +252,7 @@ class Reroute(TorchFunctionMode):
         self._route = route
         self._module = module
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        options = dict(kwargs or {})
+    def call(self, func: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         if func is FUSED:
             call = FusedCall.of(args, options)
             output = self._through(call).transpose(1, 2)

@@ -10,13 +10,13 @@ from typing import Any, final
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from rankfall.errors import RequestError, require
 from rankfall.models.blocks import is_tokens
 from rankfall.models.interface import Eager, Route, routed
 from rankfall.models.placement import alone, input_device
 from rankfall.models.recorder import CONTEXT_NAMES, Call, Coverage, Ran, recorded
+from rankfall.models.torch_calls import KeepFloat64
 
 
 @final
@@ -209,39 +209,6 @@ def bound_arguments(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[st
     for name, value in signature.bind_partial(*args, **kwargs).arguments.items():
         flat.update(value if signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD else {name: value})
     return flat
-
-
-NARROWER = frozenset({torch.float32, torch.float16, torch.bfloat16})
-NARROWING = frozenset({Tensor.float, Tensor.half, Tensor.bfloat16})
-
-
-class KeepFloat64(TorchFunctionMode):
-    """Every cast of a float64 tensor to a narrower type keeps float64; everything else is as it is.
-
-    `.double()` alone is not enough: many softmaxes and norms of the library cast what they are given to float32 and
-    back, which leaves a floor near 1e-7 under everything measured.
-    """
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        options = dict(kwargs or {})
-        if any(isinstance(value, Tensor) and value.dtype == torch.float64 for value in (*args, *options.values())):
-            if func in NARROWING:
-                return args[0]
-            args = tuple(_wide(value) for value in args)
-            options = {name: _wide(value) for name, value in options.items()}
-            if func is Tensor.to and len(args) > 1 and isinstance(args[1], Tensor):
-                args = (args[0], args[1].device, *args[2:])
-        return func(*args, **options)
-
-
-def _wide(value: Any) -> Any:
-    return torch.float64 if isinstance(value, torch.dtype) and value in NARROWER else value
 
 
 def tensors_changed(value: Any, change: Callable[[Tensor], Tensor]) -> Any:

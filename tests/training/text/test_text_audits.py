@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 import torch
+from tests.calls import call
 from torch import Tensor
 
 import rankfall
@@ -232,14 +233,10 @@ def test_a_loss_to_count_to(swept: Swept) -> None:
 
 
 def test_the_command_prints_the_audits(swept: Swept, capsys: pytest.CaptureFixture[str]) -> None:
-    from rankfall.cli.main import run
-
-    words = ["sweep", str(swept.grid), "--text", str(swept.book), "--store", str(swept.store), "--threads", "1"]
+    words = ("sweep", swept.grid, "--text", swept.book, "--store", swept.store, "--threads", "1")
     for extra, expected in (((), True), (("--no-audit",), False)):
-        with pytest.raises(SystemExit) as ended:
-            run([*words, *extra])
-        assert not ended.value.code
-        printed = capsys.readouterr().out
+        status, printed, _ = call(capsys, *words, *extra)
+        assert status == 0
         assert "tokens and seconds to the loss that all models" in " ".join(printed.split())
         assert ("audits on held-out text" in printed) is expected
         assert ("heads of rank 2 use" in printed) is expected

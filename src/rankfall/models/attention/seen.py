@@ -8,13 +8,12 @@ the model's attention gave for the same rows. Logits are what the softmax was gi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any, final
 
 import torch
 from jaxtyping import Int
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from rankfall.errors import RequestError, require
 from rankfall.models.attention.statistics import AttentionRows
@@ -22,6 +21,7 @@ from rankfall.models.blocks import first_tokens
 from rankfall.models.fused import AGREE, AGREE_AT_MOST, SOFTMAXES
 from rankfall.models.masks import FORBIDDEN
 from rankfall.models.recorder import Call
+from rankfall.models.torch_calls import TorchCalls
 
 # Said anew when rows are computed alone.
 OPTIONS_OF_A_RUN = ("is_causal", "dropout", "dropout_p", "scaling")
@@ -186,7 +186,7 @@ def _agree(ours: Tensor, theirs: Tensor) -> bool:
 
 
 @final
-class _SoftmaxWatch(TorchFunctionMode):
+class _SoftmaxWatch(TorchCalls):
     """Keeps what the last softmax was given and gave, and the largest entries that were taken off before it."""
 
     def __init__(self) -> None:
@@ -194,14 +194,7 @@ class _SoftmaxWatch(TorchFunctionMode):
         self._largest: Tensor | None = None
         self._softmax: tuple[Tensor, Tensor, Tensor | None] | None = None
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        options = dict(kwargs or {})
+    def call(self, func: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         result = func(*args, **options)
         if func in LARGEST:
             self._largest = result if isinstance(result, Tensor) else result.values
