@@ -138,7 +138,7 @@ def test_a_run_far_below_machine_epsilon() -> None:
     )
     plain = run()
     with interpreted(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rankfall.dynamics.trajectory.Stepper._stretch", lambda *_: None)
+        patch.setattr("rankfall.dynamics.stepper.Stepper._stretch", lambda *_: None)
         fused = run()
     torch.testing.assert_close(fused.log_mu, plain.log_mu, rtol=CLOSE, atol=CLOSE)
 

@@ -67,7 +67,7 @@ def test_the_same_numbers_as_layer_by_layer(replaying: pytest.MonkeyPatch, mask:
     tokens, weights = random_tokens([0, 1], 12, 6), DrawnWeights(WeightRecipe(6, heads=2), [0, 1])
     arguments = (tokens, weights, parse_schedule(mask), 70, RULES[rule])
     # a stretch, where there is one, computes in another order; it has tests of its own
-    replaying.setattr("rankfall.dynamics.trajectory.Stepper._stretch", lambda *_: None)
+    replaying.setattr("rankfall.dynamics.stepper.Stepper._stretch", lambda *_: None)
     passed = counted(replaying)
     repeated = run_layers(*arguments, measures=(), thin=thin, ordinary=False)
     if "+" in mask or (mask, rule) == ("complete", "bare"):
@@ -89,7 +89,7 @@ def test_a_wrong_assumption_costs_nothing_but_time(replaying: pytest.MonkeyPatch
         def at(self, layer: int) -> object:
             return heads
 
-    replaying.setattr("rankfall.dynamics.trajectory.Stepper._stretch", lambda *_: None)
+    replaying.setattr("rankfall.dynamics.stepper.Stepper._stretch", lambda *_: None)
     passed = counted(replaying)
     arguments = (tokens, Grown(), parse_mask("causal"), 60, Rule())
     repeated = run_layers(*arguments, measures=(), ordinary=False)

@@ -12,7 +12,8 @@ from rankfall.dynamics.mixing import MaskPlan, Mixer
 from rankfall.dynamics.split import Split, split
 from rankfall.dynamics.split_attention import split_step
 from rankfall.dynamics.step import Rule, random_tokens
-from rankfall.dynamics.trajectory import Stepper, run_layers
+from rankfall.dynamics.stepper import Stepper
+from rankfall.dynamics.trajectory import run_layers
 from rankfall.dynamics.weights import DrawnWeights, GivenWeights, WeightRecipe
 from rankfall.masks import parse_mask, parse_schedule
 from rankfall.mechanism.heads import Heads

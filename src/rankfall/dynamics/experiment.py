@@ -10,12 +10,13 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from rankfall.dynamics.measure_table import DEFAULT_MEASURES
 from rankfall.dynamics.ordinary import certificate
 from rankfall.dynamics.rate import MeasuredRate, measured_rate
 from rankfall.dynamics.sink_run import UNIT_COLUMN, norm_hides_the_sink, run_with_sink
 from rankfall.dynamics.split_attention import log_score_gap
 from rankfall.dynamics.step import PURE_ATTENTION, Rule, counterexample_tokens, random_tokens
-from rankfall.dynamics.trajectory import DEFAULT_MEASURES, Trajectory, run_layers
+from rankfall.dynamics.trajectory import Trajectory, run_layers
 from rankfall.dynamics.weights import DrawnWeights, PreparedHeads, WeightRecipe
 from rankfall.errors import RequestError, require_count
 from rankfall.masks import MaskSchedule

@@ -29,7 +29,7 @@ MOST_LAYERS, MOST_TOLD = 256, 16
 MOST_PARTS, FOLDED = 128, 32
 """Blocks whose numbers one program gathers at once, and of how many one is made before where there are more."""
 PLACES = 8
-"""Numbers carried per sample behind common part and offset; see `fused_kernels`."""
+"""Numbers carried per sample behind common part and offset; see `band_kernels`."""
 SIZE, RATIO, INVERSE, RIGHT, MU, RELATIVE = range(6)
 MOST_RECENT = 4
 TRIED, CLOSE = 2, 1e-10
@@ -157,7 +157,7 @@ class FusedLayers:
     def _along_a_band(
         self, layer: int, state: Split, count: int, recorded: list[int], kept: bool, exact: bool
     ) -> Run:
-        from rankfall.dynamics import fused_kernels as own
+        from rankfall.dynamics import band_kernels as own
 
         assert self.blocks is not None
         blocks, scored = self.blocks, self.log_strength > -torch.inf

@@ -1,8 +1,7 @@
 """Kernels that carry split tokens through whole layers, for Triton to compile; imported on machines that have it.
 
-`whole` keeps a short sequence in one program's registers for as many layers as wanted. `band` and `settle` are one
-layer along a band: the first writes the residual as it comes, the second finds its normal form, which whoever reads
-the residual next applies while reading.
+`whole` keeps a short sequence in one program's registers for as many layers as wanted; `band_kernels` are for long
+ones.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, misc"
@@ -11,23 +10,15 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-# Of what is carried per sample (`fused.Carried`): the places behind common part and offset.
-_SIZE: tl.constexpr = tl.constexpr(0)
-_RATIO: tl.constexpr = tl.constexpr(1)
-_INVERSE: tl.constexpr = tl.constexpr(2)
-_RIGHT: tl.constexpr = tl.constexpr(3)
-_MU: tl.constexpr = tl.constexpr(4)
-_RELATIVE: tl.constexpr = tl.constexpr(5)
-
 
 @triton.jit
-def _through(row, map_):
+def row_through(row, map_):
     """A row vector times a matrix."""
     return tl.sum(row[:, None] * map_, axis=0)
 
 
 @triton.jit
-def _scales(common, added, top, wrong, size, ratio):
+def normal_scales(common, added, top, wrong, size, ratio):
     """Common part, log size and log ratio in normal form; see `split.normal_form`. `wrong` is zero, or no number."""
     common += added
     largest = tl.max(tl.abs(common), axis=0)
@@ -43,7 +34,7 @@ def _scales(common, added, top, wrong, size, ratio):
 
 
 @triton.jit
-def _spread(common, mean, squares, size, ratio, n):
+def log_spreads(common, mean, squares, size, ratio, n):
     """log mu and log relative mu from the residual's mean and squared deviations; see `Split.log_spread`."""
     apart = ratio + 0.5 * tl.log(squares)
     centre = common + tl.exp(ratio) * mean
@@ -73,7 +64,7 @@ def _longest(tile):
 
 
 @triton.jit
-def _largest(tile):
+def largest_entry(tile):
     return tl.max(tl.max(tl.abs(tile), axis=1), axis=0)
 
 
@@ -86,7 +77,7 @@ def _alike(query, key, value, beyond, size, ratio, balance, tokens, row_in):
     """
     small, shrunk = tl.exp(size + ratio), tl.exp(2.0 * (size + ratio))
     strength = _longest(query) * _longest(key)
-    most = tl.maximum(tl.maximum(_largest(query), _largest(key)), _largest(value))
+    most = tl.maximum(tl.maximum(largest_entry(query), largest_entry(key)), largest_entry(value))
     begin = _row(query, tokens == 0)
     score = tl.sum(key * (small * (beyond + small * begin))[None, :], axis=1)
     score = tl.where(row_in, score, -float("inf"))
@@ -123,7 +114,7 @@ def _alike(query, key, value, beyond, size, ratio, balance, tokens, row_in):
     apart = tails * (tl.max(tl.abs(value), axis=1) + 2.220446049250313e-16)
     rounded = tl.sum(tl.abs(weighted), axis=1) + strength * tl.sum((factor * rows + 1.0) * apart[None, :], axis=1)
     rounded = tl.max(tl.where(row_in, rounded, 0.0), axis=0) * most
-    lost = (bound >= 1e-17) & (_largest(mixed) < 1e-12 * rounded)
+    lost = (bound >= 1e-17) & (largest_entry(mixed) < 1e-12 * rounded)
     return mixed / total[:, None], mean, log_tail, alike & (lost == 0)
 
 
@@ -140,8 +131,8 @@ def _apart(query, key, value, beyond, size, ratio, moving, tokens, row_in, open_
     mixed = tl.dot(weights, value, out_dtype=tl.float64)
     shared = tl.max(tl.where(row_in, tl.min(tl.where(row_in[:, None], weights, 2.0), axis=0), 0.0), axis=0)
     begin = _row(mixed, tokens == 0)
-    differs = _largest(tl.where(row_in[:, None], mixed - begin[None, :], 0.0))
-    rounded = tl.max(tl.where(row_in, tl.sum(weights * moving[None, :], axis=1), 0.0), axis=0) * _largest(value)
+    differs = largest_entry(tl.where(row_in[:, None], mixed - begin[None, :], 0.0))
+    rounded = tl.max(tl.where(row_in, tl.sum(weights * moving[None, :], axis=1), 0.0), axis=0) * largest_entry(value)
     # Scores that nothing can see leave plain averages, which need no such care.
     flat = 2.0 * size + ratio + log_strength < -39.14394658089878
     return mixed, flat | ((shared <= 0.5) & (differs >= 1e-12 * rounded))
@@ -187,12 +178,12 @@ def whole(
     layer, going = 0, 1
     while (going != 0) & (layer < layers):
         mapping = tl.load(query_map, mask=thin_in, other=0.0)
-        beyond = tl.exp(size) * _through(m, mapping)
+        beyond = tl.exp(size) * row_through(m, mapping)
         query = tl.dot(x, mapping, out_dtype=tl.float64)
         key = tl.dot(x, tl.load(key_map, mask=thin_in, other=0.0), out_dtype=tl.float64)
         mapping = tl.load(value_map, mask=square_in, other=0.0)
         value = tl.dot(x, mapping, out_dtype=tl.float64)
-        new = _through(m, mapping)
+        new = row_through(m, mapping)
         if COMPLETE:
             mixed, mean, log_tail, right = _alike(query, key, value, beyond, size, ratio, balance, rows, row_in)
             new += tl.exp(ratio) * mean
@@ -204,17 +195,17 @@ def whole(
             new_ratio = ratio
         moved = tl.sum(weight[:, None] * mixed, axis=0)
         mixed = tl.where(inside, mixed - moved[None, :], 0.0)
-        top = _largest(mixed)
+        top = largest_entry(mixed)
         # What is not finite anywhere must show everywhere: maxima alone would pass over it.
         wrong = 0.0 * tl.sum(tl.sum(mixed, axis=1), axis=0)
-        new, new_size, new_ratio = _scales(new, tl.exp(new_ratio) * moved, top + wrong, wrong, size, new_ratio)
+        new, new_size, new_ratio = normal_scales(new, tl.exp(new_ratio) * moved, top + wrong, wrong, size, new_ratio)
         going = (right & (new_size <= 300.0)).to(tl.int32)
         if going != 0:
             x = mixed / tl.where(top == 0.0, 5e-324, top)
             m, size, ratio = new, new_size, new_ratio
             mean = tl.sum(x, axis=0) / n
             off = tl.where(inside, x - mean[None, :], 0.0)
-            log_mu, relative = _spread(m, mean, tl.sum(tl.sum(off * off, axis=1), axis=0), size, ratio, n)
+            log_mu, relative = log_spreads(m, mean, tl.sum(tl.sum(off * off, axis=1), axis=0), size, ratio, n)
             tl.store(spreads + 2 * layer * samples + sample, log_mu)
             tl.store(spreads + (2 * layer + 1) * samples + sample, relative)
             if KEPT:
@@ -230,192 +221,3 @@ def whole(
     tl.store(out_scalars + sample, size)
     tl.store(out_scalars + samples + sample, ratio)
     tl.store(done + sample, layer * 1.0)
-
-
-@triton.jit
-def begin(common, log_size, log_ratio, carried, d, WIDTH: tl.constexpr):
-    """What is carried of a sample whose residual is in normal form."""
-    sample, columns = tl.program_id(0).to(tl.int64), tl.arange(0, WIDTH)
-    there = carried + sample * (2 * WIDTH + 8)
-    tl.store(there + columns, tl.load(common + sample * d + columns, mask=columns < d, other=0.0))
-    tl.store(there + WIDTH + columns, tl.zeros([WIDTH], tl.float64))
-    tl.store(there + 2 * WIDTH + _SIZE, tl.load(log_size + sample))
-    tl.store(there + 2 * WIDTH + _RATIO, tl.load(log_ratio + sample))
-    tl.store(there + 2 * WIDTH + _INVERSE, 1.0)
-    tl.store(there + 2 * WIDTH + _RIGHT, 1.0)
-
-
-@triton.jit
-def band(
-    residual, carried, score_map, value_map, words, reference, out, parts,
-    n, d, score_stride, value_stride, step, lower, block, reach,
-    SCORED: tl.constexpr, EXACT: tl.constexpr, FILLED: tl.constexpr, EVEN: tl.constexpr,
-    BLOCK: tl.constexpr, REACH: tl.constexpr, WIDTH: tl.constexpr,
-):  # fmt: skip
-    """A block of queries against the keys in its reach: softmax attention of one head, or plain averaging.
-
-    Tokens of one residue class stand `step` apart. In what is written the residual is (w - offset) * inverse. Rows of
-    attention sum to one, so that offset and inverse are applied to what is mixed, and to queries; of keys an offset
-    changes only what is the same along a row. FILLED: every pair within the band is open; EVEN: WIDTH is d.
-    `parts` (programs, 4 WIDTH + 8) gets of the new residual the sum under the reference and the largest size; with
-    EXACT also, of every coordinate, mean, largest and smallest, the squared deviations, and of how many rows.
-    """
-    number, residue, sample = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
-    own, seen, across = tl.arange(0, BLOCK), tl.arange(0, REACH), tl.arange(0, WIDTH)
-    if EVEN:
-        width_in = across < WIDTH
-    else:
-        width_in = across < d
-    square = across[:, None] * d + across[None, :]
-    square_in = width_in[:, None] & width_in[None, :]
-    tokens, place = residual + sample * n * d, carried + sample * (2 * WIDTH + 8)
-    offset = tl.load(place + WIDTH + across)[None, :]
-    inverse = tl.load(place + 2 * WIDTH + _INVERSE)
-    query_rows = (number * block + own) * step + residue
-    key_places = number * block - lower + seen
-    key_rows = key_places * step + residue
-    query_in = (own < block) & (query_rows < n)
-    key_in = (seen < reach) & (key_places >= 0) & (key_rows < n)
-    x = tl.load(tokens + key_rows[:, None] * d + across[None, :], key_in[:, None] & width_in[None, :], 0.0)
-    if FILLED:
-        open_pairs = (seen[None, :] >= own[:, None]) & (seen[None, :] <= own[:, None] + (reach - block))
-        open_pairs = open_pairs & key_in[None, :]
-    else:
-        # Of 64 bits like all else: tile products in float64 take nothing that was loaded as a smaller type.
-        pairs = words + ((residue * tl.num_programs(0) + number) * block + own) * 2
-        low = tl.load(pairs, mask=own < block, other=0)[:, None]
-        if REACH > 64:
-            high = tl.load(pairs + 1, mask=own < block, other=0)[:, None]
-            low = tl.where(seen[None, :] < 64, low, high)
-        open_pairs = ((low >> (seen % 64).to(tl.int64)[None, :]) & 1) != 0
-    inside = query_in[:, None] & width_in[None, :]
-    if SCORED:
-        size, ratio = tl.load(place + 2 * WIDTH + _SIZE), tl.load(place + 2 * WIDTH + _RATIO)
-        small = tl.exp(size + ratio) * inverse
-        common = tl.exp(size) * tl.load(place + across)[None, :] - small * offset
-        y = tl.load(tokens + query_rows[:, None] * d + across[None, :], mask=inside, other=0.0)
-        scores = tl.load(score_map + sample * score_stride + square, mask=square_in, other=0.0)
-        score = tl.dot(small * (common + small * y), scores, out_dtype=tl.float64)
-        score = tl.dot(score, tl.trans(x), out_dtype=tl.float64)
-        score = tl.where(open_pairs, score, -float("inf"))
-        best = tl.max(score, axis=1)
-        weights = tl.exp(score - tl.where(best == -float("inf"), 0.0, best)[:, None])
-    else:
-        weights = open_pairs.to(tl.float64)
-    if FILLED and not SCORED:
-        start = tl.maximum(own, lower - number * block)
-        behind = tl.minimum(own + (reach - block) + 1, (n - residue + step - 1) // step - number * block + lower)
-        sums = tl.maximum(behind - start, 0).to(tl.float64)
-    else:
-        sums = tl.sum(weights, axis=1)
-    mixed = tl.dot(weights, x, out_dtype=tl.float64) * (inverse / tl.where(sums == 0.0, 1.0, sums))[:, None]
-    values = tl.load(value_map + sample * value_stride + square, mask=square_in, other=0.0)
-    mixed = tl.dot(mixed - inverse * offset, values, out_dtype=tl.float64)
-    tl.store(out + (sample * n + query_rows[:, None]) * d + across[None, :], mixed, mask=inside)
-    weight = tl.load(reference + sample * n + query_rows, mask=query_in, other=0.0)
-    there = parts + ((sample * tl.num_programs(1) + residue) * tl.num_programs(0) + number) * (4 * WIDTH + 8)
-    tl.store(there + across, tl.sum(mixed * weight[:, None], axis=0))
-    tl.store(there + 4 * WIDTH, _largest(tl.where(inside, mixed, 0.0)))
-    if EXACT:
-        many = tl.sum(query_in.to(tl.float64), axis=0)
-        mean = tl.sum(tl.where(inside, mixed, 0.0), axis=0) / tl.maximum(many, 1.0)
-        off = tl.where(inside, mixed - mean[None, :], 0.0)
-        tl.store(there + WIDTH + across, mean)
-        tl.store(there + 2 * WIDTH + across, tl.max(tl.where(inside, mixed, -float("inf")), axis=0))
-        tl.store(there + 3 * WIDTH + across, tl.min(tl.where(inside, mixed, float("inf")), axis=0))
-        tl.store(there + 4 * WIDTH + 1, tl.sum(tl.sum(off * off, axis=1), axis=0))
-        tl.store(there + 4 * WIDTH + 2, many)
-
-
-@triton.jit
-def _together(parts, rows, programs, columns, EXACT: tl.constexpr, WIDTH: tl.constexpr):
-    """The `parts` of these programs as those of one."""
-    inside = rows < programs
-    there, tile = parts + rows * (4 * WIDTH + 8), inside[:, None]
-    place = there[:, None] + columns[None, :]
-    total = tl.sum(tl.load(place, mask=tile, other=0.0), axis=0)
-    most = tl.max(tl.load(there + 4 * WIDTH, mask=inside, other=0.0), axis=0)
-    if EXACT:
-        largest = tl.max(tl.load(place + 2 * WIDTH, mask=tile, other=-float("inf")), axis=0)
-        smallest = tl.min(tl.load(place + 3 * WIDTH, mask=tile, other=float("inf")), axis=0)
-        many = tl.load(there + 4 * WIDTH + 2, mask=inside, other=0.0)
-        means = tl.load(place + WIDTH, mask=tile, other=0.0)
-        every = tl.sum(many, axis=0)
-        mean = tl.sum(many[:, None] * means, axis=0) / tl.maximum(every, 1.0)
-        off = means - mean[None, :]
-        squares = tl.sum(many * tl.sum(off * off, axis=1), axis=0)
-        squares += tl.sum(tl.load(there + 4 * WIDTH + 1, mask=inside, other=0.0), axis=0)
-    else:
-        largest, smallest, mean, squares, every = total, total, total, most, most
-    return total, most, largest, smallest, mean, squares, every
-
-
-@triton.jit(do_not_specialize=["programs"])
-def fold(parts, folded, programs, EXACT: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr):
-    """The `parts` of every ROWS programs as those of one: where there are many, one program would be slow."""
-    group, sample = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    columns = tl.arange(0, WIDTH)
-    total, most, largest, smallest, mean, squares, many = _together(
-        parts + sample * programs * (4 * WIDTH + 8),
-        group * ROWS + tl.arange(0, ROWS),
-        programs,
-        columns,
-        EXACT,
-        WIDTH,
-    )
-    there = folded + (sample * tl.num_programs(0) + group) * (4 * WIDTH + 8)
-    tl.store(there + columns, total)
-    tl.store(there + 4 * WIDTH, most)
-    if EXACT:
-        tl.store(there + WIDTH + columns, mean)
-        tl.store(there + 2 * WIDTH + columns, largest)
-        tl.store(there + 3 * WIDTH + columns, smallest)
-        tl.store(there + 4 * WIDTH + 1, squares)
-        tl.store(there + 4 * WIDTH + 2, many)
-
-
-@triton.jit(do_not_specialize=["programs"])
-def settle(
-    parts, carried, made, value_map, n, d, programs, value_stride,
-    EXACT: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
-):  # fmt: skip
-    """What is carried on behind a layer, from the at most ROWS `parts` of its residual; of one sample.
-
-    EXACT: the normal form itself. Else the residual is scaled by its largest entry before the reference is taken off,
-    which is wrong where that was most of it.
-    """
-    sample = tl.program_id(0).to(tl.int64)
-    columns = tl.arange(0, WIDTH)
-    column_in = columns < d
-    here, there = carried + sample * (2 * WIDTH + 8), made + sample * (2 * WIDTH + 8)
-    total, top, largest, smallest, mean, squares, _ = _together(
-        parts + sample * programs * (4 * WIDTH + 8), tl.arange(0, ROWS), programs, columns, EXACT, WIDTH
-    )
-    before = tl.load(here + 2 * WIDTH + _RIGHT)
-    if EXACT:
-        top = tl.max(tl.where(column_in, tl.maximum(largest - total, total - smallest), 0.0), axis=0)
-    else:
-        before *= (tl.max(tl.abs(total), axis=0) <= 0.5 * top).to(tl.float64)
-    # What is not finite anywhere must show everywhere: maxima alone would pass over it.
-    wrong = 0.0 * tl.sum(total, axis=0)
-    size, ratio = tl.load(here + 2 * WIDTH + _SIZE), tl.load(here + 2 * WIDTH + _RATIO)
-    values = tl.load(
-        value_map + sample * value_stride + columns[:, None] * d + columns[None, :],
-        mask=column_in[:, None] & column_in[None, :],
-        other=0.0,
-    )
-    common = _through(tl.load(here + columns), values)
-    common, size, ratio = _scales(common, tl.exp(ratio) * total, top + wrong, wrong, size, ratio)
-    inverse = tl.where(top == 0.0, 0.0, 1.0 / tl.where(top == 0.0, 1.0, top))
-    right = ((size <= 300.0) & ((top == 0.0) | (top > 1e-290))).to(tl.float64)
-    tl.store(there + columns, common)
-    tl.store(there + WIDTH + columns, total)
-    tl.store(there + 2 * WIDTH + _SIZE, size)
-    tl.store(there + 2 * WIDTH + _RATIO, ratio)
-    tl.store(there + 2 * WIDTH + _INVERSE, inverse)
-    tl.store(there + 2 * WIDTH + _RIGHT, before * right)
-    if EXACT:
-        mean = tl.where(column_in, (mean - total) * inverse, 0.0)
-        log_mu, relative = _spread(common, mean, squares * inverse * inverse, size, ratio, n)
-        tl.store(there + 2 * WIDTH + _MU, log_mu)
-        tl.store(there + 2 * WIDTH + _RELATIVE, relative)

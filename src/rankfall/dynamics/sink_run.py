@@ -9,13 +9,14 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from rankfall.dynamics.measure_table import DEFAULT_MEASURES, MeasureTable
 from rankfall.dynamics.mixing import MaskPlan
 from rankfall.dynamics.ordinary import OrdinaryFloor, OrdinaryRoute
 from rankfall.dynamics.sized import Sized, log_unit_relative_mu, sink_attention
 from rankfall.dynamics.split import Split, split, split_norm
 from rankfall.dynamics.split_attention import DigitsLostError
 from rankfall.dynamics.step import Rule
-from rankfall.dynamics.trajectory import DEFAULT_MEASURES, MeasureTable, Trajectory, run_layers
+from rankfall.dynamics.trajectory import Trajectory, run_layers
 from rankfall.dynamics.weights import Weights
 from rankfall.errors import RequestError, require, require_count, require_number
 from rankfall.masks import Mask, MaskSchedule
