@@ -6,6 +6,7 @@ import importlib
 import inspect
 import pkgutil
 from collections.abc import Iterator
+from dataclasses import MISSING, fields
 
 import pytest
 
@@ -20,7 +21,7 @@ from rankfall.measures.measures import Measure
 from rankfall.models.heads.weights import WeightLayout
 from rankfall.models.load.named import NamedModel
 from rankfall.norms import LayerNorm, Norm
-from rankfall.registry import Registry, made, spelled
+from rankfall.registry import Registry, made
 from rankfall.tasks.base import Task
 from rankfall.training.engines.base import Engine
 
@@ -84,6 +85,12 @@ def test_every_object_is_listed_under_its_name(name: str) -> None:
 def test_names_are_those_of_the_classes(name: str) -> None:
     registry = REGISTRIES[name]
     assert [kind.name for kind in registry] == list(registry.names)
+
+
+def spelled(kind: Any) -> str:
+    """How an argument names a dataclass of numbers: `name:FIELD`, or `name[:FIELD]` where the field has a default."""
+    parts = ((":" + one.name.upper(), one.default is MISSING) for one in fields(kind))
+    return str(kind.name) + "".join(part if needed else f"[{part}]" for part, needed in parts)
 
 
 @pytest.mark.parametrize("name", ["MASKS", "NORMS", "TASKS"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import importlib.util
 import re
 import shlex
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ import typer.main
 import rankfall
 from rankfall.catalogue import VERBS
 from rankfall.cli.main import UsageError, app
+from tests.loading import loaded
 
 ROOT = Path(rankfall.__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -33,12 +33,7 @@ def named(page: Path) -> str:
 
 def hook(name: str) -> ModuleType:
     """A module of the site's build, which lies outside the package."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / "site" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return loaded(f"scripts/site/{name}.py")
 
 
 def formulas() -> ModuleType:
@@ -140,6 +135,19 @@ def test_python_compiles(page: Path) -> None:
     for kind, block in blocks(page):
         if kind == "python":
             assert compile(block, named(page), "exec").co_filename == named(page)
+
+
+def test_source_files_that_are_named_exist() -> None:
+    """All but those that the page about extending writes."""
+    named_files = {
+        (named(page), path)
+        for page in DOCS.rglob("*.md")
+        if page.name != "extending.md"
+        for path in re.findall(r"`((?:\w+/)+\w+\.py)", page.read_text(encoding="utf-8"))
+    }
+    assert len(named_files) > 10
+    places = (ROOT, ROOT / "src", ROOT / "src" / "rankfall")
+    assert [found for found in sorted(named_files) if not any((place / found[1]).exists() for place in places)] == []
 
 
 def test_the_checks_find_something() -> None:

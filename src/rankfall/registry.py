@@ -76,12 +76,6 @@ class Registry(Generic[Item]):
         raise RequestError(required=f"{article} {self.kind} among {known}", got=name or "nothing", remedy=remedy)
 
 
-def spelled(kind: Any) -> str:
-    """How an argument names a dataclass of numbers: `name:FIELD`, or `name[:FIELD]` where the field has a default."""
-    parts = ((":" + one.name.upper(), one.default is MISSING) for one in fields(kind))
-    return str(kind.name) + "".join(part if needed else f"[{part}]" for part, needed in parts)
-
-
 def made(registry: Registry[type[Made]], text: str) -> Made:
     """The item that an argument such as `causal`, `window:4` or `random:0.2:7` names, built from its numbers."""
     name, *values = text.strip().split(":")

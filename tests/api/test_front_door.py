@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import inspect
 import pkgutil
 import re
@@ -13,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from tests.loading import loaded
 
 import rankfall
 
@@ -32,15 +32,6 @@ CLASSES = (
 OTHERS = "masks norms __version__"
 PUBLIC = f"{FUNCTIONS} {MEASURES} {CLASSES} {OTHERS}".split()
 HEAVY = ("torch", "numpy", "scipy", "pandas", "transformers", "matplotlib", "plotly", "duckdb", "typer", "rich")
-
-
-def page_script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("api_page", ROOT / "scripts" / "api_page.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def in_a_new_process(code: str) -> str:
@@ -113,7 +104,7 @@ def test_no_class_of_the_api_has_the_name_of_another() -> None:
 
 
 def test_the_page_is_up_to_date() -> None:
-    script = page_script()
+    script = loaded("scripts/api_page.py")
     assert script.page() == script.PAGE.read_text(encoding="utf-8"), "run python scripts/api_page.py"
     listed = re.findall(r"^### `rankfall\.(\w+)`", script.PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     assert sorted(listed) == sorted(PUBLIC)
@@ -123,7 +114,7 @@ def test_the_examples_of_the_page_run(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "results").symlink_to(ROOT / "results")
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
-    for examples in page_script().SECTIONS.values():
+    for examples in loaded("scripts/api_page.py").SECTIONS.values():
         for name, example in examples.items():
             exec(compile(example, f"example of {name}", "exec"), names)
     assert (tmp_path / "report" / "report.html").exists()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from tests.loading import loaded
 
 import rankfall
 
@@ -15,12 +15,7 @@ ROOT = Path(rankfall.__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def tables() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("trained_tables", ROOT / "scripts" / "trained_tables.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return loaded("scripts/trained_tables.py")
 
 
 def test_tables_of_trained_models_are_current(tables: ModuleType) -> None:

@@ -13,6 +13,8 @@ from rankfall.models.depth.capture import Place
 from rankfall.models.depth.measure import DepthMeasurement
 from rankfall.models.depth.rows import Measured
 
+MEASURED = ("qk_effective_rank", "qk_energy_rank", "qk_norm", "ov_effective_rank", "ov_energy_rank", "ov_norm")
+"""What heads read by name and heads that were probed are compared by."""
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *(f"w{number}" for number in range(60))]
 
 

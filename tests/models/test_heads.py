@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import save_file
-from tests.models.small import small_model
+from tests.models.small import MEASURED, small_model
 from torch import Tensor
 
 from rankfall.errors import RequestError
@@ -180,14 +180,7 @@ def test_weights_in_files_agree_with_probing(family: str, shards: int, tmp_path:
     for mine, theirs in zip(read, probed, strict=True):
         for column in ("layer", "head", "kv_head", "head_dim", "qk_rank", "ov_rank"):
             assert getattr(mine, column) == getattr(theirs, column)
-        for column in (
-            "qk_effective_rank",
-            "qk_energy_rank",
-            "qk_norm",
-            "ov_effective_rank",
-            "ov_energy_rank",
-            "ov_norm",
-        ):
+        for column in MEASURED:
             assert getattr(mine, column) == pytest.approx(getattr(theirs, column), rel=1e-6)
         assert "names of" in mine.source
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.models.small import MEASURED
 from torch import Tensor, nn
 
 from rankfall.catalogue import LAYOUTS
@@ -186,14 +187,7 @@ def test_ranks_by_name_are_those_by_probing(name: str, kind: str, settings: dict
         for mine, other in zip(ours, theirs, strict=True):
             for column in ("head", "kv_head", "head_dim", "heads", "width", "value_dim", "qk_rank", "ov_rank"):
                 assert getattr(mine, column) == getattr(other, column), column
-            for column in (
-                "qk_effective_rank",
-                "qk_energy_rank",
-                "qk_norm",
-                "ov_effective_rank",
-                "ov_energy_rank",
-                "ov_norm",
-            ):
+            for column in MEASURED:
                 assert getattr(mine, column) == pytest.approx(getattr(other, column), rel=1e-6), column
             assert other.normed_queries_and_keys or not mine.normed_queries_and_keys
 

@@ -72,7 +72,7 @@ def test_a_checkpoint_that_finds_no_room_leaves_the_one_before(store: Store) -> 
     assert everything_under(store.path) == before
     kept = checkpoints.find("s")
     assert kept is not None
-    assert kept.intact()
+    assert kept.damage() is None
     assert kept.chunk == 1
 
 

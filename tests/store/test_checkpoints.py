@@ -26,7 +26,7 @@ def test_a_checkpoint_comes_back_exactly_and_replaces_the_one_before(tmp_path: P
     save(checkpoints, 2)
     found = checkpoints.find("s")
     assert found is not None
-    assert found.intact()
+    assert found.damage() is None
     assert (found.chunk, found.seconds, list(found.members)) == (2, 1.0, MEMBERS)
     assert torch.equal(found.tensors()["w"], torch.full((2,), 2.0))
     assert found.tensors()["generator"].dtype == torch.uint8
@@ -42,7 +42,7 @@ def test_a_stack_that_only_began_has_members_and_no_state(tmp_path: Path) -> Non
     checkpoints.begin("s", MEMBERS)
     found = checkpoints.find("s")
     assert found is not None
-    assert (list(found.members), found.chunk, found.intact()) == (MEMBERS, 0, False)
+    assert (list(found.members), found.chunk, found.files) == (MEMBERS, 0, {})
     save(checkpoints, 3)
     checkpoints.begin("s", MEMBERS)
     kept = checkpoints.find("s")
@@ -74,9 +74,9 @@ def test_a_damaged_state_is_not_intact(tmp_path: Path, pattern: str) -> None:
     path.write_bytes(path.read_bytes()[:-1] + b"!")
     found = checkpoints.find("s")
     assert found is not None
-    assert not found.intact()
+    assert str(path) in str(found.damage())
     path.unlink()
-    assert not found.intact()
+    assert str(path) in str(found.damage())
 
 
 def test_a_state_of_another_version_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rankfall.errors import RequestError
 from rankfall.masks import parse_mask
-from rankfall.theory.entropy_floor import entropy_floor, entropy_floors, head_entropy, logit_norm
+from rankfall.theory.entropy_floor import entropy_floor, row_entropy_floors
 
 F64 = torch.float64
 
@@ -33,8 +33,7 @@ def test_one_logit_above_equal_others_attains_it(keys, norm) -> None:
     logits[0] = norm * math.sqrt((keys - 1) / keys)
     assert float(logits.norm()) == pytest.approx(norm, abs=1e-12)
     assert float(entropy_floor(number(keys), number(norm))) == pytest.approx(entropy(logits), rel=1e-10, abs=1e-14)
-    found = head_entropy(logits[None])
-    assert found.entropy == pytest.approx(found.floor, rel=1e-9, abs=1e-14)
+    assert row_entropy_floors(logits[None]).tolist() == pytest.approx([entropy(logits)], rel=1e-9, abs=1e-14)
 
 
 @settings(max_examples=200, deadline=None, derandomize=True)
@@ -91,38 +90,38 @@ def test_ends_and_refusals() -> None:
 
 
 @pytest.mark.parametrize("name", ["complete", "causal", "window:2"])
-def test_head_between_its_floors_and_its_ceiling(name) -> None:
-    """Spectral norm below each row's own norm below the entropy, under any mask; by weights lowest of all."""
+def test_rows_between_their_floors_and_their_ceiling(name) -> None:
+    """By weights, by the spectral norm of all rows, by each row's own: each below the next, all below the entropy."""
     generator = torch.Generator().manual_seed(1)
     options = {"generator": generator, "dtype": F64}
     tokens, form = torch.randn(10, 6, **options), torch.randn(6, 6, **options) / 3
-    logits, allowed = tokens @ form @ tokens.T, parse_mask(name).dense(10)
-    found = head_entropy(logits, allowed)
-    assert 0 < found.floor < found.by_rows < found.entropy < found.ceiling
+    allowed = parse_mask(name).dense(10)
     choosing = allowed.sum(dim=-1) > 1
-    keys = allowed.sum(dim=-1)[choosing].double()
-    longest, whole = float(tokens.norm(dim=-1).max()), float(torch.linalg.matrix_norm(tokens, 2))
-    strength = float(torch.linalg.matrix_norm(form, 2))
-    assert logit_norm(strength, longest, whole) <= strength * whole**2
-    assert float(entropy_floor(keys, number(logit_norm(strength, longest, whole))).mean()) <= found.by_rows
-    rows = [entropy(row[seen]) for row, seen in zip(logits[choosing], allowed[choosing], strict=True)]
-    assert found.entropy == pytest.approx(sum(rows) / len(rows), rel=1e-12)
+    logits, allowed = (tokens @ form @ tokens.T)[choosing], allowed[choosing]
+    keys = allowed.sum(dim=-1).double()
+    mean = torch.where(allowed, logits, 0.0).sum(dim=-1) / keys
+    spectral = torch.linalg.matrix_norm(torch.where(allowed, logits - mean[:, None], 0.0), ord=2)
+    longest, whole = tokens.norm(dim=-1).max(), torch.linalg.matrix_norm(tokens, 2)
+    by_weights = torch.linalg.matrix_norm(form, 2) * longest * whole
+    measured = torch.tensor([entropy(row[seen]) for row, seen in zip(logits, allowed, strict=True)], dtype=F64)
+    own = row_entropy_floors(logits, allowed)
+    rising = [entropy_floor(keys, by_weights), entropy_floor(keys, spectral), own, measured, keys.log()]
+    assert all(bool((low < high).all()) for low, high in pairwise(rising))
 
 
-def test_rows_without_a_choice_are_left_out() -> None:
+def test_rows_without_a_choice_have_none() -> None:
     allowed = torch.tensor([[True, True], [False, False], [True, False]])
-    found = head_entropy(torch.zeros(3, 2, dtype=F64), allowed)
-    assert found.entropy == found.floor == found.ceiling == pytest.approx(math.log(2))
-    assert entropy_floors(torch.zeros(1, 2, 2), torch.eye(2, dtype=torch.bool)[None]).tolist() == [0.0]
-    with pytest.raises(RequestError, match="two keys or more"):
-        head_entropy(torch.zeros(1, 1, dtype=F64))
+    assert row_entropy_floors(torch.zeros(3, 2, dtype=F64), allowed).tolist() == pytest.approx([math.log(2), 0, 0])
 
 
 def test_all_heads_at_once() -> None:
     generator = torch.Generator().manual_seed(2)
     logits = 4 * torch.randn(3, 9, 9, generator=generator, dtype=F64)
     allowed = parse_mask("causal").dense(9).expand(3, 9, 9)
-    expected = [head_entropy(one, allowed[0]).floor for one in logits]
-    assert entropy_floors(logits, allowed).tolist() == pytest.approx(expected, rel=1e-12)
-    by_hand = torch.linalg.matrix_norm(logits[0] - logits[0].mean(dim=-1, keepdim=True), 2)
-    assert float(entropy_floors(logits[0])) == pytest.approx(float(entropy_floor(number(9), by_hand)), rel=1e-12)
+    found = row_entropy_floors(logits, allowed)
+    for head, row in ((0, 8), (2, 3)):
+        seen = logits[head, row, : row + 1]
+        expected = entropy_floor(number(row + 1), (seen - seen.mean()).norm())
+        assert float(found[head, row]) == pytest.approx(float(expected), rel=1e-12)
+    by_hand = (logits[0] - logits[0].mean(dim=-1, keepdim=True)).norm(dim=-1)
+    assert torch.allclose(row_entropy_floors(logits[0]), entropy_floor(number(9), by_hand), rtol=1e-12, atol=0)

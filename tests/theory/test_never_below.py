@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -59,6 +61,18 @@ def test_random_heads_with_fitted_value_matrices(
     )
 
 
+def trained(weights: list[Tensor], rate: float, steps: int, squared: Callable[[int, int], Tensor]) -> Tensor:
+    """Squared errors on fresh data after as many steps of Adam, each on fresh data as well."""
+    optimizer = torch.optim.Adam(weights, lr=rate)
+    for step in range(steps):
+        loss = squared(256, 10 + step).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    with torch.no_grad():
+        return squared(20_000, 2)
+
+
 @pytest.mark.parametrize(("dim", "rank", "count", "points"), [(4, 1, 2, 2), (8, 1, 8, 2), (6, 3, 1, 2), (6, 2, 3, 4)])
 def test_trained_heads(dim: int, rank: int, count: int, points: int) -> None:
     """Query, key and value maps trained by Adam on fresh data, then measured: close to the bound, never below it."""
@@ -68,20 +82,13 @@ def test_trained_heads(dim: int, rank: int, count: int, points: int) -> None:
         return torch.randn(*shape, generator=generator, dtype=torch.float64).requires_grad_()
 
     query, key, value = leaf(count, dim, rank), leaf(count, dim, rank), leaf(count, dim, dim)
-    optimizer = torch.optim.Adam([query, key, value], lr=0.03)
 
     def squared(batch: int, seed: int) -> Tensor:
         frame, asked, nearest = draw_problem(batch, dim, points, seed)
         return (attention(Heads(query, key, value), asked, frame) - nearest).square().sum((-1, -2))
 
     start = float(squared(2_000, 1).mean().detach())
-    for step in range(250):
-        loss = squared(256, 10 + step).mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    with torch.no_grad():
-        measured = squared(20_000, 2)
+    measured = trained([query, key, value], 0.03, 250, squared)
     floor = mse_floor(HeadClass(dim, rank, points), count).mse
     assert_above(measured, floor)
     assert float(measured.mean()) < min(start, 0.8)
@@ -100,20 +107,12 @@ def test_a_trained_generalised_head_comes_close_to_its_bound() -> None:
         seen = torch.cat([projected, projected.flip(-2), queries.expand(-1, 2, -1)], dim=-1)
         return (4 * torch.relu(seen @ inward + bias) @ outward).mT.softmax(-1)
 
-    optimizer = torch.optim.Adam([key, inward, bias, outward, value], lr=0.02)
-
     def squared(batch: int, seed: int) -> Tensor:
         frame, query, nearest = draw_problem(batch, 3, 2, seed)
         head = GeneralisedHead(key, mixing, value * torch.eye(3, dtype=torch.float64))
         return (generalised_attention([head], frame, query) - nearest).square().sum((-1, -2))
 
-    for step in range(120):
-        loss = squared(256, 10 + step).mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    with torch.no_grad():
-        measured = squared(20_000, 2)
+    measured = trained([key, inward, bias, outward, value], 0.02, 120, squared)
     floor = mse_floor(HeadClass(3, 1, generalised=True, values="scalar"), 1).mse
     assert_above(measured, floor)
     assert float(measured.mean()) < 1.1 * floor

@@ -1,33 +1,19 @@
-"""The straightforward implementation that benchmarks compare with, loaded from there, and a cell's weights put in."""
+"""The straightforward implementation that benchmarks compare with, and a cell's weights put in."""
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Mapping
-from pathlib import Path
-from types import ModuleType
 
 import torch
+from benchmarks.plain_encoder import PlainEncoder
 from torch import Tensor, nn
 
 from rankfall.training.cell import Cell
 
 
-def plain() -> ModuleType:
-    path = Path(__file__).parents[2] / "benchmarks" / "plain_encoder.py"
-    spec = importlib.util.spec_from_file_location("plain_encoder", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["plain_encoder"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 def plain_model(cell: Cell, weights: Mapping[str, Tensor]) -> nn.Module:
     """The plain model with the cell's weights: copy c has the columns c*d to (c+1)*d of each projection."""
-    model: nn.Module = plain().PlainEncoder(cell.dim, cell.rank, cell.multiplier, cell.layers, cell.feed_forward)
+    model: nn.Module = PlainEncoder(cell.dim, cell.rank, cell.multiplier, cell.layers, cell.feed_forward)
     model = model.double()
     with torch.no_grad():
         for number, layer in enumerate(model):

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
-from pathlib import Path
 
 import pytest
 import torch
+from tests.training import oracle
 
 from rankfall.training.cell import Cell
 from rankfall.training.stack import Stack
-
-_SPEC = importlib.util.spec_from_file_location("training_oracle", Path(__file__).with_name("oracle.py"))
-assert _SPEC is not None
-assert _SPEC.loader is not None
-oracle = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(oracle)
 
 SMALL = {"dim": 8, "points": 5, "batch": 16, "feed_forward": 32, "steps": 100, "dtype": "float64"}
 
@@ -77,7 +70,7 @@ def test_starts_as_modules_start() -> None:
     cell = Cell(dim=16, points=4, rank=4, multiplier=40, feed_forward=640, steps=100)
     ours = Stack([cell]).weights(0)
     torch.manual_seed(0)
-    theirs = oracle.plain().PlainEncoder(16, 4, 40, 1, 640)[0]
+    theirs = oracle.PlainEncoder(16, 4, 40, 1, 640)[0]
     packed = torch.stack([copy.in_proj_weight for copy in theirs.attention.copies])
     outputs = torch.stack([copy.out_proj.weight for copy in theirs.attention.copies])
     pairs = [

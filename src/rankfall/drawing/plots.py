@@ -19,7 +19,7 @@ import numpy as np
 
 from rankfall.drawing.canvas import COLOURS
 
-BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY = COLOURS[:6]
+BLUE, VERMILION, GREEN, PURPLE, ORANGE = COLOURS[:5]
 CYCLE = COLOURS[:6]
 
 # In the order in which they build on each other. A report draws panels alone.

@@ -22,8 +22,7 @@ from typing import Any
 from rankfall.errors import require
 from rankfall.sources import read_json
 from rankfall.store.files import plain, storage_errors, write_bytes
-from rankfall.store.identity import DIGITS
-from rankfall.store.run import checksum
+from rankfall.store.identity import DIGITS, checksum
 
 VERSION = 1
 MARK = "audits.json"

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import rankfall
 from rankfall.store.damage import is_plain_name, read_object, set_aside
 from rankfall.store.files import Record, read_records, storage_errors, write_bytes, write_records, write_tensors
-from rankfall.store.run import checksum
+from rankfall.store.identity import checksum
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -41,10 +41,6 @@ class Checkpoint:
     seconds: float
     files: Mapping[str, str]
     """Checksum by file name; empty when the stack was begun but nothing saved yet."""
-
-    def intact(self) -> bool:
-        """Whether there is a state, and it is what was written."""
-        return bool(self.files) and self.damage() is None
 
     def damage(self) -> str | None:
         """The file of the state that is not what was written, and what is wrong with it."""

@@ -1,4 +1,4 @@
-"""A configuration is its own name: frozen dataclass -> canonical JSON -> hash."""
+"""A configuration is its own name: frozen dataclass -> canonical JSON -> hash. A file is known by its checksum."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from rankfall.errors import require
@@ -55,3 +56,9 @@ def settings(config: Any) -> dict[str, Any]:
             remedy="a configuration holds plain values only, so that its JSON is its identity",
         )
     return found
+
+
+def checksum(path: Path) -> str:
+    """SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import stat
@@ -15,6 +14,7 @@ from rankfall.errors import RequestError, require
 from rankfall.sources import read_json
 from rankfall.store.damage import is_plain_name, read_object
 from rankfall.store.files import read_table, write_bytes
+from rankfall.store.identity import checksum
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -123,12 +123,6 @@ def damage(path: Path, found: str) -> DamagedRunError:
         remedy="a sweep moves the run away and trains its cell anew; "
         f"`rankfall runs --store {path.parent.parent} --set-aside` only moves damaged runs away",
     )
-
-
-def checksum(path: Path) -> str:
-    """SHA-256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from rankfall.errors import require
 from rankfall.theory.biased import biased_floor, biased_heads_needed, norm_statement
 from rankfall.theory.head_bounds import HeadClass, heads_needed, mse_floor
 
-Target = Literal["nearest", "biased"]
 MOST_DIGITS = 4000
 TABLE_ERRORS = (0.1, 0.05, 0.01)
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 import csv
 import gzip
 import hashlib
-import importlib.util
 import io
 import json
-import sys
 import tarfile
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from tests.loading import loaded
 
 from rankfall.training.grid import read_grid
 from rankfall.training.text.cell import TextCell
@@ -23,16 +22,6 @@ ROOT = Path(__file__).parents[3]
 
 # Seconds since 1970, in the year 2286.
 FAR_AWAY = 1e10
-
-
-def script(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def packed(files: dict[str, bytes], mode: str = "w:xz") -> bytes:
@@ -69,7 +58,7 @@ KERNEL = {
 
 @pytest.fixture
 def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[ModuleType, str]:
-    corpora = script("corpora")
+    corpora = loaded("scripts/corpora.py")
     contents = {
         "DICTIONARY": debian({"./usr/share/dictd/gcide.dict.dz": gzip.compress(ENTRIES)}),
         "KERNEL": debian({"./usr/src/linux-source-6.tar.xz": packed(KERNEL)}),
@@ -129,8 +118,8 @@ def test_the_grid_keeps_its_budgets_equal() -> None:
 def test_the_driver_without_its_corpora_says_how_to_get_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    store = str(tmp_path / "runs")
-    assert script("text_rank").main(["--store", store, "--out", str(tmp_path / "out"), "--seconds", "1"]) == 2
+    words = ["--store", str(tmp_path / "runs"), "--out", str(tmp_path / "out"), "--seconds", "1"]
+    assert loaded("scripts/text_rank.py").main(words) == 2
     error = capsys.readouterr().err
     assert "scripts/corpora.py --store" in error
     assert error.count("\n") == 1
@@ -139,7 +128,7 @@ def test_the_driver_without_its_corpora_says_how_to_get_them(
 
 def test_the_driver_trains_in_order_and_stops_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One worker in this process, so that nothing depends on how fast processes start."""
-    driver = script("text_rank")
+    driver = loaded("scripts/text_rank.py")
     (tmp_path / "book.txt").write_text("\n\n".join(f"{n} sheep and {n % 7} goats\n" * 9 for n in range(400)))
     about = prepare_corpus(tmp_path / "book.txt", "bytes", tmp_path / "runs").about
     grid = tmp_path / "grid.toml"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import shutil
 import struct
-import tempfile
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -17,11 +16,10 @@ import torch
 
 from rankfall.errors import RequestError
 from rankfall.models.load.confinement import memory_limit, offline
+from rankfall.models.load.converted import folder_beside, kept_place, written_at_once
 from rankfall.models.load.folder import LoadedModel, open_folder, quiet, refused_in_one_line, require_complete
 from rankfall.models.load.guards import clean_config, require_memory, skeleton
 from rankfall.models.load.headers import UINT32, GgufHeader, read_gguf_header
-from rankfall.models.load.pickles import digest
-from rankfall.system import cache_folder
 
 # Raised when the conversion changes, so that old copies are not used.
 CONVERSION = 2
@@ -42,7 +40,7 @@ def open_gguf(
 ) -> LoadedModel:
     """The model in a GGUF file; the first time takes up to a minute, after that it opens like a folder."""
     header = read_gguf_header(path)
-    folder = cache_folder() / "converted" / f"{digest(path)}-{CONVERSION}"
+    folder = kept_place(path, str(CONVERSION))
     if not (folder / "config.json").exists():
         convert(path, header, folder)
     return open_folder(folder, name=name, source=source, dtype=dtype, device=device, adapter=adapter)
@@ -50,26 +48,20 @@ def open_gguf(
 
 def convert(path: Path, header: GgufHeader, folder: Path) -> None:
     """Write configuration, weights and tokenizer beside the cache, then move them in at once; or leave nothing."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    made = Path(tempfile.mkdtemp(prefix=".converting-", dir=folder.parent))
-    alone = Path(tempfile.mkdtemp(prefix=".converting-", dir=folder.parent))
     size = path.stat().st_size
-    try:
-        with offline(), memory_limit(2 * size), quiet(), refused_in_one_line():
-            write_without_vocabulary(path, header, alone / "weights.gguf")
-            _convert_weights(made, alone / "weights.gguf", header)
-            (alone / "weights.gguf").unlink()
-            (alone / NAME).symlink_to(path.resolve())
-            _convert_tokenizer(made, alone, header)
-        try:
-            made.rename(folder)
-        except OSError:
-            # Someone else finished the same conversion first; theirs is as good.
-            if not (folder / "config.json").exists():
-                raise
-    finally:
-        for one in (made, alone):
-            shutil.rmtree(one, ignore_errors=True)
+    with (
+        written_at_once(folder) as made,
+        folder_beside(folder) as alone,
+        offline(),
+        memory_limit(2 * size),
+        quiet(),
+        refused_in_one_line(),
+    ):
+        write_without_vocabulary(path, header, alone / "weights.gguf")
+        _convert_weights(made, alone / "weights.gguf", header)
+        (alone / "weights.gguf").unlink()
+        (alone / NAME).symlink_to(path.resolve())
+        _convert_tokenizer(made, alone, header)
 
 
 def write_without_vocabulary(path: Path, header: GgufHeader, out: Path) -> None:

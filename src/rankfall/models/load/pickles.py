@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from rankfall.errors import RequestError
 from rankfall.models.load import unpickle
+from rankfall.models.load.converted import folder_beside, kept_place
 from rankfall.models.load.guards import GIBI, LIMITS, Limits, require_size
-from rankfall.system import cache_folder
 
 PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 # Raised when the conversion changes, so that old copies are not used.
@@ -24,22 +21,12 @@ CONVERSION = 1
 def as_safetensors(path: Path, limits: Limits = LIMITS) -> Path:
     """The tensors of a pickled file as safetensors, kept under the hash of its bytes."""
     require_size(path, limits.download_bytes)
-    kept = cache_folder() / "converted" / f"{digest(path)}-tensors-{CONVERSION}.safetensors"
+    kept = kept_place(path, f"tensors-{CONVERSION}.safetensors")
     if not kept.exists():
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(prefix=".converting-", dir=kept.parent))
-        try:
+        with folder_beside(kept) as made:
             _convert(path, made / kept.name, limits)
             (made / kept.name).replace(kept)
-        finally:
-            shutil.rmtree(made, ignore_errors=True)
     return kept
-
-
-def digest(path: Path) -> str:
-    """SHA-256 of the file's bytes."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _convert(path: Path, out: Path, limits: Limits) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from rankfall.errors import RequestError, require
 from rankfall.models.load import try_tokenizer
 from rankfall.models.load.guards import GIBI, LIMITS, read_json, require_size
-from rankfall.models.load.pickles import digest
+from rankfall.store.identity import checksum
 
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -56,7 +56,7 @@ def checked_table(path: Path) -> dict[str, Any]:
 def require_sound_tokenizer(path: Path) -> None:
     """Refuse a tokenizer.json that would take more memory or time than any real one, before this process loads it."""
     require_size(path, LIMITS.tokenizer_bytes)
-    if why := _trial(digest(path), str(path.resolve())):
+    if why := _trial(checksum(path), str(path.resolve())):
         raise RequestError(
             required=f"a {path.name} that reads a short text within {TRIAL_MEMORY // GIBI} GiB and {TRIAL_SECONDS} s",
             got=why,

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from rankfall.errors import RequestError
+from rankfall.models.load.converted import written_at_once
 from rankfall.models.load.folder import LoadedModel, open_folder
 from rankfall.models.load.headers import TensorEntry, read_safetensors_header
 from rankfall.models.load.pickles import as_safetensors
@@ -91,11 +90,9 @@ def _count(names: Iterable[str], half: str) -> int:
 
 
 def _write(folder: Path, tensors_file: Path, header: Mapping[str, TensorEntry]) -> None:
-    """Into a folder beside the cache, then moved in at once."""
     from safetensors.torch import load_file, save_file
 
-    made = Path(tempfile.mkdtemp(prefix=".converting-", dir=folder.parent))
-    try:
+    with written_at_once(folder) as made:
         try:
             configuration = library_configuration(header)
         except (KeyError, ValueError) as error:
@@ -105,10 +102,3 @@ def _write(folder: Path, tensors_file: Path, header: Mapping[str, TensorEntry]) 
         tensors = {library_name(name): tensor for name, tensor in load_file(tensors_file).items()}
         save_file(tensors, made / "model.safetensors", {"format": "pt"})
         (made / "config.json").write_text(json.dumps(configuration))
-        try:
-            made.rename(folder)
-        except OSError:
-            if not (folder / "config.json").exists():
-                raise
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
