@@ -1,4 +1,4 @@
-"""Named axes are checked at run time in the core rooms, for every call that any test makes.
+"""Named axes are checked at run time in the core rooms, for every call that any test makes (but one test of masks).
 
 GPU kernels run in Triton's interpreter, which has to be asked for before Triton is first imported.
 """
@@ -8,13 +8,14 @@ from __future__ import annotations
 import importlib.util
 import os
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 os.environ["TRITON_INTERPRET"] = "1"
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    from jaxtyping import install_import_hook
+    from jaxtyping import config, install_import_hook
 
 CHECKED_ROOMS = ("linalg", "masks", "norms", "mechanism", "measures")
 
@@ -37,6 +38,14 @@ import torch  # noqa: E402
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def _unchecked_axes() -> Iterator[None]:
+    """For a test that makes a few calls a hundred thousand times: there the checks take most of the time."""
+    config.update("jaxtyping_disable", True)
+    yield
+    config.update("jaxtyping_disable", False)
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
 
-COPIED = ("src", "tests", "docs", "grids", "results", "scripts")
+COPIED = ("src", "tests", "docs", "grids", "results", "scripts", "benchmarks")
 
 # Of these, tests that name no item run as well: they go through a whole registry.
 WHOLE = (

@@ -70,15 +70,17 @@ def facts_by_powers(allowed: torch.Tensor) -> list[MaskFacts]:
     return found
 
 
+@pytest.mark.usefixtures("_unchecked_axes")
 @pytest.mark.parametrize("kind", MASKS, ids=lambda kind: kind.name)
 def test_closed_form_equals_search(kind: type[Mask]) -> None:
     for n in range(1, LARGEST + 1):
         # Many parameters give the same matrix; one search serves them all.
-        told: dict[bytes, list[Mask]] = {}
+        told: dict[bytes, tuple[torch.Tensor, list[Mask]]] = {}
         for mask in with_every_parameter(kind, n):
-            told.setdefault(mask.dense(n).numpy().tobytes(), []).append(mask)
-        searched = facts_by_powers(torch.stack([masks[0].dense(n) for masks in told.values()]))
-        for masks, facts in zip(told.values(), searched, strict=True):
+            allowed = mask.dense(n)
+            told.setdefault(allowed.numpy().tobytes(), (allowed, []))[1].append(mask)
+        searched = facts_by_powers(torch.stack([allowed for allowed, _ in told.values()]))
+        for (_, masks), facts in zip(told.values(), searched, strict=True):
             for mask in masks:
                 assert mask.closed_form(n) in (None, facts), f"{mask} at {n} tokens"
 

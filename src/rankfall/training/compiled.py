@@ -48,13 +48,13 @@ class Program:
         self._graph: torch.cuda.CUDAGraph | None = None
 
     def _prepare(self) -> None:
-        stack = self._stack
+        self._loss: Any = self._stack.loss
+        self._adam: Any = self._stack.adam
         if self._compile:
             # All stacks share one code object, and the compiler gives up on a code object after eight versions of it.
             torch.compiler.reset()
-        options = stack.compiler_options or None
-        self._loss: Any = torch.compile(stack.loss, dynamic=False, options=options) if self._compile else stack.loss
-        self._adam: Any = torch.compile(stack.adam, dynamic=False) if self._compile else stack.adam
+            self._loss = torch.compile(self._loss, dynamic=False, options=self._stack.compiler_options or None)
+            self._adam = torch.compile(self._adam, dynamic=False)
 
     @property
     def products(self) -> str:

@@ -22,7 +22,7 @@ from rankfall.training.text.optimizer import muon_, orthogonal
 from rankfall.training.text.stack import TextStack, text_stack_key
 
 TEXT = "\n\n".join(
-    f"Line {i}: the {'quick brown'[i % 5 :]} fox counts {i * i} hens and {i % 7} geese." for i in range(900)
+    f"Line {i}: the {'quick brown'[i % 5 :]} fox counts {i * i} hens and {i % 7} geese." for i in range(300)
 )
 SMALL: dict[str, Any] = {
     "width": 12, "layers": 2, "heads": 3, "rank": 4, "value_rank": 5, "key_heads": 3, "feed_forward": 16,
@@ -97,12 +97,12 @@ def test_cells_of_other_shapes_do_not_stack(corpus: str) -> None:
 def test_going_on_is_bit_equal_to_not_stopping(optimizer: str, folder: Path, corpus: str) -> None:
     cell = TextCell(**SMALL | {"steps": 200, "dtype": "float32"}, corpus=corpus, optimizer=optimizer)
     whole = TextStack([cell], folder)
-    rows = whole.advance() + whole.advance()
-    first = TextStack([cell], folder)
-    before = first.advance()
+    whole.advance()
+    halfway = whole.state()
+    rows = whole.advance()
     second = TextStack([cell], folder)
-    second.restore(first.state())
-    assert before + second.advance() == rows
+    second.restore(halfway)
+    assert second.advance() == rows
     assert second.summaries() == whole.summaries()
     assert all(torch.equal(value, whole.weights(0)[name]) for name, value in second.weights(0).items())
 
@@ -187,7 +187,6 @@ def test_a_model_that_diverges_keeps_its_weights_and_leaves_the_other_alone(fold
 ONE_GRAPH = """
 import sys, torch
 from pathlib import Path
-from rankfall.training.compiled import without_mixed_reductions
 from rankfall.training.text.cell import TextCell
 from rankfall.training.text.stack import TextStack
 

@@ -106,11 +106,11 @@ def test_a_budget_is_met_by_the_nearest_value(bend: float) -> None:
         return 5.0 + 0.01 * cell.feed_forward + bend * cell.feed_forward**2
 
     cell = TextCell()
+    every = [dataclasses.replace(cell, feed_forward=16 * count) for count in range(1, 5000)]
     for target in (5.2, 9.9, 17.04, 40.0, 777.0):
         asked.clear()
         found = solved(cell, "parameters", cost, target, "feed_forward")
         assert len(asked) == len(set(asked)) <= 16
-        every = [dataclasses.replace(cell, feed_forward=16 * count) for count in range(1, 5000)]
         assert found.feed_forward == min(every, key=lambda one: abs(cost(one) - target)).feed_forward
 
 
