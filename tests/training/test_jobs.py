@@ -58,30 +58,3 @@ def test_a_stop_ends_before_the_next_job(name: str) -> None:
     jobs = [Job(str(number), place, str(number)) for number in range(4)]
     assert not engine.work_through(jobs, watch)
     assert ended == [0, 2]
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::ResourceWarning")
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_series_on_ray_is_the_series_here(tmp_path) -> None:
-    ray = pytest.importorskip("ray")
-    from tests.models.small import some_text
-    from tests.models.trained import save_checkpoints
-
-    import rankfall
-
-    save_checkpoints(tmp_path / "runs", (0, 3), layers=2)
-    (tmp_path / "runs" / "checkpoint-9").mkdir()
-    cheap: dict[str, Any] = {"text": some_text(40), "tokens": 10, "heads": False}
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-    try:
-        names = f"{tmp_path}/runs/checkpoint-*"
-        there = rankfall.series(names, store=tmp_path / "there", engine="ray", **cheap)
-    finally:
-        ray.shutdown()
-    here = rankfall.series(names, store=tmp_path / "here", **cheap)
-    assert there.failed == here.failed
-    assert list(there.failed) == ["checkpoint-9"]
-    for one, other in zip(there.models[:2], here.models[:2], strict=True):
-        assert one.id == other.id
-        assert one.record["depth"] == other.record["depth"]

@@ -97,6 +97,26 @@ def test_language_models_train_and_are_audited_on_workers(two_workers: None, tmp
         assert [path for path in (tmp_path / "there" / folder).rglob("*") if path.is_file()] == []
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_series_of_audits_is_the_series_here(two_workers: None, tmp_path: Path) -> None:
+    from tests.models.small import some_text
+    from tests.models.trained import save_checkpoints
+
+    save_checkpoints(tmp_path / "runs", (0, 3), layers=2)
+    (tmp_path / "runs" / "checkpoint-9").mkdir()
+    cheap: dict[str, Any] = {"text": some_text(40), "tokens": 10, "heads": False}
+    names = f"{tmp_path}/runs/checkpoint-*"
+    there = rankfall.series(names, store=tmp_path / "there", engine="ray", **cheap)
+    here = rankfall.series(names, store=tmp_path / "here", **cheap)
+    assert there.failed == here.failed
+    assert list(there.failed) == ["checkpoint-9"]
+    for one, other in zip(there.models[:2], here.models[:2], strict=True):
+        assert one.id == other.id
+        assert one.record["depth"] == other.record["depth"]
+
+
 def order(**changes: Any) -> str:
     options = {"device": "cpu", "threads": 1, "checkpoint_seconds": 0}
     return json.dumps({"cells": [{"dim": 4, "rank": 2, **changes}], "options": options})
