@@ -63,7 +63,10 @@ def main(arguments: list[str] | None = None) -> None:
         text = Path(folder) / "text.txt"
         text.write_text("\n\n".join(f"{n} sheep and {n * n % 97} goats on {n % 13} hills\n" * 40 for n in range(600)))
         corpus = prepare_corpus(text, options.vocabulary, Path(folder)).about
-        rows = [_row(name, corpus.digest, corpus.vocabulary, Path(folder), options) for name in options.shapes]
+        rows = []
+        for name in options.shapes:
+            rows.append(_row(name, corpus.digest, corpus.vocabulary, Path(folder), options))
+            print(rows[-1], flush=True)
     report("text", rows)
     if options.out is not None:
         options.out.mkdir(parents=True, exist_ok=True)
