@@ -183,6 +183,9 @@ class _FreshWeights:
         path = part.prefix.rstrip(".")
         within = self._empty.get_submodule(path) if path else self._empty
         for module, rule in _rules(self._empty, within, path):
+            if _hollow(module):
+                # Of another part: nothing would be kept, and initialising it takes longer than what has storage.
+                continue
             if rule is not None:
                 rule(module)
             left = any(_unwritten(one) for one in module.parameters(recurse=False) if one.device.type != "meta")
@@ -206,6 +209,12 @@ class _FreshWeights:
         stand_in = self._network.get_parameter(name)
         real = fetched(self._network).get(id(stand_in), stand_in)
         return value.normal_(0.0, float(real.float().std()))
+
+
+def _hollow(module: nn.Module) -> bool:
+    """Whether the module has parameters, and none of them storage."""
+    devices = {one.device.type for one in module.parameters()}
+    return devices == {"meta"}
 
 
 def _unwritten(value: Tensor) -> bool:
