@@ -38,10 +38,13 @@ def smaller_gram(matrix: Float[Tensor, "... n d"]) -> Float[Tensor, "... s s"]:
     return _each(lambda some: some @ some.swapaxes(-2, -1), wide) if _large(wide) else wide @ wide.mT
 
 
-def gram_eigenvalues(gram: Float[Tensor, "... s s"]) -> Float[Tensor, "... s"]:
-    """Squared singular values, smallest first, each right relative to the largest; rounding below zero is cut off."""
+def gram_eigenvalues(gram: Float[Tensor, "... s s"], threads: int | None = None) -> Float[Tensor, "... s"]:
+    """Squared singular values, smallest first, each right relative to the largest; rounding below zero is cut off.
+
+    `threads` is how many many matrices may take on the host; by default as many as PyTorch may use.
+    """
     given = gram.cpu() if gram.shape[-1] <= SMALL else gram
-    found = _each(np.linalg.eigvalsh, given) if _large(given) else torch.linalg.eigvalsh(given)
+    found = _each(np.linalg.eigvalsh, given, threads) if _large(given) else torch.linalg.eigvalsh(given)
     return found.clamp_min(0).to(gram.device)
 
 
@@ -95,15 +98,21 @@ def _large(matrices: Float[Tensor, "... n d"]) -> bool:
     return matrices.device.type == "cpu" and matrices.numel() * min(matrices.shape[-2:]) >= WORTH_A_THREAD
 
 
-def _each(function: Callable[[Matrix], Matrix], matrices: Float[Tensor, "... n d"]) -> Float[Tensor, ...]:
-    """The function of stacks of matrices: as many threads as PyTorch may use, each with an equal part of them.
+def _each(
+    function: Callable[[Matrix], Matrix], matrices: Float[Tensor, "... n d"], threads: int | None = None
+) -> Float[Tensor, ...]:
+    """The function of stacks of matrices: so many threads, each with an equal part of them.
 
     NumPy lets go of the interpreter's lock once for a stack; handing it around would take longer than small matrices.
     """
-    flat = matrices.detach().reshape(-1, *matrices.shape[-2:])
-    threads = torch.get_num_threads()
+    flat = matrices.detach().reshape(-1, *matrices.shape[-2:]).numpy()
+    threads = threads or torch.get_num_threads()
     at_once = min(threads, len(flat))
-    parts = np.array_split(flat.numpy(), at_once)
-    with blas_threads(threads // at_once), ThreadPoolExecutor(at_once) as pool:
-        stacked = torch.from_numpy(np.concatenate(list(pool.map(function, parts))))
+    with blas_threads(threads // at_once):
+        if at_once == 1:
+            found = function(flat)
+        else:
+            with ThreadPoolExecutor(at_once) as pool:
+                found = np.concatenate(list(pool.map(function, np.array_split(flat, at_once))))
+    stacked = torch.from_numpy(found)
     return stacked.reshape(*matrices.shape[:-2], *stacked.shape[1:])

@@ -230,7 +230,7 @@ def audit(
         measured_rate=layer_rate(boundaries),
         random_heads=by_chance,
         key_values=key_values,
-        pooled=pool.rows(seed),
+        pooled=pool.rows(seed, depth),
         **vars(study),
     )
 
@@ -388,7 +388,7 @@ def _attention(watched: AttentionObserver | None, missing: dict[str, str]) -> li
         if watched.missing:
             name, reason = next(iter(watched.missing.items()))
             missing["attention statistics"] = f"{len(watched.missing)} attention modules, the first {name}: {reason}"
-        elif not found and not missing.keys() & {"mask", "attention"}:
+        elif not found and not missing.keys() & {"mask", "attention", "attention statistics"}:
             missing["attention statistics"] = "no attention of this model was seen"
     return found
 

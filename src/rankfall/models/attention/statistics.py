@@ -113,9 +113,9 @@ def matrix_gram(rows: AttentionRows) -> Float[Tensor, "h s s"]:
     return smaller_gram(rows.weights.double())
 
 
-def matrix_statistics(gram: Float[Tensor, "h s s"]) -> dict[str, Float[Tensor, " h"]]:
-    """s1 / s2 and the effective rank of a matrix of weights, from its Gram matrix."""
-    values = gram_eigenvalues(gram).flip(-1).clamp_min(0.0).sqrt()
+def matrix_statistics(gram: Float[Tensor, "h s s"], threads: int | None = None) -> dict[str, Float[Tensor, " h"]]:
+    """s1 / s2 and the effective rank of a matrix of weights, from its Gram matrix, on so many threads."""
+    values = gram_eigenvalues(gram, threads).flip(-1).clamp_min(0.0).sqrt()
     second = values[:, 1] if values.shape[-1] > 1 else torch.zeros_like(values[:, 0])
     gap = values[:, 0] / torch.maximum(second, values[:, 0] / LARGEST_GAP).where(values[:, 0] > 0, 1.0)
     return {"spectral_gap": gap, "effective_rank": entropy_rank(values)}
