@@ -212,9 +212,9 @@ class _FreshWeights:
 
 
 def _hollow(module: nn.Module) -> bool:
-    """Whether the module has parameters, and none of them storage."""
-    devices = {one.device.type for one in module.parameters()}
-    return devices == {"meta"}
+    """Whether the module has parameters but no parts, and none of them storage; rules of others may reach parts."""
+    devices = {one.device.type for one in module.parameters(recurse=False)}
+    return devices == {"meta"} and not any(True for _ in module.children())
 
 
 def _unwritten(value: Tensor) -> bool:
