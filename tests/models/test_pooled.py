@@ -89,7 +89,9 @@ def test_means_of_texts_where_there_are_enough() -> None:
 
 def same(ours: Sequence[Pooled], theirs: Sequence[Pooled]) -> bool:
     """The same places and sizes, and the same numbers up to rounding."""
-    pairs = [pair for one, two in zip(ours, theirs, strict=True) for pair in zip(astuple(one), astuple(two), strict=True)]
+    pairs = [
+        pair for one, two in zip(ours, theirs, strict=True) for pair in zip(astuple(one), astuple(two), strict=True)
+    ]
     return all(a == b or (isinstance(a, float) and a == pytest.approx(b, rel=1e-13)) for a, b in pairs)
 
 

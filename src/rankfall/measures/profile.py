@@ -187,8 +187,8 @@ class Profile:
         return found
 
     def _of_distinct(self, tokens: Float[Tensor, "n d"]) -> tuple[Float[Tensor, " s"], int] | None:
-        """Squared singular values, smallest first, by the Gram matrix of tokens that are equal taken together, and how
-        many are zero by construction; None where no two are equal."""
+        """Squared singular values, smallest first, by the Gram matrix of tokens that are equal taken together, and
+        how many are zero by construction; None where no two are equal."""
         rows = distinct_rows(tokens)
         if len(rows) == len(tokens):
             return None

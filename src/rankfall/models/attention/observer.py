@@ -36,8 +36,9 @@ ROWS_AT_MOST = 256
 WRITTEN_ROWS = 32
 # Weights that are turned into float64 together: heads are read in groups of so many numbers.
 NUMBERS_AT_ONCE = 2**23
-# So many numbers of matrices wait on the host for their spectra: to be taken together, which uses every core; or, of a
-# model on a GPU, one after the other on so many threads beside the pass, which mostly waits for the GPU.
+# So many numbers of matrices wait on the host for their spectra: to be taken together, which uses every core; or, of
+# a model on a GPU, on a few threads beside the pass, which mostly waits for the GPU (many threads wait for a lock
+# inside BLAS: eight take half as long as two).
 NUMBERS_WAITING = 2**26
 BESIDE, THREADS_BESIDE = ("cuda",), 2
 

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from rankfall.linalg.spectra import gram_eigenvalues, smaller_gram
-from rankfall.measures.measures import entropy_rank
+from rankfall.measures.measures import entropy_of, entropy_rank
 from rankfall.theory.entropy_floor import row_entropy_floors
 
 QUANTILES = (0.01, 0.25, 0.5, 0.75, 0.99)
@@ -64,7 +64,7 @@ def row_statistics(rows: AttentionRows) -> dict[str, Float[Tensor, "h r"]]:
     weights, sums = rows.weights.double(), rows.sums.double()
     total = weights.sum(dim=-1)
     shares = weights / total.where(total > 0, 1.0)[..., None]
-    entropy = torch.special.entr(shares).sum(dim=-1)
+    entropy = entropy_of(shares)
     deficit = 1 - sums
     found = {
         "entropy": entropy,
