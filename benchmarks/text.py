@@ -117,10 +117,10 @@ def _row(name: str, corpus: str, vocabulary: int, folder: Path, options: Any) ->
 def _gradient_errors(stack: TextStack, plain: Plain) -> dict[str, float]:
     """Relative distance of each gradient, at the weights that ours came to, to that of the same code in float32."""
     tokens = stack.batches.at(stack._tensors["step"])
-    exact = Decoder(replace(stack.cells[0], dtype="float32"))
+    exact = Decoder(replace(stack.cells[0], dtype="float32"), stack.device)
     weights = list(stack._weights.values())
     ours = torch.autograd.grad(stack.program._loss(stack._weights, tokens).sum(), weights)
-    reference = torch.autograd.grad(exact.nats(stack._weights, tokens, None).mean(), weights)
+    reference = torch.autograd.grad(exact.nats(stack._weights, tokens).mean(), weights)
     plain.model.load_state_dict(text_model(plain.cell, stack.weights(0)).state_dict())
     parts = list(plain.model.parameters())
     theirs = torch.autograd.grad(plain.forward(tokens[0]), parts)
