@@ -15,7 +15,7 @@ from rankfall.models.controls import Given, run_controls
 from rankfall.models.depth.capture import capture
 from rankfall.models.placement import alone, hollow
 from rankfall.models.texts import from_ids
-from rankfall.models.twin import draw_seed, random_weights, separate_twin
+from rankfall.models.twin import _seed, draw_seed, random_weights, separate_twin
 
 IDS = torch.arange(4, 40).reshape(2, 18)
 WEIGHT = "layers.1.mlp.up_proj.weight"
@@ -96,6 +96,18 @@ def test_a_seed_is_a_twin_and_only_one_block_is_random_at_a_time() -> None:
     assert not torch.equal(runs[0][-1], runs[2][-1])
     assert not torch.equal(runs[0][0], real[0])
     assert all(torch.equal(one, other) for one, other in zip(states(model), real, strict=True))
+
+
+def test_seeds_are_those_of_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(11)
+        expected = torch.rand(3)
+        _seed(11, [torch.device("cpu")])
+        assert torch.equal(torch.rand(3), expected)
+        asked: list[int] = []
+        monkeypatch.setattr(torch, "manual_seed", asked.append)
+        _seed(12, [torch.device("cpu"), torch.device("mps")])
+        assert asked == [12], "devices of other kinds have seeds of their own"
 
 
 def test_what_has_no_storage_is_not_initialised(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,10 +126,11 @@ class AblatedBlock:
         tolerance = VERIFIED.get(dtype, VERIFIED_AT_LEAST)
         check = ReplayCheck(str(dtype).removeprefix("torch."), 0.0, tolerance)
         if dtype in HALF:
+            wide = self._replay, self._before, self._after
             self._copy(own=True)
             rounding = torch.finfo(dtype).eps
             check = replace(check, own_error=self._error(dtype, rounding), own_tolerance=rounding)
-            self._copy(own=False)
+            self._replay, self._before, self._after = wide
         return replace(check, error=self._error(torch.float64, tolerance))
 
     def _error(self, dtype: torch.dtype, most: float) -> float:

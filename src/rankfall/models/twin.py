@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -155,7 +155,7 @@ class _FreshWeights:
         places = {self._devices[name] for name in part.names}
         cards = sorted({place.index or 0 for place in places if place.type == "cuda"})
         with torch.inference_mode(False), torch.no_grad(), torch.random.fork_rng(devices=cards):
-            torch.manual_seed((self._seed * PARTS_AT_MOST + number) % (1 << 63))
+            _seed((self._seed * PARTS_AT_MOST + number) % (1 << 63), places)
             fresh = {name: self._unset(name) for name in part.names}
             empty = self._placed(fresh)
             try:
@@ -209,6 +209,16 @@ class _FreshWeights:
         stand_in = self._network.get_parameter(name)
         real = fetched(self._network).get(id(stand_in), stand_in)
         return value.normal_(0.0, float(real.float().std()))
+
+
+def _seed(seed: int, places: Collection[torch.device]) -> None:
+    """As `torch.manual_seed`, which takes a millisecond to remember the seed for devices that are not there."""
+    if {place.type for place in places} <= {"cpu", "cuda"}:
+        torch.default_generator.manual_seed(seed)
+        if torch.cuda.is_initialized():
+            torch.cuda.manual_seed_all(seed)
+    else:
+        torch.manual_seed(seed)
 
 
 def _hollow(module: nn.Module) -> bool:
