@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import final
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from rankfall.linalg.spectra import distinct_rows, gram_eigenvalues, rows_may_repeat, singular_values, smaller_gram
@@ -150,21 +150,19 @@ class Profile:
     @cached_property
     def singular_values(self) -> Float[Tensor, "... s"]:
         """Singular values, largest first, each right to 1e-6: by the Gram matrix where it can tell, or by the SVD."""
-        squares = self.eigenvalues.reshape(-1, min(self.count, self.width))
+        squares = self.eigenvalues
         values = squares.flip(-1).sqrt()
-        zeros = torch.full((len(squares),), self.structural_zeros)
-        for at, (_, known) in self._with_equals.items():
-            zeros[at] = known
-        doubtful = self._doubtful(squares, zeros.to(squares.device))
+        doubtful = self._doubtful(squares, self.structural_zeros)
+        for at, (known, zeros) in self._with_equals.items():
+            doubtful.view(-1)[at] = self._doubtful(known, zeros)
         if bool(doubtful.any()):
-            values[doubtful] = self._exact(self.tokens.reshape(-1, self.count, self.width)[doubtful])
-        return values.reshape(*self.tokens.shape[:-2], -1)
+            values[doubtful] = self._exact(self.tokens[doubtful])
+        return values
 
-    def _doubtful(self, squares: Float[Tensor, "k s"], zeros: Int[Tensor, " k"]) -> Bool[Tensor, " k"]:
+    def _doubtful(self, squares: Float[Tensor, "... s"], zeros: int) -> Bool[Tensor, ...]:
         """Where the Gram matrix cannot tell the smallest value that is not zero by construction, as so many are."""
         trusted = TRUSTED_SHARE * RIGHT / max(RIGHT, self.epsilon / 8)
-        smallest = squares.gather(-1, zeros.clamp_max(squares.shape[-1] - 1)[:, None])[:, 0]
-        return smallest <= trusted * squares[:, -1]
+        return squares[..., min(zeros, squares.shape[-1] - 1)] <= trusted * squares[..., -1]
 
     def _exact(self, tokens: Float[Tensor, "k n d"]) -> Float[Tensor, "k s"]:
         """Singular values of what the Gram matrix cannot tell: by that of tokens that are equal taken together, which
@@ -173,7 +171,7 @@ class Profile:
         left = []
         for at, one in enumerate(tokens):
             known = self._of_distinct(one)
-            if known is None or bool(self._doubtful(known[0][None], torch.tensor([known[1]], device=one.device))):
+            if known is None or bool(self._doubtful(*known)):
                 left.append(at)
             else:
                 found[at] = known[0].flip(-1).sqrt()
