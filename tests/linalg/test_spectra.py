@@ -15,7 +15,6 @@ from threadpoolctl import threadpool_info
 from rankfall.linalg import spectra
 from rankfall.linalg.factored import Factored, _by_gram
 from rankfall.linalg.spectra import (
-    begin_loading,
     by_eigenvalues,
     distinct_rows,
     gram_eigenvalues,
@@ -76,38 +75,6 @@ def test_eigenvalues_of_twice_the_size_lose_no_digits(smallest: float) -> None:
     values = torch.tensor([3.0, 2.0, 1.0, 0.5, 0.1, 1e-3, smallest], dtype=torch.float64).sort(descending=True).values
     found = by_eigenvalues(left * values @ right)
     assert torch.allclose(found, values.expand(2, 7), rtol=0, atol=1e-14)
-
-
-def test_libraries_of_a_gpu_are_loaded_once_on_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    loaded: list[tuple[str, bool]] = []
-    monkeypatch.setattr(
-        spectra,
-        "_load",
-        lambda device: loaded.append((device, threading.current_thread() is threading.main_thread())),
-    )
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    begin_loading.cache_clear()
-    assert begin_loading("cpu") is None
-    thread = begin_loading("cuda:7")
-    assert thread is begin_loading("cuda:7") is not None
-    thread.join()
-    assert loaded == [("cuda:7", False)]
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    begin_loading.cache_clear()
-    assert begin_loading("cuda:7") is None
-    begin_loading.cache_clear()
-
-
-def test_what_cannot_be_loaded_is_left_to_those_who_need_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[torch.Size] = []
-
-    def failing(gram: torch.Tensor) -> torch.Tensor:
-        asked.append(gram.shape)
-        raise RuntimeError("no library")
-
-    monkeypatch.setattr(spectra, "gram_eigenvalues", failing)
-    spectra._load("cpu")
-    assert asked[0][-1] > spectra.SMALL, "smaller ones are taken on the host"
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])

@@ -13,9 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from functools import cache
-from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -79,7 +76,7 @@ def by_eigenvalues(square: Float[Tensor, "... s s"]) -> Float[Tensor, "... s"]:
 
 
 def rows_may_repeat(matrices: Float[Tensor, "k n d"]) -> Bool[Tensor, " k"]:
-    """Whether a sum over some coordinates is the same for two rows, as it is for equal ones: quicker than comparing."""
+    """Whether a sum over some coordinates is the same for two rows, as for equal ones; quicker than comparing all."""
     some = matrices[..., :: max(1, matrices.shape[-1] // COMPARED)]
     weights = torch.arange(1, some.shape[-1] + 1, dtype=some.dtype, device=some.device).sin()
     ordered = (some * weights).sum(dim=-1).sort(dim=-1).values
@@ -90,24 +87,6 @@ def distinct_rows(matrix: Float[Tensor, "n d"]) -> Float[Tensor, "m d"]:
     """Each row once, times the root of how often it is there: the same singular values, but for zeros."""
     rows, times = torch.unique(matrix, dim=0, return_counts=True)
     return rows * times.to(rows).sqrt()[:, None]
-
-
-@cache
-def begin_loading(device: str) -> Thread | None:
-    """Load what decompositions on a GPU need, on a thread and once: the first of a process waits for it otherwise.
-
-    Nothing is lost where that fails: what needs it will say so.
-    """
-    if not (device.startswith("cuda") and torch.cuda.is_available()):
-        return None
-    thread = Thread(target=_load, args=(device,))
-    thread.start()
-    return thread
-
-
-def _load(device: str) -> None:
-    with suppress(RuntimeError):
-        gram_eigenvalues(torch.eye(4 * SMALL, dtype=torch.float64, device=device))
 
 
 def _singular_values(matrix: Matrix) -> Matrix:

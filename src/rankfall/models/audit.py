@@ -11,7 +11,6 @@ from typing import Any
 from torch import Tensor, nn
 
 from rankfall.errors import RequestError, reason_of, require, require_count, require_number, require_seed
-from rankfall.linalg.spectra import begin_loading
 from rankfall.models import configuration as aliases
 from rankfall.models.ablation import AUDITED, Ablation, ablate
 from rankfall.models.attention.heads import HeadAttention
@@ -43,7 +42,6 @@ from rankfall.models.load.named import DEFAULT_NAME
 from rankfall.models.load.open import open_model
 from rankfall.models.loss import last_hidden, text_loss
 from rankfall.models.masks import MaskObserver, ObservedMask, observe_masks
-from rankfall.models.placement import input_device
 from rankfall.models.recorder import Coverage, recorded
 from rankfall.models.result import AuditFindings, ModelFacts, StackDepth, TextFacts
 from rankfall.models.single_texts import single_texts
@@ -111,7 +109,6 @@ def audit(
     options |= {"revision": revision, "adapter": adapter}
     loaded = _loaded(model, tokenizer, options)
     network = loaded.network
-    begin_loading(str(input_device(network)))
     missing: dict[str, str] = {}
     with ALONE, evaluating(network):
         given = _reading(loaded, texts, inputs, tokens, passages)

@@ -9,7 +9,6 @@ import torch
 
 from rankfall.catalogue import NAMED_MODELS
 from rankfall.errors import RequestError, require
-from rankfall.linalg.spectra import begin_loading
 from rankfall.models.load.adapter import adapter_base, is_adapter
 from rankfall.models.load.confinement import time_limit
 from rankfall.models.load.folder import LoadedModel, open_folder, refused_in_one_line
@@ -68,9 +67,6 @@ def open_model(
     with time_limit(load_seconds, where.name if here else called):
         if where.is_dir() and is_adapter(where) and merged is None:
             where, merged, source = base_of(where, allow_download), where, f"adapter {where.name}"
-        if where.exists():
-            # Reading the weights takes at least as long.
-            begin_loading(device)
         options: dict[str, Any] = {"name": called, "dtype": DTYPES[dtype], "device": device, "adapter": merged}
         if where.is_dir():
             source = source or f"folder {where.name}"
