@@ -41,7 +41,7 @@ def audited(request: pytest.FixtureRequest) -> AuditResult:
     torch.manual_seed(1)
     model = small(request.param)
     given = inputs_of(request.param, model)
-    return public_audit(model, inputs=given, heads=False, attention=False)
+    return public_audit(model, inputs=given, heads=False)
 
 
 def test_both_halves_have_every_part(audited: AuditResult) -> None:
@@ -104,6 +104,21 @@ def test_the_report_shows_both(audited: AuditResult, tmp_path: Path) -> None:
         page = audited.save(tmp_path / "report").read_text(encoding="utf-8")
         assert "The same in decoder" in page
         assert "other_stacks_controls" in page
+
+
+def test_the_text_shows_both(audited: AuditResult, capsys: pytest.CaptureFixture[str]) -> None:
+    from rankfall.cli.audit import _show
+
+    (decoder,) = audited.other_stacks
+    failed = [{"condition": "rank > 0", "layers": audited.failures("rank > 0 at last")}]
+    _show(audited.record() | {"failed": failed, "unchecked": "", "report": None})
+    shown = " ".join(capsys.readouterr().out.split())
+    headings = (f" encoder ({audited.stack}) ", f" decoder ({decoder.name}) ", " the whole model attention sinks: ")
+    first, second, whole = (shown.index(one) for one in headings)
+    assert first < second < whole
+    assert shown.count("what holds it up:") == 2
+    assert "cross-attention stands" in shown[second:whole] or "cross-attention collapses" in shown[second:whole]
+    assert f"layer 2 of {decoder.name} (" in shown[whole:]
 
 
 def test_conditions_are_asked_of_both(audited: AuditResult) -> None:

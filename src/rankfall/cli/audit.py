@@ -347,8 +347,10 @@ def _show_stacks(record: dict[str, Any]) -> None:
         paper.print(f"{one['label']} ({one['name']})", style="bold", markup=False, highlight=False)
         _show_findings(one["verdict"])
         _show_reasons([reason for reason in one["verdict"]["reasons"] if reason["topic"] in OF_A_STACK])
-    paper.print("the whole model", style="bold", markup=False, highlight=False)
-    _show_reasons([reason for reason in record["verdict"]["reasons"] if reason["topic"] not in OF_A_STACK])
+    of_all = [reason for reason in record["verdict"]["reasons"] if reason["topic"] not in OF_A_STACK]
+    if of_all:
+        paper.print("the whole model", style="bold", markup=False, highlight=False)
+    _show_reasons(of_all)
 
 
 def _show_findings(verdict: dict[str, Any]) -> None:
