@@ -3,7 +3,8 @@
 Processor time inside the monitor's own hooks, in steps with and without a sample, against that of a whole step: noise
 from elsewhere cannot touch it. Beside it steps with a sample and steps without a monitor, in turn, by the clock, and
 the median of their differences. On a GPU, where a sample makes the host wait, only the clock counts: a few steps of
-which one is sampled, and as many without the monitor, in turn; the median difference is what a sample costs.
+which one is sampled, as many of which none is, and as many without the monitor, in turn; median differences say what
+a sample costs and what its hooks cost where nothing is sampled.
 
     python -m benchmarks monitor
     python -m benchmarks.monitor --ways compiled
@@ -32,6 +33,8 @@ WATCHED: dict[str, dict[str, bool]] = {
     "attention": {"attention": True},
     "weights": {"attention": True, "weights": True},
 }
+# A monitor whose turn does not come, beside those that sample.
+NEVER: dict[str, dict[str, Any]] = {"idle": {"every": 10**9, "step": lambda: 1}}
 QUIET = Alarms(relative_mu=0.0, energy_rank=0.0, norm_ratio=float("inf"))
 DEFAULT_EVERY = int(inspect.signature(RankMonitor).parameters["every"].default)
 VOCABULARY = 50_257
@@ -133,8 +136,8 @@ def clocked(step: Callable[[], None], model: nn.Module, *, watched: str | None, 
     """Seconds by the clock; a GPU is waited for."""
     with contextlib.ExitStack() as stack:
         if watched is not None:
-            options: dict[str, Any] = {**WATCHED[watched]}
-            stack.enter_context(RankMonitor(model, [], every=every, alarms=QUIET, **options))
+            options: dict[str, Any] = {"every": every, **WATCHED.get(watched, {}), **NEVER.get(watched, {})}
+            stack.enter_context(RankMonitor(model, [], alarms=QUIET, **options))
         if torch.cuda.is_available():
             torch.cuda.synchronize()
         start = time.perf_counter()
@@ -180,12 +183,16 @@ def on_gpu(step: Callable[[], None], model: nn.Module) -> dict[str, float]:
     """One sample a round of each of what can be watched; libraries have woken up before."""
     for name in WATCHED:
         clocked(step, model, watched=name, every=1, steps=2)
-    plain, samples = in_turn(step, model, list(WATCHED), every=STEPS_GPU, steps=STEPS_GPU, rounds=ROUNDS_GPU)
-    one = plain / STEPS_GPU
+    names = [*WATCHED, *NEVER]
+    plain, rounds = in_turn(step, model, names, every=STEPS_GPU, steps=STEPS_GPU, rounds=ROUNDS_GPU)
+    one, idle = plain / STEPS_GPU, rounds.pop("idle") / STEPS_GPU
+    samples = {name: difference - STEPS_GPU * idle for name, difference in rounds.items()}
+    shares = {name: (idle + sample / DEFAULT_EVERY) / one for name, sample in samples.items()}
     return {
         "clock_step_ms": 1e3 * one,
+        "idle_ms": 1e3 * idle,
         **{f"{name}_sample_ms": 1e3 * sample for name, sample in samples.items()},
-        **{f"{name}_overhead_percent": 100 * sample / DEFAULT_EVERY / one for name, sample in samples.items()},
+        **{f"{name}_overhead_percent": 100 * share for name, share in shares.items()},
     }
 
 

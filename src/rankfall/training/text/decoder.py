@@ -27,67 +27,72 @@ class Decoder:
     """What the weights do not say; all models of a stack share it."""
 
     cell: TextCell
+    device: torch.device | str = "cpu"
     norm: Norm = field(init=False)
     """The norm of every branch."""
     compute: torch.dtype = field(init=False)
     """The arithmetic of matrix products."""
+    mask: Tensor | None = field(init=False)
+    """(T, T), True where token i may attend to token j; None for the plain causal mask."""
+    turns: tuple[Tensor, Tensor] | None = field(init=False)
+    """Cosines and sines (T, 1, r/2) of rotary positions."""
 
     def __post_init__(self) -> None:
-        # plain attributes: a cached property takes a lock, at which the compiler would cut a step into pieces
+        # Plain attributes: a cached property takes a lock, at which the compiler would cut a step into pieces. And
+        # tensors, not functions of the place: the compiler would work out every angle anew for every number it turns.
         object.__setattr__(self, "norm", parse_norm(self.cell.norm))
         object.__setattr__(self, "compute", getattr(torch, self.cell.dtype))
+        mask = None if self.cell.mask == "causal" else parse_mask(self.cell.mask).dense(self.cell.context)
+        object.__setattr__(self, "mask", None if mask is None else mask.to(self.device))
+        turns = None
+        if self.cell.positions == "rotary":
+            kept = torch.float64 if self.compute is torch.float64 else torch.float32
+            table = rotary_table(self.cell.context, self.cell.rank, self.cell.rotary_base, self.device)
+            turns = tuple(part[:, None].to(kept) for part in table)
+        object.__setattr__(self, "turns", turns)
 
-    def nats(self, weights: Mapping[str, Tensor], tokens: Tensor, mask: Tensor | None) -> Tensor:
-        """(M, B, T) nats of every next token of tokens (M, B, T + 1); `mask` (T, T) unless it is plainly causal."""
-        logits = self.logits(weights, tokens[..., :-1], mask)
+    def nats(self, weights: Mapping[str, Tensor], tokens: Tensor) -> Tensor:
+        """(M, B, T) nats of every next token of tokens (M, B, T + 1)."""
+        logits = self.logits(weights, tokens[..., :-1])
         targets = tokens[..., 1:]
         wide = logits.float() if self.compute is torch.bfloat16 else logits
         losses = functional.cross_entropy(wide.flatten(0, 2), targets.flatten(), reduction="none")
         return losses.view(targets.shape)
 
-    def logits(self, weights: Mapping[str, Tensor], tokens: Tensor, mask: Tensor | None) -> Tensor:
-        """(M, B, T, vocabulary) from tokens (M, B, T)."""
+    def logits(self, weights: Mapping[str, Tensor], tokens: Tensor) -> Tensor:
+        """(M, B, T, vocabulary) from tokens (M, B, T), of at most the context."""
         cell = self.cell
         _, batch, length = tokens.shape
         x = _looked_up(weights["embedding"], tokens)
         if cell.positions == "learned":
             x = x + weights["positions"][:, None, :length]
         x = x.to(self.compute).flatten(1, 2)
-        turns = self._turns(length, x.device) if cell.positions == "rotary" else None
         for layer in range(cell.layers):
             seen = self._normed(weights, f"{layer}.attention_norm", x, layer + 1)
-            x = x + self._attention(weights, layer, seen, batch, turns, mask)
+            x = x + self._attention(weights, layer, seen, batch)
             seen = self._normed(weights, f"{layer}.feed_forward_norm", x, layer + 1)
             x = x + self._feed_forward(weights, layer, seen)
         x = self._normed(weights, "final_norm", x)
         output = weights["embedding" if cell.tied else "unembedding"][:, : cell.vocabulary].to(self.compute)
         return (x @ output.transpose(1, 2)).unflatten(1, (batch, length))
 
-    def _attention(
-        self,
-        weights: Mapping[str, Tensor],
-        layer: int,
-        x: Tensor,
-        batch: int,
-        turns: tuple[Tensor, Tensor] | None,
-        mask: Tensor | None,
-    ) -> Tensor:
-        cell = self.cell
+    def _attention(self, weights: Mapping[str, Tensor], layer: int, x: Tensor, batch: int) -> Tensor:
+        cell, length = self.cell, x.shape[1] // batch
         sizes = ((cell.heads, cell.rank), (cell.key_heads, cell.rank), (cell.key_heads, cell.value_rank))
         q, k, v = (
             self._product(weights, f"{layer}.{name}", x).view(x.shape[0] * batch, -1, *size)
             for name, size in zip(("query", "key", "value"), sizes, strict=True)
         )
-        if turns is not None:
-            q, k = _turned(q, turns), _turned(k, turns)
+        if self.turns is not None:
+            q, k = (_turned(part, self.turns[0][:length], self.turns[1][:length]) for part in (q, k))
         if x.is_cuda:
             q, k, v = of_one_width(q, k, v)
         mixed = functional.scaled_dot_product_attention(
             q.transpose(1, 2),
             k.transpose(1, 2),
             v.transpose(1, 2),
-            attn_mask=mask,
-            is_causal=mask is None,
+            attn_mask=None if self.mask is None else self.mask[:length, :length],
+            is_causal=self.mask is None,
             scale=1.0 / math.sqrt(cell.rank),
             enable_gqa=cell.key_heads < cell.heads,
         )[..., : cell.value_rank]
@@ -113,14 +118,6 @@ class Decoder:
         )
         return out.to(self.compute)
 
-    def _turns(self, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Cosines and sines (T, 1, r/2): pair i of a head turns by base^(-2i/r) per token."""
-        half = self.cell.rank // 2
-        kept = torch.float64 if self.compute is torch.float64 else torch.float32
-        speeds = self.cell.rotary_base ** (-torch.arange(half, device=device, dtype=torch.float64) / half)
-        angles = torch.arange(length, device=device, dtype=torch.float64)[:, None, None] * speeds
-        return angles.cos().to(kept), angles.sin().to(kept)
-
 
 def of_one_width(*parts: Tensor) -> tuple[Tensor, ...]:
     """Queries, keys and values with zeros behind, up to one multiple of eight: PyTorch's flash attention takes no
@@ -129,9 +126,12 @@ def of_one_width(*parts: Tensor) -> tuple[Tensor, ...]:
     return tuple(functional.pad(part, (0, width - part.shape[-1])) for part in parts)
 
 
-def window_mask(cell: TextCell) -> Tensor | None:
-    """(T, T), True where token i may attend to token j; None for the plain causal mask."""
-    return None if cell.mask == "causal" else parse_mask(cell.mask).dense(cell.context)
+def rotary_table(length: int, rank: int, base: float, device: torch.device | str) -> tuple[Tensor, Tensor]:
+    """Cosines and sines (length, rank / 2) in float64: pair i of a head turns by base^(-2i/r) per token."""
+    half = rank // 2
+    speeds = base ** (-torch.arange(half, device=device, dtype=torch.float64) / half)
+    angles = torch.arange(length, device=device, dtype=torch.float64)[:, None] * speeds
+    return angles.cos(), angles.sin()
 
 
 def text_layout(cell: TextCell) -> Layout:
@@ -178,8 +178,8 @@ def _looked_up(embedding: Tensor, tokens: Tensor) -> Tensor:
     return functional.embedding(tokens + first, embedding.reshape(models * rows, width))
 
 
-def _turned(x: Tensor, turns: tuple[Tensor, Tensor]) -> Tensor:
+def _turned(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
     """Pairs (i, i + r/2) of the last axis turned by their angles; x (batch, T, heads, r)."""
-    cosines, sines = (part.to(x.dtype) for part in turns)
+    cosines, sines = cosines.to(x.dtype), sines.to(x.dtype)
     first, second = x.chunk(2, dim=-1)
     return torch.cat([first * cosines - second * sines, second * cosines + first * sines], dim=-1)

@@ -12,6 +12,7 @@ from torch.nn import functional
 from rankfall.masks import parse_mask
 from rankfall.norms import Norm, parse_norm
 from rankfall.training.text.cell import TextCell
+from rankfall.training.text.decoder import rotary_table
 
 
 class TextModel(nn.Module):
@@ -58,6 +59,9 @@ class TextBlock(nn.Module):
 class TextAttention(nn.Module):
     """Heads of one rank for queries and keys and another for values."""
 
+    cosines: Tensor
+    sines: Tensor
+
     def __init__(self, cell: TextCell) -> None:
         super().__init__()
         self.cell = cell
@@ -65,6 +69,11 @@ class TextAttention(nn.Module):
         self.key = nn.Linear(cell.width, cell.key_heads * cell.rank, bias=False)
         self.value = nn.Linear(cell.width, cell.key_heads * cell.value_rank, bias=False)
         self.output = nn.Linear(cell.heads * cell.value_rank, cell.width, bias=False)
+        for name, part in zip(("cosines", "sines"), self._table(cell.context, "cpu"), strict=True):
+            self.register_buffer(name, part, persistent=False)
+
+    def _table(self, length: int, device: torch.device | str) -> tuple[Tensor, Tensor]:
+        return rotary_table(length, self.cell.rank, self.cell.rotary_base, device)
 
     def forward(self, x: Tensor) -> Tensor:
         """What the heads write to the stream."""
@@ -73,7 +82,9 @@ class TextAttention(nn.Module):
         k = self.key(x).view(batch, length, cell.key_heads, cell.rank).transpose(1, 2)
         v = self.value(x).view(batch, length, cell.key_heads, cell.value_rank).transpose(1, 2)
         if cell.positions == "rotary":
-            q, k = _rotated(q, cell.rotary_base), _rotated(k, cell.rotary_base)
+            known = length <= cell.context
+            cosines, sines = (self.cosines, self.sines) if known else self._table(length, x.device)
+            q, k = (_rotated(part, cosines[:length], sines[:length]) for part in (q, k))
         if cell.key_heads < cell.heads:
             k, v = (part.repeat_interleave(cell.heads // cell.key_heads, dim=1) for part in (k, v))
         scale = 1.0 / math.sqrt(cell.rank)
@@ -141,11 +152,9 @@ def _place(name: str) -> str:
     return f"{front}{branch}.{rest}.weight"
 
 
-def _rotated(x: Tensor, base: float) -> Tensor:
-    """Pairs (i, i + r/2) turned by place times base^(-2i/r); x (B, heads, T, r)."""
+def _rotated(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+    """Pairs (i, i + r/2) turned by the angles of their places; x (B, heads, T, r)."""
     half = x.shape[-1] // 2
-    speeds = base ** (-torch.arange(half, dtype=torch.float64, device=x.device) / half)
-    angles = torch.arange(x.shape[-2], dtype=torch.float64, device=x.device)[:, None] * speeds
-    cosines, sines = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+    cosines, sines = cosines.to(x.dtype), sines.to(x.dtype)
     first, second = x[..., :half], x[..., half:]
     return torch.cat([first * cosines - second * sines, second * cosines + first * sines], dim=-1)

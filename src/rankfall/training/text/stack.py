@@ -18,7 +18,7 @@ from rankfall.training.stack import clipped
 from rankfall.training.text.batches import TextBatches
 from rankfall.training.text.cell import TextCell
 from rankfall.training.text.corpus import open_corpus
-from rankfall.training.text.decoder import Decoder, text_layout, window_mask
+from rankfall.training.text.decoder import Decoder, text_layout
 from rankfall.training.text.optimizer import adamw_, matrices, muon_, rate_factor
 
 GLANCES = 20
@@ -54,10 +54,8 @@ class TextStack(Resumable):
         self.device = torch.device(device)
         first = self.cells[0]
         self.layout = text_layout(first)
-        self.decoder = Decoder(first)
+        self.decoder = Decoder(first, self.device)
         self.batches = TextBatches(cells, open_corpus(first.corpus, folder), self.device)
-        mask = window_mask(first)
-        self._mask = None if mask is None else mask.to(self.device)
         kept = torch.float64 if first.dtype == "float64" else torch.float32
         models, size = len(cells), self.layout.size
         rows = torch.stack([self.layout.initial(cell.seed) for cell in cells]).to(self.device, kept)
@@ -149,7 +147,7 @@ class TextStack(Resumable):
 
     def loss(self, weights: Mapping[str, Tensor], tokens: Tensor) -> Tensor:
         """(M,) mean nats of the next token."""
-        return self.decoder.nats(weights, tokens, self._mask).mean(dim=(1, 2))
+        return self.decoder.nats(weights, tokens).mean(dim=(1, 2))
 
     def step_(self, position: Tensor, loss_function: Any, adam: Any) -> None:
         """One training step, in place and without looking at any value."""
@@ -184,7 +182,7 @@ class TextStack(Resumable):
         nats, sizes = [], []
         for start in range(0, count, self.cells[0].batch):
             tokens, size = self.batches.held_out_windows(start, min(self.cells[0].batch, count - start))
-            found = self.decoder.nats(self._weights, tokens.expand(len(self.cells), -1, -1), self._mask)
+            found = self.decoder.nats(self._weights, tokens.expand(len(self.cells), -1, -1))
             nats.append(found.double().sum(dim=2))
             sizes.append(size.sum(dim=1).double())
         by_window, bytes_seen = torch.cat(nats, dim=1), torch.cat(sizes)
