@@ -1,4 +1,4 @@
-"""The tables of trained models in the guide and in results/README.md, and the picture of depth, from committed cells.
+"""The tables of trained models in the guide and in results/README.md, and their pictures, from committed cells.
 
     python scripts/trained_tables.py            # writes them again; a test fails when a table is not current
 
@@ -7,27 +7,34 @@ A page marks where they stand with `<!-- trained: NAME -->` and `<!-- end -->`; 
 
 from __future__ import annotations
 
+import csv
 import os
 import re
+import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-PAGES = (ROOT / "docs" / "guide" / "training.md", ROOT / "results" / "README.md")
-PICTURE = ROOT / "docs" / "images" / "depth.png"
+GUIDE = ROOT / "docs" / "guide"
+PAGES = (GUIDE / "training.md", GUIDE / "text.md", ROOT / "results" / "README.md")
+PICTURES = ROOT / "docs" / "images"
+HISTORIES = ROOT / "results" / "text-rank" / "histories.csv"
 BLOCK = re.compile(r"<!-- trained: (.+?) -->\n.*?<!-- end -->", re.DOTALL)
 DEPTHS = (1, 3, 5)
+TEXT = "rankfall/text-rank"
 
 Point = Mapping[str, Any]
 
 
 def main() -> None:
-    """Write every page and the picture again."""
+    """Write every page and picture again."""
     from rankfall.drawing.canvas import save
+    from rankfall.drawing.text_rank import draw_costs
 
-    save(outcome("rankfall/depth").draw(), PICTURE)
+    save(outcome("rankfall/depth").draw(), PICTURES / "depth.png")
+    save(draw_costs(_text_records()), PICTURES / "text-rank.png")
     for page in PAGES:
         page.write_text(filled(page.read_text(encoding="utf-8")), encoding="utf-8")
 
@@ -62,7 +69,7 @@ def counts() -> str:
             f"{len(done)} of {len(points)} points of figure 1 are trained by the published protocol, {_seeds(done)}.",
             f"{agreeing} of them agree with the published ones, the best of five seeds, within 3 % or our spread:",
             f"{by_depth}.",
-            _origin(),
+            _origin(of_text=False),
         ]
     )
 
@@ -79,10 +86,11 @@ def _seeds(done: Sequence[Point]) -> str:
     return f"{several} with several seeds, the others with one" if several else "each with one seed"
 
 
-def _origin() -> str:
+def _origin(of_text: bool) -> str:
     from rankfall.store.results import committed_summaries
 
-    made = [one["environment"] for one in committed_summaries().values()]
+    cells = committed_summaries().values()
+    made = [one["environment"] for one in cells if (one.get("task") == "text") == of_text]
     machines = _each(one["hardware"].rsplit(", ", 1)[-1] for one in made)
     commits, dates = _each(one["commit"][:7] for one in made), _each(one["date"] for one in made)
     return f"{machines}; commits {commits}; {dates}."
@@ -134,10 +142,110 @@ def on_fresh_data() -> str:
 
 def claims() -> str:
     """What the figure rankfall/depth claims, and whether it holds."""
+    return _claims(outcome("rankfall/depth").claims)
+
+
+def text_claims() -> str:
+    """The same of rankfall/text-rank, contradictions first."""
+    return _claims(sorted(outcome(TEXT).claims, key=lambda claim: bool(claim.holds)))
+
+
+def _claims(found: Sequence[Any]) -> str:
     return "\n".join(
-        f"- {'Holds' if claim.holds else '**Fails**'}: {claim.statement} ({claim.evidence})."
-        for claim in outcome("rankfall/depth").claims
+        f"- {'Holds' if claim.holds else '**Fails**'}: {claim.statement} ({claim.evidence})." for claim in found
     )
+
+
+def text_losses() -> str:
+    """Language models whose heads share the width: loss by rank, a row for each text and width."""
+    records = [one for one in _text_records() if _shares_width(one)]
+    ranks = sorted({one["rank"] for one in records})
+    rows = []
+    for key in dict.fromkeys((one["domain"], one["width"]) for one in records):
+        own = {one["rank"]: one for one in records if (one["domain"], one["width"]) == key}
+        first = next(iter(own.values()))
+        size = [
+            f"{first['parameters'] / 1e6:.3g} M",
+            f"{first['steps'] * first['batch'] * first['context'] / 1e6:.0f} M",
+        ]
+        least = min(own, key=lambda rank: own[rank]["nats_per_byte"])
+        cells = [_loss(own[rank], rank == least) if rank in own else "" for rank in ranks]
+        rows.append([key[0], f"{key[1]}", *size, *cells, _numbers(one["seeds"] for one in own.values())])
+    head = ["text", "$d$", "parameters", "tokens", *(f"$r = {rank}$" for rank in ranks), "seeds"]
+    return _table(head, rows) + "\n\n" + f"{_origin(of_text=True)} {len(_text_rows())} models in all."
+
+
+def text_heads() -> str:
+    """At one width: loss by rank, a column for each H r / d, with the number of heads."""
+    records = [one for one in _text_records() if (one["domain"], one["width"]) == ("prose", 256)]
+    shares = sorted({one["times_width"] for one in records})
+    found = {(one["rank"], one["times_width"]): one for one in records}
+    rows = [
+        [f"{rank}", *(_with_heads(found.get((rank, share))) for share in shares)]
+        for rank in sorted({one["rank"] for one in records})
+    ]
+    return _table(["$r$", *(f"$H r = {'' if share == 1 else f'{share:g} '}d$" for share in shares)], rows)
+
+
+def text_times() -> str:
+    """Time of a step, and tokens and seconds to the loss that every rank reaches, where heads share the width."""
+    from rankfall.training.text.comparison import to_level
+
+    with HISTORIES.open(encoding="utf-8") as file:
+        histories: dict[str, list[dict[str, Any]]] = {}
+        for line in csv.DictReader(file):
+            fresh = float(line["fresh"]) if line["fresh"] else None
+            histories.setdefault(line["id"], []).append({"step": int(line["step"]), "fresh": fresh})
+    own = {row["id"]: row for row in _text_rows() if _shares_width(row)}
+    reached = to_level([(row, histories[identity]) for identity, row in own.items()])
+    rows = []
+    for domain, width in dict.fromkeys((row["domain"], row["width"]) for row in own.values()):
+        models = [one for one in reached if (own[one["id"]]["domain"], own[one["id"]]["width"]) == (domain, width)]
+        for rank in sorted({one["rank"] for one in models}):
+            same = [one for one in models if one["rank"] == rank]
+            step = statistics.median(own[one["id"]]["seconds"] / own[one["id"]]["steps_done"] for one in same)
+            tokens, seconds = (statistics.fmean(one[name] for one in same) for name in ("tokens", "seconds"))
+            level = f"{same[0]['level']:.3f}"
+            rows.append(
+                [domain, f"{width}", f"{rank}", f"{1000 * step:.1f}", level, f"{tokens / 1e6:.1f}", f"{seconds:.1f}"]
+            )
+    return _table(["text", "$d$", "$r$", "ms a step", "to a loss of", "million tokens", "seconds"], rows)
+
+
+@cache
+def _text_records() -> list[dict[str, Any]]:
+    from rankfall.figures.text_rank import shape_records
+
+    return shape_records(_text_rows())
+
+
+def _text_rows() -> list[dict[str, Any]]:
+    from rankfall.training.text.results import text_results
+
+    return sorted(text_results(), key=lambda row: (row["domain"], row["width"], row["rank"], row["seed"]))
+
+
+def _shares_width(one: Mapping[str, Any]) -> bool:
+    return bool(one["heads"] * one["rank"] == one["width"] == one["heads"] * one["value_rank"])
+
+
+def _loss(record: Mapping[str, Any], least: bool) -> str:
+    margin = None if record["nats_per_byte_high"] is None else record["nats_per_byte_high"] - record["nats_per_byte"]
+    value = f"{record['nats_per_byte']:.3f}"
+    return (f"**{value}**" if least else value) + ("" if margin is None else f" ± {margin:.3f}")
+
+
+def _with_heads(record: Mapping[str, Any] | None) -> str:
+    return (
+        ""
+        if record is None
+        else f"{record['nats_per_byte']:.3f} ({record['heads']} head{'s' * (record['heads'] > 1)})"
+    )
+
+
+def _numbers(values: Iterable[int]) -> str:
+    known = sorted({*values})
+    return f"{known[0]}" if len(known) == 1 else f"{known[0]} to {known[-1]}"
 
 
 def _trained(identity: str) -> list[Point]:
@@ -168,6 +276,10 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "depth": at_depth,
     "fresh data": on_fresh_data,
     "claims": claims,
+    "text losses": text_losses,
+    "text heads": text_heads,
+    "text times": text_times,
+    "text claims": text_claims,
 }
 
 if __name__ == "__main__":

@@ -58,3 +58,25 @@ def test_the_finding_that_the_prose_states(tables: ModuleType) -> None:
     memorised = [claim for claim in tables.outcome("rankfall/depth").claims if "memorised" in claim.statement]
     assert memorised
     assert [claim.evidence for claim in memorised if not claim.holds] == []
+
+
+def test_what_the_prose_says_of_language_models(tables: ModuleType) -> None:
+    """The best rank on prose at every width, what rank 8 costs, and rank against heads."""
+    records = [one for one in tables._text_records() if tables._shares_width(one)]
+    curves: dict[tuple[str, int], dict[int, float]] = {}
+    for one in records:
+        curves.setdefault((one["domain"], one["width"]), {})[one["rank"]] = one["nats_per_byte"]
+    assert {key: min(curve, key=curve.__getitem__) for key, curve in curves.items() if key[0] == "prose"} == {
+        ("prose", width): 64 for width in (128, 256, 512)
+    }
+    rank_8 = [100 * (curve[8] / min(curve.values()) - 1) for curve in curves.values()]
+    (claim,) = [one for one in tables.outcome(tables.TEXT).claims if "twice the rank" in one.statement]
+    by_rank, by_heads = (part.split(" in the mean")[0].split()[-1] for part in claim.evidence.split(";"))
+    readme, guide = (
+        " ".join((ROOT / page).read_text(encoding="utf-8").split()) for page in ("README.md", "docs/guide/text.md")
+    )
+    assert f"rank 8 costs {min(rank_8):.0f} to {max(rank_8):.0f} % over the best" in readme
+    for text in (readme, guide):
+        assert f"by {by_rank.replace('%', ' %')} in the mean" in text
+        assert f"by {by_heads.replace('%', ' %')}" in text
+    assert f"`docs/guide/text.md`, {len(tables._text_rows())} models" in readme

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import fields
 from pathlib import Path
@@ -14,7 +15,7 @@ from tests.planning.test_text_evidence import rows as models
 from rankfall.catalogue import FIGURES
 from rankfall.drawing.text_rank import lines_of
 from rankfall.figures import text_rank
-from rankfall.figures.text_rank import STORE_VARIABLE, need_claims, shape_records, use_claims
+from rankfall.figures.text_rank import STORE_VARIABLE, need_claims, rank_or_heads_claims, shape_records, use_claims
 from rankfall.store.store import Store
 from rankfall.training.grid import read_grid
 from rankfall.training.text.cell import TextCell
@@ -78,7 +79,7 @@ def test_diverged_models_are_left_out_of_the_means() -> None:
 )
 def test_each_claim_can_fail(changes: dict[str, Any], words: str | None) -> None:
     good = audited()
-    assert [claim.holds for claim in [*use_claims(good, NAMES), *need_claims(good, NAMES)]] == [True] * 3
+    assert [claim.holds for claim in [*use_claims(good, NAMES), *need_claims(good, NAMES)]] == [True] * 2
     bad = audited(**changes)
     if words is None:
         falling = [{**row, "head_rank_used": 200.0 - row["rank"]} for row in bad]
@@ -89,11 +90,28 @@ def test_each_claim_can_fail(changes: dict[str, Any], words: str | None) -> None
     assert [words in claim.statement for claim in failed] == [True]
 
 
-def test_the_synthetic_task_may_choose_the_rank_for_text() -> None:
-    claims = need_claims(audited({4: 1.3, 16: 1.2, 64: 1.1, 128: 1.0}), NAMES)
-    assert [claim.holds for claim in claims] == [True, False]
-    assert "best there r = 128" in claims[1].evidence
-    assert need_claims(audited(head_rank_needed=None, synthetic_error=None), NAMES) == []
+def test_without_audits_there_is_nothing_to_claim_of_needs() -> None:
+    assert need_claims(audited(head_rank_needed=None), NAMES) == []
+
+
+@pytest.mark.parametrize(("by_rank", "by_heads", "holds"), [(0.05, 0.01, True), (0.01, 0.05, False)])
+def test_rank_matters_more_than_heads_or_does_not(by_rank: float, by_heads: float, holds: bool) -> None:
+    shapes = [(rank, heads) for rank in (4, 8, 16) for heads in (8, 16, 32)]
+    (first, *_) = shape_records(audited())
+    records = [
+        {
+            **first,
+            "rank": rank,
+            "heads": heads,
+            "nats_per_byte": 2 - by_rank * math.log2(rank) - by_heads * math.log2(heads),
+        }
+        for rank, heads in shapes
+    ]
+    (claim,) = rank_or_heads_claims(records)
+    assert claim.holds == holds
+    assert claim.statement.startswith("prose, d = 128: twice the rank changes the loss more than twice the heads")
+    assert "in the mean of 6" in claim.evidence
+    assert rank_or_heads_claims(records[:3]) == [], "heads alone differ"
 
 
 def test_at_paper_scale_it_reads_what_is_committed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,12 +129,14 @@ def test_at_paper_scale_it_reads_what_is_committed(monkeypatch: pytest.MonkeyPat
     assert {line.partition(", width")[0] for line in outcome.notes[1:]} == {"prose", "code"}
     assert outcome.draw is not None
     panels = panels_of(outcome.draw())
-    titles = [panel["title"].partition(" equal parameters")[0] for panel in panels[:3]]
-    assert titles == ["code, d = 128, 4 layers,", "prose, d = 128, 4 layers,", "prose, d = 512, 4 layers,"]
-    assert "2 million parameters" in panels[0]["title"]
-    assert "token frequencies alone: 2.50" in panels[0]["title"]
-    assert list(curves(panels[3])) == ["code, d = 128, H r = d", "prose, d = 128, H r = d", "prose, d = 512, H r = d"]
-    assert curves(panels[4])["all that a head has"][1] == [4, 16, 64, 128]
+    titles = [panel["title"].partition(", equal parameters")[0] for panel in panels[3:]]
+    assert titles == ["code, d = 128", "prose, d = 128", "prose, d = 512"]
+    assert "2 million parameters" in panels[3]["title"]
+    assert [*dict.fromkeys(curves(panels[0]))] == titles
+    ranks, costs = curves(panels[0])["prose, d = 128"]
+    assert (ranks, costs) == ([4, 16, 64, 128], pytest.approx([30, 10, 0, 5], abs=0.02))
+    assert list(curves(panels[1])) == titles
+    assert curves(panels[2])["all that a head has"][1] == [4, 16, 64, 128]
 
 
 def test_without_results_it_says_how_to_get_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,6 +52,19 @@ def test_an_end_that_seeds_cannot_tell_from_the_best_refutes_it() -> None:
     assert not claim(rows_of({**BOWL, 128: 1.02}, spread=0.01), "lies between").holds
 
 
+def test_one_seed_has_the_spread_of_other_curves() -> None:
+    lone = [row for row in rows_of({**BOWL, 128: 1.001}, width=512) if row["seed"] == 0]
+    assert "512" in claim(lone, "lies between").statement
+    assert claim(lone, "lies between").holds, "with nothing to go by every difference counts"
+    for spread, holds in ((0.0001, True), (0.01, False)):
+        (found,) = [
+            one
+            for one in text_rank_claims(lone + rows_of(BOWL, spread=spread), {"c0": "prose"})
+            if "d = 512: the best rank lies between" in one.statement
+        ]
+        assert found.holds == holds
+
+
 def test_low_rank_within_a_hundredth_refutes_its_cost() -> None:
     assert not claim(rows_of({**BOWL, 4: 1.009}), "too little rank").holds
     assert claim(rows_of({**BOWL, 4: 1.011}), "too little rank").holds

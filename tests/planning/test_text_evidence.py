@@ -87,6 +87,18 @@ def test_texts_without_a_common_width(known: Any) -> None:
     between = TEXT.estimate(4, 64, 64, 256)
     assert between is not None
     assert between.value == pytest.approx(0.015, abs=2e-4), "each text by the width that it has"
+    assert between.outside == (
+        "language models were trained at d = 128 and 512; at 256 those of 128 and 512 stand for it",
+    )
+
+
+def test_texts_that_were_not_trained_around_a_width_do_not_speak_of_it(known: Any) -> None:
+    code = [{**row, "corpus": "def", "domain": "code"} for row in rows(LOW_IS_BEST, (256,))]
+    known([*rows(HIGH_IS_BEST), *code])
+    at = {width: TEXT.estimate(width // 16, 16, 64, width) for width in (128, 256, 512, 1024)}
+    values = {width: found.value for width, found in at.items() if found is not None}
+    assert values == pytest.approx({128: 0.04, 256: 0.02, 512: 0.04, 1024: 0.02}, abs=2e-4)
+    assert [len(found.outside) for found in at.values() if found is not None] == [0, 0, 0, 1]
 
 
 def test_models_of_two_budgets_are_never_in_one_curve() -> None:
@@ -103,7 +115,7 @@ def test_what_lies_outside_is_said(known: Any) -> None:
     assert [line.split()[0] for line in far.outside] == ["language", "their"]
     half = TEXT.estimate(1, 64, 64, 128)
     assert half is not None
-    assert half.outside == ("they have H r = d; H r = 0.5 d was not tried",)
+    assert half.outside == ("they have H r = d, not H r = 0.5 d",)
     assert TEXT.estimate(2, 64, 64) is None, "nothing is known without a width"
 
 

@@ -1,9 +1,10 @@
-"""Language models by head rank: loss on held-out text, token rank at the end, the rank that heads need."""
+"""Language models by head rank: loss on held-out text and what rank costs, token rank, the rank that heads need."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rankfall.drawing.canvas import COLOURS, MARKERS, canvas
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Record = Mapping[str, Any]
+Panel = Callable[[Any, Mapping[tuple[Any, ...], Sequence[Record]]], None]
+"""Draws on an axis the records of each setting."""
 COLUMNS = 3
 SOLVED = {
     "parameters": "equal parameters",
@@ -21,33 +24,61 @@ SOLVED = {
 }
 AMOUNTS: dict[str, Callable[[float], str]] = {
     "parameters": lambda count: (
-        f"{count / 1e6:.3g} million parameters" if count >= 1e6 else f"{count:,.0f} parameters"
+        f"{count / 1e6:.3g} million parameters each" if count >= 1e6 else f"{count:,.0f} parameters each"
     ),
-    "flops": lambda count: f"{count:.3g} operations",
-    "step_seconds": lambda seconds: f"{1000 * seconds:.3g} ms a step",
+    "flops": lambda count: f"{count:.3g} operations each",
+    "step_seconds": lambda seconds: f"{1000 * seconds:.3g} ms a step each",
 }
 FEWEST_AT_FIXED_HEADS = 3
 """Ranks with one number of heads that make a line of their own; heads that share the width give one each."""
 
 
 def draw_text_rank(records: Sequence[Record]) -> Figure:
-    """A panel of losses for each text, width and budget, a line for each H r / d; then what the audits found."""
+    """What rank costs where heads share the width; what the audits found there; then a panel of losses for each text,
+    width and budget, a line for each H r / d."""
     drawn = [record for record in records if record["nats_per_byte"] is not None]
     panels = list(dict.fromkeys(_setting(record) for record in sorted(drawn, key=_setting_order)))
-    audits = [
-        name for name in ("token_rank_last", "head_rank_needed") if any(one.get(name) is not None for one in drawn)
+    shared = {setting: own for setting in panels if (own := _sharing(drawn, setting))}
+    every = [record for own in shared.values() for record in own]
+    above: list[Panel] = [_costs] if shared else []
+    audits: list[Panel] = [
+        partial(_audits, name)
+        for name in ("token_rank_last", "head_rank_needed")
+        if any(one.get(name) is not None for one in every)
     ]
-    count = len(panels) + len(audits)
+    count = len(above) + len(audits) + len(panels)
     columns = min(COLUMNS, count)
     figure, axes = canvas(-(-count // columns), columns, size=(4.6, 3.9))
     flat = list(axes.flat)
-    for ax, setting in zip(flat, panels, strict=False):
+    for ax, draw in zip(flat, [*above, *audits], strict=False):
+        draw(ax, shared)
+    for ax, setting in zip(flat[len(above) + len(audits) :], panels, strict=False):
         _losses(ax, setting, [record for record in drawn if _setting(record) == setting])
-    for ax, name in zip(flat[len(panels) :], audits, strict=False):
-        _audits(ax, name, panels, drawn)
     for ax in flat[count:]:
         ax.remove()
     return figure
+
+
+def draw_costs(records: Sequence[Record]) -> Figure:
+    """What rank costs where heads share the width, and beside it the losses of the setting with most shapes."""
+    drawn = [record for record in records if record["nats_per_byte"] is not None]
+    settings = [_setting(record) for record in sorted(drawn, key=_setting_order)]
+    most = max(dict.fromkeys(settings), key=settings.count)
+    figure, axes = canvas(1, 2, size=(4.8, 3.7))
+    left, right = axes.flat
+    _costs(left, {setting: own for setting in dict.fromkeys(settings) if (own := _sharing(drawn, setting))})
+    _losses(right, most, [record for record in drawn if _setting(record) == most])
+    return figure
+
+
+def _sharing(records: Sequence[Record], setting: tuple[Any, ...]) -> list[Record]:
+    """The records of a setting whose heads share the width, H r = H u = d, by rank, where there are several ranks."""
+    own = [
+        record
+        for record in records
+        if _setting(record) == setting and _times(record) == 1 and record["value_rank"] == record["rank"]
+    ]
+    return sorted(own, key=lambda record: record["rank"]) if len({record["rank"] for record in own}) > 1 else []
 
 
 def lines_of(records: Sequence[Record]) -> dict[str, list[Record]]:
@@ -85,34 +116,50 @@ def _losses(ax: Any, setting: tuple[Any, ...], records: Sequence[Record]) -> Non
             capsize=3,
             label=label,
         )
-    domain, width, layers, kind, budget = setting
-    unigram = records[0]["unigram_nats_per_byte"]
-    title = f"{domain}, d = {width}, {layers} layers, {SOLVED.get(kind, kind)}\n"
+    domain, width, _, kind, budget = setting
     ax.set(
-        title=f"{title}{_amount(budget)}; token frequencies alone: {unigram:.2f}", ylabel="nats per byte, held out"
+        title=f"{domain}, d = {width}, {SOLVED.get(kind, kind)}\n{_amount(budget)}", ylabel="nats per byte, held out"
     )
     _rank_axis(ax, records)
 
 
-def _audits(ax: Any, name: str, panels: Sequence[tuple[Any, ...]], drawn: Sequence[Record]) -> None:
-    """One line for each setting and line of its panel."""
+def _costs(ax: Any, shared: Mapping[tuple[Any, ...], Sequence[Record]]) -> None:
+    """Loss above that of the best rank, per cent, a line for each setting."""
+    for number, (setting, own) in enumerate(shared.items()):
+        least = min(record["nats_per_byte"] for record in own)
+        ends = [
+            [100 * abs((record[f"nats_per_byte_{end}"] or record["nats_per_byte"]) - record["nats_per_byte"]) / least
+             for record in own]
+            for end in ("low", "high")
+        ]  # fmt: skip
+        ax.errorbar(
+            [record["rank"] for record in own],
+            [100 * (record["nats_per_byte"] / least - 1) for record in own],
+            yerr=ends,
+            color=COLOURS[number % len(COLOURS)],
+            marker=MARKERS[number % len(MARKERS)],
+            capsize=3,
+            label=_label(setting),
+        )
+    ax.axhline(0.0, color="0.6", linewidth=0.8)
+    ax.set(title="what head rank costs, heads sharing the width\n(H r = d)", ylabel="loss above the best rank, %")
+    _rank_axis(ax, [record for own in shared.values() for record in own])
+
+
+def _audits(name: str, ax: Any, shared: Mapping[tuple[Any, ...], Sequence[Record]]) -> None:
+    """One line for each setting."""
     shown: list[Record] = []
-    number = 0
-    for setting in panels:
-        for label, own in lines_of([record for record in drawn if _setting(record) == setting]).items():
-            known = [record for record in own if record.get(name) is not None]
-            if known:
-                domain, width, _, kind, _ = setting
-                ax.plot(
-                    [record["rank"] for record in known],
-                    [record[name] for record in known],
-                    color=COLOURS[number % len(COLOURS)],
-                    marker=MARKERS[number % len(MARKERS)],
-                    linestyle="none" if label == "others" else ("-", "--", ":")[number // len(COLOURS) % 3],
-                    label=f"{domain}, d = {width}, {label}" + ("" if kind == "parameters" else f", {SOLVED[kind]}"),
-                )
-                shown += known
-                number += 1
+    for number, (setting, own) in enumerate(shared.items()):
+        known = [record for record in own if record.get(name) is not None]
+        if known:
+            ax.plot(
+                [record["rank"] for record in known],
+                [record[name] for record in known],
+                color=COLOURS[number % len(COLOURS)],
+                marker=MARKERS[number % len(MARKERS)],
+                label=_label(setting),
+            )
+            shown += known
     if name == "head_rank_needed":
         ranks = sorted({record["rank"] for record in shown})
         ax.plot(ranks, ranks, color="0.6", linestyle=":", label="all that a head has")
@@ -130,6 +177,11 @@ def _rank_axis(ax: Any, records: Sequence[Record]) -> None:
     ax.set_xticks(ranks, [str(rank) for rank in ranks])
     ax.minorticks_off()
     ax.legend(fontsize=7)
+
+
+def _label(setting: tuple[Any, ...]) -> str:
+    domain, width, _, kind, _ = setting
+    return f"{domain}, d = {width}" + ("" if kind == "parameters" else f", {SOLVED.get(kind, kind)}")
 
 
 def _setting(record: Record) -> tuple[Any, ...]:

@@ -44,6 +44,8 @@ SEEDS: dict[Scale, list[int]] = {"smoke": [0], "quick": [0, 1]}
 TEXTS: dict[Scale, tuple[str, ...]] = {"smoke": ("prose",), "quick": ("prose", "code")}
 CODE = ("linalg", "measures", "masks", "norms", "theory")
 """Folders of the package whose sources are the second text of the small scales."""
+FEWEST_PAIRS = 3
+"""Pairs of models that differ in rank alone, and in heads alone, that are enough to compare both."""
 MOST_NEEDED = 0.75
 """Share of the rank that heads of the largest rank are claimed to need at most."""
 
@@ -58,7 +60,7 @@ def run(scale: Scale, progress: Progress = silent) -> FigureOutcome:
     found = shape_records(rows)
     claims = use_claims(rows, names)
     if scale != "smoke":
-        claims += need_claims(rows, names) + text_rank_claims(rows, names)
+        claims += need_claims(rows, names) + rank_or_heads_claims(found) + text_rank_claims(rows, names)
     notes = [
         *missing,
         "Loss in nats per byte of held-out text, mean over seeds with Student's 95 % interval, at the best learning "
@@ -110,10 +112,10 @@ def use_claims(rows: Sequence[Row], names: Mapping[str, str]) -> list[Claim]:
 
 
 def need_claims(rows: Sequence[Row], names: Mapping[str, str]) -> list[Claim]:
-    """In the same curves: whether heads need it, and whether paper A's task says which rank is best."""
+    """In the same curves: whether heads need it."""
     claims = []
     for where, curve in _curves(rows, names):
-        needed, synthetic = _known(curve, "head_rank_needed"), _known(curve, "synthetic_error")
+        needed = _known(curve, "head_rank_needed")
         if len(needed) > 1:
             low, high = min(needed), max(needed)
             claims.append(
@@ -124,18 +126,45 @@ def need_claims(rows: Sequence[Row], names: Mapping[str, str]) -> list[Claim]:
                     f"needed: {_listed(needed)}",
                 )
             )
-        if len(synthetic) > 1:
-            losses = {rank: value for rank, value in _known(curve, "nats_per_byte").items() if rank in synthetic}
-            there, here = (min(found, key=found.__getitem__) for found in (synthetic, losses))
+    return claims
+
+
+def rank_or_heads_claims(records: Sequence[Row]) -> list[Claim]:
+    """Where models of one setting differ in either alone: whether rank matters more than the number of heads.
+
+    What paper A says of a synthetic task, said of text; stated after the first models, of which it holds.
+    """
+    claims = []
+    known = [record for record in records if record["nats_per_byte"] is not None]
+    for setting in dict.fromkeys(tuple(record[name] for name in SETTING) for record in known):
+        own = [record for record in known if tuple(record[name] for name in SETTING) == setting]
+        losses = {(record["rank"], record["heads"]): record["nats_per_byte"] for record in own}
+        more_rank, more_heads = (
+            [losses[twice] / loss - 1 for shape, loss in losses.items() if (twice := _twice(shape, place)) in losses]
+            for place in (0, 1)
+        )
+        if min(len(more_rank), len(more_heads)) >= FEWEST_PAIRS:
+            by_rank, by_heads = (statistics.fmean(map(abs, changes)) for changes in (more_rank, more_heads))
             claims.append(
                 Claim(
-                    f"{where}: the rank that is best on paper A's task is not the best for text",
-                    there != here,
-                    f"best there r = {there} (error {synthetic[there]:.2g}), for text r = {here} "
-                    f"({losses[here]:.4f} nats per byte; r = {there} {losses[there]:.4f})",
+                    f"{own[0]['domain']}, d = {own[0]['width']}: twice the rank changes the loss more than twice the "
+                    "heads, both at equal parameters, by at least a factor of two in the mean",
+                    by_rank >= 2 * by_heads,
+                    f"twice the rank of as many heads: {_changes(more_rank)}; twice the heads of one rank: "
+                    f"{_changes(more_heads)}",
                 )
             )
     return claims
+
+
+def _twice(shape: tuple[int, int], place: int) -> tuple[int, int]:
+    rank, heads = shape
+    return (rank, 2 * heads) if place else (2 * rank, heads)
+
+
+def _changes(changes: Sequence[float]) -> str:
+    shown = ", ".join(f"{change:+.1%}" for change in sorted(changes))
+    return f"{statistics.fmean(map(abs, changes)):.1%} in the mean of {len(changes)} ({shown})"
 
 
 def _curves(rows: Sequence[Row], names: Mapping[str, str]) -> list[tuple[str, Mapping[int, Sequence[Row]]]]:

@@ -52,7 +52,8 @@ class TextCurve:
 @final
 @dataclass(frozen=True)
 class LanguageModels:
-    """Committed language models, interpolated over log r and log d, in the mean of the texts.
+    """Committed language models, interpolated over log r and log d, in the mean of the texts with models of the width
+    or on both sides of it; of all texts where none has, by the width next to it.
 
     The range runs over texts and over the models that enter, each with its margin: Student's over seeds, or for one
     seed two standard errors of the loss over windows of held-out text.
@@ -68,12 +69,8 @@ class LanguageModels:
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Widths at which every text has a curve; all where there is none such."""
-        by_domain: dict[str, set[int]] = {}
-        for curve in self.curves:
-            by_domain.setdefault(curve.domain, set()).add(curve.width)
-        held = list(by_domain.values())
-        return tuple(sorted(set.intersection(*held) or set.union(*held))) if held else ()
+        """Widths that were trained, on whatever text."""
+        return tuple(sorted({curve.width for curve in self.curves}))
 
     @property
     def about(self) -> str:
@@ -97,27 +94,26 @@ class LanguageModels:
 
     def estimate(self, heads: int, rank: int, directions: int, width: int | None = None) -> Estimate | None:
         """The share of the loss that so many heads of that rank cost above the best rank of the width."""
-        widths = self.widths
-        if not widths or width is None:
+        texts: dict[str, dict[int, TextCurve]] = {}
+        for curve in self.curves:
+            texts.setdefault(curve.domain, {})[curve.width] = curve
+        if not texts or width is None:
             return None
         outside = []
-        if not widths[0] <= width <= widths[-1]:
-            near = widths[0] if width < widths[0] else widths[-1]
+        around = {text: own for text, own in texts.items() if min(own) <= width <= max(own)}
+        if not around:
+            around = texts
+            near = sorted({min(max(width, min(own)), max(own)) for own in texts.values()})
             outside.append(
-                f"language models were trained at d = {_listed(widths)}; at {width} those of {near} stand for it"
+                f"language models were trained at d = {_listed(self.widths)}; at {width} those of {_listed(near)} "
+                "stand for it"
             )
         if heads * rank != width:
-            outside.append(f"they have H r = d; H r = {heads * rank / width:.3g} d was not tried")
-        held = [one.rank for curve in self.curves if curve.width in widths for one in curve.points]
+            outside.append(f"they have H r = d, not H r = {heads * rank / width:.3g} d")
+        held = [one.rank for own in around.values() for curve in own.values() for one in curve.points]
         if not min(held) <= rank <= max(held):
             outside.append(f"their ranks are {min(held)} to {max(held)}, whose end stands for {rank}")
-        place = math.log(min(max(width, widths[0]), widths[-1]))
-        by_domain: dict[str, list[tuple[float, TextPoint]]] = {}
-        for index, weight in interpolation([math.log(one) for one in widths], place):
-            for curve in self.curves:
-                if curve.width == widths[index]:
-                    parts = [(weight * along, point) for along, point in curve.at(rank)]
-                    by_domain.setdefault(curve.domain, []).extend(parts)
+        by_domain = {text: _along_width(own, width, rank) for text, own in around.items()}
         entering = [point for parts in by_domain.values() for _, point in parts]
         return Estimate(
             statistics.fmean(
@@ -128,6 +124,17 @@ class LanguageModels:
             max(point.excess + point.margin for point in entering),
             tuple(outside),
         )
+
+
+def _along_width(curves: Mapping[int, TextCurve], width: int, rank: int) -> list[tuple[float, TextPoint]]:
+    """The points around a width and a rank in the curves of one text, with the weights of interpolation."""
+    widths = sorted(curves)
+    place = math.log(min(max(width, widths[0]), widths[-1]))
+    return [
+        (weight * along, point)
+        for index, weight in interpolation([math.log(one) for one in widths], place)
+        for along, point in curves[widths[index]].at(rank)
+    ]
 
 
 def curves_of(rows: Sequence[Row]) -> tuple[TextCurve, ...]:

@@ -187,6 +187,12 @@ def test_verdicts_tell_apart_only_what_seeds_tell_apart() -> None:
     assert "beyond the spread" in sentence
     close = [row(r, loss + 0.2 * seed, seed) for r, loss in ((4, 1.25), (64, 1.2)) for seed in range(3)]
     assert "too close to tell" in verdicts(by_shape(close))[0]
+    mixed = [row(4, 1.5), row(4, 1.52, seed=1), row(64, 1.2)]
+    assert (
+        "less than all 1 others beyond the spread over seeds (of those with several)" in verdicts(by_shape(mixed))[0]
+    )
+    near = [row(4, 1.5), row(4, 1.52, seed=1), row(64, 1.4)]
+    assert "too close to tell" in verdicts(by_shape(near))[0], "0.1 is below 12.7 times a deviation of 0.014"
     assert "one seed each" in verdicts(by_shape([row(4, 1.5), row(64, 1.2)]))[0]
     assert "too small to tell" in verdicts(by_shape([row(4, 2.9), row(64, 2.8)]))[0]
     assert "no other shape" in verdicts(by_shape([row(64, 1.2)]))[0]

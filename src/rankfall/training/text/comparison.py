@@ -49,6 +49,7 @@ def _record(key: tuple[Any, ...], members: Sequence[Row]) -> dict[str, Any]:
         "nats_per_byte": mean if done else None,
         "nats_per_byte_low": None if margin is None else mean - margin,
         "nats_per_byte_high": None if margin is None else mean + margin,
+        "nats_per_byte_deviation": statistics.stdev(losses) if len(losses) > 1 else None,
         "unigram_nats_per_byte": members[0]["unigram_nats_per_byte"],
         "parameters": members[0]["parameters"],
         "training_flops": members[0]["training_flops"],
@@ -67,6 +68,16 @@ def mean_margin(losses: Sequence[float]) -> float | None:
         return None
     spread = float(stats.t.ppf(0.5 + CONFIDENCE / 2, len(losses) - 1))
     return spread * statistics.stdev(losses) / math.sqrt(len(losses))
+
+
+def pooled_deviation(groups: Sequence[tuple[float, int]]) -> tuple[float, int] | None:
+    """The deviation over seeds that groups have in common, each given as its own and its size, and the degrees of
+    freedom; None without a group of two. It stands for the deviation of a group of one."""
+    freedom = sum(size - 1 for _, size in groups if size > 1)
+    if not freedom:
+        return None
+    squares = sum(deviation**2 * (size - 1) for deviation, size in groups if size > 1)
+    return math.sqrt(squares / freedom), freedom
 
 
 def verdicts(records: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -92,18 +103,33 @@ def _verdict(records: Sequence[Mapping[str, Any]]) -> str:
         )
     if not others:
         return f"{where}: {least}; there is no other shape to compare it with"
-    if any(record["nats_per_byte_low"] is None for record in records):
+    alone = _margin_of_one_seed(records)
+    if alone is None:
         return f"{where}: {least}; one seed each, so that nothing says how much of the differences is chance"
-    rivals = [record for record in others if not _apart(best, record)]
+    single = any(record["nats_per_byte_low"] is None for record in records)
+    spread = "the spread over seeds" + (" (of those with several)" if single else "")
+    rivals = [record for record in others if not _apart(best, record, alone)]
     if rivals:
         ranks = ", ".join(f"{record['rank']} with {record['heads']}" for record in rivals)
-        return f"{where}: too close to tell: {least}, and within the spread over seeds so do rank {ranks} heads"
-    return f"{where}: {least}, less than all {len(others)} others beyond the spread over seeds"
+        return f"{where}: too close to tell: {least}, and within {spread} so do rank {ranks} heads"
+    return f"{where}: {least}, less than all {len(others)} others beyond {spread}"
 
 
-def _apart(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
+def _margin_of_one_seed(records: Sequence[Mapping[str, Any]]) -> float | None:
+    """Half of the 95 % interval of a lone seed, by the deviation of the shapes that have several."""
+    pooled = pooled_deviation([(record["nats_per_byte_deviation"] or 0.0, record["seeds"]) for record in records])
+    if pooled is None:
+        return None
+    deviation, freedom = pooled
+    return deviation * float(stats.t.ppf(0.5 + CONFIDENCE / 2, freedom))
+
+
+def _apart(first: Mapping[str, Any], second: Mapping[str, Any], alone: float) -> bool:
     """Whether the difference of two means is beyond the margin of a difference, both margins squared and added."""
-    margins = [record["nats_per_byte_high"] - record["nats_per_byte"] for record in (first, second)]
+    margins = [
+        alone if record["nats_per_byte_high"] is None else record["nats_per_byte_high"] - record["nats_per_byte"]
+        for record in (first, second)
+    ]
     return bool(abs(first["nats_per_byte"] - second["nats_per_byte"]) > math.hypot(*margins))
 
 
