@@ -55,10 +55,12 @@ class ReplayCheck:
 
 
 class AblatedBlock:
-    """A block's attention half as a function of tokens (b, n, d), in float64."""
+    """A block's attention half as a function of tokens (b, n, d), in float64; `cross` are the cross-attentions that
+    follow it in its block, each a half of its own."""
 
     def __init__(self, site: Site, block: Assembly) -> None:
         self.site, self.block = site, block
+        self.cross: list[AblatedBlock] = []
         self.device = block.stream.device
         self._replay: Replay | None = None
         self._before: nn.Module | None = None
