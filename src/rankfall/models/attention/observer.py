@@ -37,7 +37,7 @@ WRITTEN_ROWS = 32
 # Weights that are turned into float64 together: heads are read in groups of so many numbers.
 NUMBERS_AT_ONCE = 2**23
 # So many numbers of matrices wait on the host for their spectra: to be taken together, which uses every core; or, of
-# a model on a GPU, on a few threads beside the pass, which mostly waits for the GPU (many threads wait for a lock
+# a model on a GPU, on a few threads beside the pass, which mostly waits for the GPU (many threads wait for each other
 # inside BLAS: eight take half as long as two).
 NUMBERS_WAITING = 2**26
 BESIDE, THREADS_BESIDE = ("cuda",), 2
