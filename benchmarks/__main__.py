@@ -17,6 +17,7 @@ ALL_BENCHMARKS = (
     "explorer",
     "report",
     "verdict",
+    "untrained",
 )
 
 

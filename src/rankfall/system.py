@@ -6,6 +6,7 @@ import contextlib
 import functools
 import os
 import re
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,9 +40,40 @@ def _container_memory() -> int | None:
 
 @contextlib.contextmanager
 def blas_threads(count: int) -> Iterator[None]:
-    """So many BLAS threads of NumPy and SciPy inside, as many as before outside."""
-    with _blas().limit(limits=count, user_api="blas"):
+    """So many BLAS threads of NumPy and SciPy inside, as many as before outside.
+
+    The number belongs to the process: where several threads are inside at once, the first one's holds for all, until
+    the last one leaves.
+    """
+    _limit.enter(count)
+    try:
         yield
+    finally:
+        _limit.leave()
+
+
+class _Limit:
+    """The limit that is in force, and how many hold it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._holders = 0
+        self._limited = contextlib.ExitStack()
+
+    def enter(self, count: int) -> None:
+        with self._lock:
+            if self._holders == 0:
+                self._limited.enter_context(_blas().limit(limits=count, user_api="blas"))
+            self._holders += 1
+
+    def leave(self) -> None:
+        with self._lock:
+            self._holders -= 1
+            if self._holders == 0:
+                self._limited.close()
+
+
+_limit = _Limit()
 
 
 @functools.cache

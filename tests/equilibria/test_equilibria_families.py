@@ -20,7 +20,7 @@ from rankfall.equilibria.families import (
     families,
     under_norm,
 )
-from rankfall.equilibria.layer import NormalisedLayer
+from rankfall.equilibria.layer import NormalisedLayer, by_coordinates
 from rankfall.equilibria.shift import shift_radius, shift_tokens
 from rankfall.equilibria.stability import multipliers
 from rankfall.equilibria.star import star_value
@@ -223,16 +223,18 @@ def test_stable_tokens_can_be_well_conditioned_but_then_disturbances_grow() -> N
 
 
 @pytest.mark.parametrize("norm", [norm for kind in NORMS for norm in kind.examples()], ids=str)
-def test_every_norm_of_one_length_has_equilibria_and_others_are_refused(norm: Norm) -> None:
-    if norm.length(5) is None:
-        with pytest.raises(RequestError, match="which leave every token at one length; got"):
+def test_every_norm_that_keeps_sizes_has_equilibria_and_others_are_refused(norm: Norm) -> None:
+    if norm.length(5) is None and not by_coordinates(norm):
+        with pytest.raises(RequestError, match="which fix the length of tokens or bound their coordinates; got"):
             equilibrium_under(str(norm), 6, 5, 3)
         return
     built = equilibrium_under(str(norm), 6, 5, 3)
     assert built.layer.norm == str(norm)
+    assert built.layer.on_spheres == (norm.length(5) is not None)
     assert examine_equilibrium(built).rank == 3
     assert built.layer.residual(built.tokens) < 1e-13
-    assert torch.allclose(built.tokens.norm(dim=-1), torch.full((6,), norm.length(5), dtype=torch.float64))
+    if built.layer.on_spheres:
+        assert torch.allclose(built.tokens.norm(dim=-1), torch.full((6,), norm.length(5), dtype=torch.float64))
 
 
 @pytest.mark.parametrize("family", each())
@@ -292,7 +294,7 @@ def test_choice_prefers_conditioning_and_honours_stability() -> None:
         (lambda: NormalisedLayer(torch.ones(2, 3), torch.ones(2, 2).bool()), "a square value matrix"),
         (
             lambda: NormalisedLayer(torch.eye(2), torch.ones(2, 2).bool(), "none"),
-            "a norm among unit, layer, rms, layer-scaled, which",
+            "a norm among unit, layer, rms, dyt, layer-scaled, which",
         ),
         (lambda: NormalisedLayer(torch.eye(2), torch.ones(2, 2).bool(), form=torch.eye(3)), "form of shape"),
         (lambda: NormalisedLayer.with_weights(torch.eye(2) * 2, torch.eye(2)), "rows that sum to one"),

@@ -29,7 +29,7 @@ def automatic(layer: NormalisedLayer, tokens: Tensor) -> Tensor:
     bases = tangent_bases(layer, tokens)
 
     def along(moves: Tensor) -> Tensor:
-        moved = layer.project(tokens + torch.einsum("nf,nfd->nd", moves, bases))
+        moved = layer.settled(tokens + torch.einsum("nf,nfd->nd", moves, bases))
         return torch.einsum("nd,nfd->nf", layer.step(moved), bases)
 
     start = torch.zeros(bases.shape[:2], dtype=torch.float64)
@@ -37,7 +37,7 @@ def automatic(layer: NormalisedLayer, tokens: Tensor) -> Tensor:
     return torch.autograd.functional.jacobian(along, start).reshape(size, size)
 
 
-@pytest.mark.parametrize("norm", ["unit", "rms", "layer"])
+@pytest.mark.parametrize("norm", ["unit", "rms", "layer", "dyt"])
 @pytest.mark.parametrize("mask", [Complete(), Causal(), Ring(1)], ids=str)
 def test_matches_automatic_differentiation(mask: Mask, norm: str) -> None:
     layer, tokens = random_layer(mask, norm, seed=3)

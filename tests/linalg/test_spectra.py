@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -12,7 +14,15 @@ from threadpoolctl import threadpool_info
 
 from rankfall.linalg import spectra
 from rankfall.linalg.factored import Factored, _by_gram
-from rankfall.linalg.spectra import by_eigenvalues, distinct_rows, gram_eigenvalues, singular_values, smaller_gram
+from rankfall.linalg.spectra import (
+    by_eigenvalues,
+    distinct_rows,
+    gram_eigenvalues,
+    rows_may_repeat,
+    singular_values,
+    smaller_gram,
+)
+from rankfall.system import blas_threads
 
 
 def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -65,6 +75,58 @@ def test_eigenvalues_of_twice_the_size_lose_no_digits(smallest: float) -> None:
     values = torch.tensor([3.0, 2.0, 1.0, 0.5, 0.1, 1e-3, smallest], dtype=torch.float64).sort(descending=True).values
     found = by_eigenvalues(left * values @ right)
     assert torch.allclose(found, values.expand(2, 7), rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_equal_rows_are_noticed(dtype: torch.dtype) -> None:
+    tokens = drawn(4, 60, 33).to(dtype).double()
+    tokens[1, 59] = tokens[1, 0]
+    tokens[2, 30:] = tokens[2, :30]
+    tokens[3] = 0
+    assert rows_may_repeat(tokens).tolist() == [False, True, True, True]
+    assert rows_may_repeat(tokens[:, :1]).tolist() == [False] * 4
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_the_limit_of_threads_ends_with_the_last_that_needs_it() -> None:
+    def now() -> list[int]:
+        return [one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas"]
+
+    before = now()
+    inside, first_left, seen = threading.Event(), threading.Event(), []
+
+    def second() -> None:
+        with blas_threads(2):
+            inside.set()
+            assert first_left.wait(timeout=60)
+            seen.append(now())
+
+    thread = threading.Thread(target=second)
+    with blas_threads(1):
+        thread.start()
+        assert inside.wait(timeout=60)
+    first_left.set()
+    thread.join()
+    assert seen == [[1] * len(before)], "the first one's number, after it has left"
+    assert now() == before
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_matrices_are_taken_on_as_many_threads_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spectra, "WORTH_A_THREAD", 0)
+    gram = smaller_gram(drawn(5, 4, 6))
+    used: list[str] = []
+
+    def watched(some: np.ndarray) -> np.ndarray:
+        used.append(threading.current_thread().name)
+        return np.asarray(eigvalsh(some))
+
+    eigvalsh = np.linalg.eigvalsh
+    monkeypatch.setattr(spectra.np.linalg, "eigvalsh", watched)
+    both = [gram_eigenvalues(gram, threads) for threads in (1, None)]
+    assert torch.equal(*both)
+    assert used[0] == threading.current_thread().name, "one thread is this one"
+    assert len(used) == 3
 
 
 def test_rows_that_repeat_are_one_longer_row() -> None:

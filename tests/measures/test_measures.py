@@ -20,7 +20,7 @@ from rankfall.dynamics.weights import GivenWeights
 from rankfall.errors import RequestError
 from rankfall.masks import Complete
 from rankfall.measures import measures as module
-from rankfall.measures.measures import EFFECTIVE_RANK, RANK, Measure, measure, rankme
+from rankfall.measures.measures import EFFECTIVE_RANK, RANK, Measure, entropy_of, measure, rankme
 from rankfall.measures.profile import Profile
 from rankfall.mechanism.heads import Heads
 from rankfall.models.depth.capture import Place
@@ -384,3 +384,12 @@ def test_rank_sees_through_the_rounding_of_every_dtype(dtype: torch.dtype, size:
     generator = torch.Generator().manual_seed(size)
     parts = torch.randn(2, size, 5, generator=generator, dtype=torch.float64)
     assert float(measure((parts[0] @ parts[1].mT).to(dtype), ["rank"])["rank"]) == 5
+
+
+def test_entropy_is_that_of_pytorch_and_never_minus_zero() -> None:
+    shares = torch.rand(5, 40, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    shares[0], shares[1], shares[1, 3] = 0.0, 0.0, 1.0
+    found = entropy_of(shares)
+    assert torch.allclose(found, torch.special.entr(shares).sum(dim=-1), rtol=1e-14)
+    assert found[:2].tolist() == [0.0, 0.0]
+    assert not bool(found[:2].signbit().any())

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from rankfall.catalogue import MEASURES
+from rankfall.linalg.spectra import gram_eigenvalues
 from rankfall.measures import profile as module
 from rankfall.measures.measures import (
     EFFECTIVE_RANK,
@@ -181,6 +182,49 @@ def test_tokens_that_are_there_twice_need_no_svd(
         assert profile.singular_values.shape == (min(n, d),)
         zeros = min(n, d) - min(distinct - few, d)
         assert int((profile.singular_values == 0).sum()) == zeros, "exactly so many directions are left out"
+
+
+@pytest.mark.parametrize("batch", [(), (1,), (4,), (2, 2)])
+@pytest.mark.parametrize(("n", "d"), [(6, 9), (9, 6), (12, 4), (6, 6), (1, 3)])
+def test_equal_tokens_of_large_matrices_are_found_first(
+    n: int, d: int, batch: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same numbers, and every matrix is decomposed once, those with equal tokens as small as they are."""
+    decomposed: list[torch.Size] = []
+
+    def watched(gram: Tensor) -> Tensor:
+        decomposed.append(gram.shape)
+        return gram_eigenvalues(gram)
+
+    monkeypatch.setattr(module, "gram_eigenvalues", watched)
+    distinct = max(1, n // 2)
+    x = torch.stack([made("shifted", n, d, seed) for seed in range(max(1, torch.Size(batch).numel()))])
+    x[::2] = x[::2, torch.arange(n) % distinct]
+    x = x.reshape(*batch, n, d)
+    expected = {view: {one.name: one.of(profile) for one in MEASURES} for view, profile in views(x).items()}
+    monkeypatch.setattr(module, "WORTH_LOOKING", 1)
+    decomposed.clear()
+    for view, profile in views(x).items():
+        for one in MEASURES:
+            found = one.of(profile)
+            assert found.shape == batch
+            assert torch.allclose(found, expected[view][one.name], rtol=1e-12, atol=1e-12), f"{view} {one.name}"
+    if n > 1:
+        sizes = [size for shape in decomposed for size in [shape[-1]] * shape[:-2].numel()]
+        smaller, whole = min(distinct, d), min(n, d)
+        half = (max(1, torch.Size(batch).numel()) + 1) // 2
+        others = max(1, torch.Size(batch).numel()) - half
+        assert sorted(sizes) == sorted(([smaller] * half + [whole] * others) * len(VIEWS))
+
+
+def test_equal_tokens_that_leave_a_doubt_are_asked_of_the_svd(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "WORTH_LOOKING", 1)
+    x = made("plain", 8, 12)
+    x[4] = x[2] + x[1]
+    x[5] = x[0]
+    values = Profile(x).singular_values
+    assert torch.allclose(values, torch.linalg.svdvals(x) / x.abs().max(), rtol=1e-9, atol=1e-14)
+    assert int((values == 0).sum()) == 2
 
 
 def test_what_the_squares_can_tell_follows_the_rounding_of_the_tokens(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from rankfall.models.attention import observer as observer_module
 from rankfall.models.attention import seen
 from rankfall.models.attention.heads import HeadAttention
 from rankfall.models.attention.observer import ROWS_AT_MOST, AttentionObserver, sampled_rows
+from rankfall.models.attention.statistics import matrix_statistics
 from rankfall.models.attention.summary import attention_reasons
 from rankfall.models.audit import audit
 from rankfall.models.recorder import Call, recorded
@@ -440,6 +442,38 @@ def test_spectra_that_wait_for_each_other_are_those_taken_at_once(monkeypatch: p
     alone = [one.values for one in observed(model, inputs, [None, None]).heads()]
     assert together == alone
     assert all("effective_rank" in one for one in together)
+
+
+@pytest.mark.parametrize("most", [0, 2**26])
+def test_spectra_beside_the_pass_are_the_same(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = small("llama")
+    inputs = {"input_ids": some_ids(2, TOKENS)}
+    together = [one.values for one in observed(model, inputs, [None, None]).heads()]
+    asked: list[tuple[int | None, bool]] = []
+
+    def watched(gram: Tensor, threads: int | None = None) -> dict[str, Tensor]:
+        asked.append((threads, threading.current_thread() is threading.main_thread()))
+        return matrix_statistics(gram, threads)
+
+    monkeypatch.setattr(observer_module, "matrix_statistics", watched)
+    monkeypatch.setattr(observer_module, "BESIDE", ("cpu",))
+    monkeypatch.setattr(observer_module, "NUMBERS_WAITING", most)
+    before = threading.active_count()
+    beside = [one.values for one in observed(model, inputs, [None, None]).heads()]
+    assert together == beside
+    assert set(asked) == {(1, False)}, "each on a thread of its own"
+    assert threading.active_count() == before, "which has ended"
+
+
+def test_a_spectrum_that_fails_beside_the_pass_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(gram: Tensor, threads: int | None = None) -> dict[str, Tensor]:
+        raise RuntimeError("no spectrum")
+
+    monkeypatch.setattr(observer_module, "matrix_statistics", failing)
+    monkeypatch.setattr(observer_module, "BESIDE", ("cpu",))
+    found = audit(small("llama"), inputs=some_ids(1, TOKENS), heads=False, controls=False, ablation=False)
+    assert "no spectrum" in found.missing["attention statistics"]
+    assert found.depth
 
 
 def test_attention_that_is_not_finite_is_left_out_with_a_reason() -> None:

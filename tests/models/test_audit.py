@@ -205,8 +205,8 @@ def test_training_flags_are_put_back_one_by_one() -> None:
         ("rankfall.models.masks.allowed_pattern", "mask"),
         ("rankfall.models.audit.recorded", "mask"),
         ("rankfall.models.audit.probe_heads", "heads"),
-        ("rankfall.models.audit.run_controls", "controls"),
-        ("rankfall.models.audit.ablate", "ablation"),
+        ("rankfall.models.stacks.run_controls", "controls"),
+        ("rankfall.models.stacks.ablate", "ablation"),
         ("rankfall.models.audit.attention_reasons", "words about attention"),
         ("rankfall.models.audit.key_value_reason", "words about keys and values"),
     ],
@@ -263,7 +263,7 @@ def test_an_encoder_decoder_reports_both_halves() -> None:
     assert [one.name for one in result.other_stacks] == ["decoder.block"]
     assert [row.layer for row in result.other_stacks[0].boundaries] == [0, 1, 2, 3]
     assert result.record()["other_stacks"][0]["depth"][0]["layer"] == 0
-    assert any(reason.topic == "token rank in decoder.block" for reason in result.verdict.reasons)
+    assert any(reason.topic == "token rank" for reason in result.other_stacks[0].verdict.reasons)
     asked = audit(small_model("t5"), inputs=torch.randint(4, 60, (1, 12)), heads=False, stack="decoder")
     assert (asked.stack, asked.other_stacks) == ("decoder.block", ())
     assert {one.rows[-1].layer for one in asked.controls} == {3}

@@ -202,3 +202,13 @@ def test_seen_tokens_leave_padding_out_and_keep_passages() -> None:
     normed = model.layers[0].input_layernorm(model.embed_tokens(ids))
     assert torch.allclose(first.tokens[:6], normed[0], atol=1e-6)
     assert torch.allclose(first.keys[6:9], normed[1, :3], atol=1e-6)
+    assert first.keys is first.tokens, "kept once"
+
+
+def test_keys_of_cross_attention_are_the_other_tokens() -> None:
+    model = made("t5")
+    ids = torch.randint(3, 50, (1, 6), generator=torch.Generator().manual_seed(1))
+    found = tokens_seen(model, [{"input_ids": ids, "decoder_input_ids": ids[:, :4]}])
+    across = [one for one in found.values() if "EncDecAttention" in one.name]
+    assert across
+    assert {(len(one.tokens), len(one.keys)) for one in across} == {(4, 6)}

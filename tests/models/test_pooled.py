@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import astuple
+
 import numpy as np
 import pytest
 import torch
@@ -13,7 +16,8 @@ from rankfall.models.audit import audit
 from rankfall.models.controls import COMPARED
 from rankfall.models.depth import pooled as module
 from rankfall.models.depth.capture import Place
-from rankfall.models.depth.pooled import FEWEST_TEXTS, Pool
+from rankfall.models.depth.measure import DepthMeasurement
+from rankfall.models.depth.pooled import FEWEST_TEXTS, Pool, Pooled
 from rankfall.models.result import AuditFindings
 from rankfall.report.audit import audit_document
 
@@ -81,6 +85,42 @@ def test_means_of_texts_where_there_are_enough() -> None:
     means = np.asarray(x.mean(dim=1))
     assert found["text_means"].rows == FEWEST_TEXTS
     assert found["text_means"].rankme == pytest.approx(EFFECTIVE_RANK.reference(means), rel=1e-9)
+
+
+def same(ours: Sequence[Pooled], theirs: Sequence[Pooled]) -> bool:
+    """The same places and sizes, and the same numbers up to rounding."""
+    pairs = [
+        pair for one, two in zip(ours, theirs, strict=True) for pair in zip(astuple(one), astuple(two), strict=True)
+    ]
+    return all(a == b or (isinstance(a, float) and a == pytest.approx(b, rel=1e-13)) for a, b in pairs)
+
+
+def test_a_single_text_is_not_decomposed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = tokens_of(2)
+    taken, pools = DepthMeasurement([None], [[]]), [Pool([None]) for _ in range(4)]
+    for place, tokens in ((Place(0), x[:1]), (Place(1, "before_final_norm"), 100 * x[1:]), (Place(1), x[1:])):
+        taken.take(place, tokens)
+        for pool in pools:
+            pool.take(place, tokens)
+    rows = taken.rows()
+    expected = pools[0].rows()
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "views", None)
+        found = pools[1].rows(measured=rows)
+    assert same(found, expected)
+    monkeypatch.setattr(module, "MOST_VECTORS", 4)
+    drawn = pools[2].rows(measured=rows)
+    assert drawn == pools[3].rows(), "those drawn are other vectors"
+    assert not same(drawn, expected)
+
+
+def test_rows_of_several_texts_are_means_and_no_pool() -> None:
+    x = tokens_of(2)
+    taken, pools = DepthMeasurement([None, None], [[], []]), [Pool([None, None]) for _ in range(2)]
+    taken.take(Place(0), x)
+    for pool in pools:
+        pool.take(Place(0), x)
+    assert pools[0].rows(measured=taken.rows()) == pools[1].rows()
 
 
 @pytest.fixture(scope="module")

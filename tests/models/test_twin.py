@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,8 +13,9 @@ from torch import Tensor, nn
 from rankfall.models import controls
 from rankfall.models.controls import Given, run_controls
 from rankfall.models.depth.capture import capture
+from rankfall.models.placement import alone, hollow
 from rankfall.models.texts import from_ids
-from rankfall.models.twin import draw_seed, random_weights, separate_twin
+from rankfall.models.twin import _seed, draw_seed, random_weights, separate_twin
 
 IDS = torch.arange(4, 40).reshape(2, 18)
 WEIGHT = "layers.1.mlp.up_proj.weight"
@@ -94,6 +96,46 @@ def test_a_seed_is_a_twin_and_only_one_block_is_random_at_a_time() -> None:
     assert not torch.equal(runs[0][-1], runs[2][-1])
     assert not torch.equal(runs[0][0], real[0])
     assert all(torch.equal(one, other) for one, other in zip(states(model), real, strict=True))
+
+
+def test_seeds_are_those_of_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(11)
+        expected = torch.rand(3)
+        _seed(11, [torch.device("cpu")])
+        assert torch.equal(torch.rand(3), expected)
+        asked: list[int] = []
+        monkeypatch.setattr(torch, "manual_seed", asked.append)
+        _seed(12, [torch.device("cpu"), torch.device("mps")])
+        assert asked == [12], "devices of other kinds have seeds of their own"
+
+
+def test_what_has_no_storage_is_not_initialised(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = small_model("llama")
+    library, places = type(model)._init_weights, list[set[str]]()
+
+    def watched(self: Any, module: nn.Module) -> None:
+        places.append({one.device.type for one in module.parameters(recurse=False)})
+        library(self, module)
+
+    monkeypatch.setattr(type(model), "_init_weights", watched)
+    with random_weights(model, 5):
+        states(model)
+    assert {"cpu"} in places
+    assert {"meta"} not in places
+
+
+@pytest.mark.parametrize("made", [alone, hollow])
+def test_a_copy_has_a_configuration_of_its_own(made: Callable[[nn.Module], nn.Module]) -> None:
+    model: Any = small_model("llama")
+    module = model.layers[0].self_attn
+    copy: Any = made(model.layers[0])
+    assert type(copy.self_attn.config) is type(module.config)
+    assert copy.self_attn.config is not module.config
+    assert copy.self_attn.config is copy.mlp.config
+    before = module.config._attn_implementation
+    copy.self_attn.config._attn_implementation_internal = "another"
+    assert module.config._attn_implementation == before
 
 
 def test_the_state_of_the_random_generator_is_left_alone() -> None:

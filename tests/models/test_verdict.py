@@ -141,9 +141,44 @@ def test_fewer_distinctions_than_every_random_draw_are_called_reduced() -> None:
     (finding,) = (one for one in verdict.findings if one.question == "distinctions")
     (compared,) = finding.places[0].controls
     assert (compared.control, len(compared.draws), compared.below_all) == ("random_weights", 2, 3)
-    assert "over 2 draws); below all random weights in 3 of 3 passages" in finding.text
+    assert "over 2 draws); below 90% of every draw of random weights in 3 of 3 passages" in finding.text
+    assert finding.thresholds["reduced_share"] == 0.9
     # One draw below ours is enough for "below all" not to hold.
     assert judge("m", ours, controls=[*full, few]).statuses["distinctions"] == "kept"
+
+
+def scaled(rows: Sequence[DepthRow], share: float) -> list[DepthRow]:
+    """The same rows with so much of their ranks of fewer tokens, in every passage."""
+    return [
+        replace(
+            row,
+            per_text=tuple(
+                replace(one, rarefied={count: share * rank for count, rank in one.rarefied.items()})
+                for one in row.per_text
+            ),
+        )
+        for row in rows
+    ]
+
+
+@pytest.mark.parametrize(
+    ("share", "said"), [(1.2, "kept"), (1.0, "kept"), (0.93, "kept"), (0.9, "depends"), (0.87, "reduced")]
+)
+def test_a_draw_more_or_less_like_the_others_is_not_reduced(share: float, said: str) -> None:
+    rows = depth(many(noise), [noise(seed=s + 5) for s in range(3)])
+    verdict = judge("m", scaled(rows, share), controls=[Control("random_weights", "", tuple(rows))])
+    assert status(verdict, "distinctions") == {"stream": said, "output": said}
+    (finding,) = (one for one in verdict.findings if one.question == "distinctions")
+    assert ("within a factor of 1.02 of the threshold" in finding.text) == (said == "depends")
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2", "bert", "modernbert"])
+def test_untrained_models_keep_what_untrained_models_keep(kind: str) -> None:
+    torch.manual_seed(3)
+    model = small_model(kind)
+    ids = torch.randint(4, 60, (4, 32), generator=torch.Generator().manual_seed(0))
+    verdict = audit(model, inputs=ids, heads=False, attention=False, ablation=False).verdict
+    assert status(verdict, "distinctions") == {"stream": "kept", "output": "kept"}
 
 
 def test_a_long_token_dominates_and_aligns_nothing() -> None:

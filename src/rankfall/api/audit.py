@@ -44,17 +44,15 @@ class AuditResult(Result, AuditFindings):
     def tables(self) -> dict[str, pd.DataFrame]:
         """`depth`: every measure at every layer; `pooled`: all texts together; `heads`, `attention`, `key_values`,
         `ablation`, `controls`, `masks`, `sinks` (massive tokens), `per_text`; where asked for, `head_needs`,
-        `head_cut`, `head_overlaps`, `head_spectra`."""
+        `head_cut`, `head_overlaps`, `head_spectra`. Other stacks of blocks that ran, such as a decoder, are in
+        `other_stacks` (depth), `other_stacks_controls`, `other_stacks_questions` and `other_stacks_ablation`."""
         return AuditFindings.tables(self)
 
     def failures(self, condition: str) -> list[dict[str, Any]]:
         """Where a condition such as `effective_rank < 4 at last` or `distinctions lost` holds: layers and values."""
-        from rankfall.models.condition import AnswerCondition, parse_condition
+        from rankfall.models.condition import parse_condition
 
-        asked = parse_condition(condition)
-        if isinstance(asked, AnswerCondition):
-            return asked.said_in(self.verdict.record())
-        return [{"layer": at, "value": value} for at, value in asked.failures(self.depth)]
+        return parse_condition(condition).held_in(AuditFindings.record(self))
 
     def save_spectra(self, path: str | Path) -> Path:
         """Write the singular values of every head's query/key form as .npz, .csv or .json; needs `head_needs`."""
@@ -78,13 +76,24 @@ class AuditResult(Result, AuditFindings):
         return [
             f"{self.model.name}, {self.model.layers} layers of {self.stack}, width {self.model.width}",
             verdict.headline,
-            *(f"{QUESTIONS[finding.question]} {finding.status}" for finding in verdict.findings),
+            *(
+                f"{QUESTIONS[finding.question]} {self._in_each_stack(number)}"
+                for number, finding in enumerate(verdict.findings)
+            ),
             *(f"{reason.topic}: {reason.text}" for reason in verdict.reasons if reason.topic in IN_BRIEF),
             *(one.told() for one in self.pooled),
             loss_line(self.text.loss, self.text.loss_reason),
             *(f"note: {note}" for note in self.model.notes),
             *(f"missing, {part}: {why}" for part, why in self.missing.items()),
         ]
+
+    def _in_each_stack(self, number: int) -> str:
+        """The status of one question; with several stacks of blocks, that of each."""
+        status = self.verdict.findings[number].status
+        if not self.other_stacks:
+            return status
+        others = (f"{one.label}: {one.verdict.findings[number].status}" for one in self.other_stacks)
+        return ", ".join([f"{self.stack_label}: {status}", *others])
 
     def _figure(self) -> Figure:
         from rankfall.drawing.audit import draw_token_depth

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from rankfall.equilibria.layer import NormalisedLayer
 
 STATEMENT = "B-thm3"
+EXTENDED = f"extends {STATEMENT}"
+"""Of norms that bound coordinates instead of lengths, of which the paper does not speak."""
 MOST_LAYERS = 10**8
 """In all draws together: hours for the smallest tokens."""
 
@@ -134,10 +136,11 @@ def equilibrium(
 ) -> EquilibriumResult:
     """Build weights and tokens of exactly that rank which LayerNorm and attention leave as they are.
 
-    `rank` is full unless told. `stable`: nearby tokens return. `family`: the best fit unless told. `norm`: unit or
-    layer. `all_ranks`: one equilibrium of each rank, under one layer. `disturb`: also move the tokens by this much
-    (with `every_layer` before each layer), run `layers` layers, and count the `draws` that keep the rank. `polish`: a
-    JSON file, or a mapping, with tokens, value and attention; finds the equilibrium nearby.
+    `rank` is full unless told. `stable`: nearby tokens return. `family`: the best fit unless told. `norm`: unit,
+    layer, rms, or dyt, which has a family of its own. `all_ranks`: one equilibrium of each rank, under one layer.
+    `disturb`: also move the tokens by this much (with `every_layer` before each layer), run `layers` layers, and
+    count the `draws` that keep the rank. `polish`: a JSON file, or a mapping, with tokens, value and attention; finds
+    the equilibrium nearby.
     """
     if all_ranks:
         require(
@@ -167,7 +170,7 @@ def equilibrium(
     built = equilibrium_under(norm, tokens, width, wanted, family=family, stable=stable)
     seen = examine_equilibrium(built)
     found: dict[str, Any] = {
-        "statement": STATEMENT,
+        "statement": _statement(built.layer),
         "family": built.family,
         "parameters": dict(built.parameters),
         "requested_rank": wanted,
@@ -209,6 +212,10 @@ def _require_bearable(tokens: int, width: int, layers: int) -> None:
     require_count("layers times draws", layers, least=0, most=MOST_LAYERS, remedy="fewer layers or draws")
 
 
+def _statement(layer: NormalisedLayer) -> str:
+    return STATEMENT if layer.on_spheres else EXTENDED
+
+
 def _polished(start: str | Path | Mapping[str, Any], progress: Progress) -> EquilibriumResult:
     from rankfall.equilibria.examine import examine, from_document, read_document, to_document
     from rankfall.equilibria.newton import polish
@@ -217,7 +224,7 @@ def _polished(start: str | Path | Mapping[str, Any], progress: Progress) -> Equi
     progress("Newton's method", 0.0)
     polished = polish(layer, near)
     found: dict[str, Any] = {
-        "statement": STATEMENT,
+        "statement": _statement(layer),
         "family": None,
         "converged": polished.converged,
         "steps": polished.steps,
@@ -240,7 +247,7 @@ def _all_ranks(
     first, last = rungs[0][0], rungs[-1][0]
     rows = [{"requested_rank": built.rank, **seen.record()} for built, seen in rungs]
     found: dict[str, Any] = {
-        "statement": STATEMENT,
+        "statement": _statement(first.layer),
         "family": first.family,
         "parameters": dict(first.parameters),
         "norm": norm,

@@ -61,14 +61,11 @@ class SeriesResult(Result):
 
     def failures(self, condition: str) -> dict[str, list[dict[str, Any]]]:
         """The layers and values at which a condition such as `effective_rank < 4 at last` holds, by label."""
-        from rankfall.models.condition import AnswerCondition, parse_condition
+        from rankfall.models.condition import parse_condition
 
         asked = parse_condition(condition)
-        if isinstance(asked, AnswerCondition):
-            said = {one.label: asked.said_in(one.record["verdict"]) for one in self.models if one.record is not None}
-            return {label: places for label, places in said.items() if places}
-        found = {one.label: asked.failures_in(one.record["depth"]) for one in self.models if one.record is not None}
-        return {label: [{"layer": at, "value": value} for at, value in held] for label, held in found.items() if held}
+        found = {one.label: asked.held_in(one.record) for one in self.models if one.record is not None}
+        return {label: held for label, held in found.items() if held}
 
     def save(self, folder: str | Path, *, command: str | None = None) -> Path:
         """Write the report into `folder`, unless that holds the report of something else; returns the page's path."""

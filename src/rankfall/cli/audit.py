@@ -10,7 +10,7 @@ import typer
 from rankfall.catalogue import ENGINES, NAMED_MODELS
 from rankfall.cli import output
 from rankfall.cli.output import JsonFlag, Outputs, command, emit, paper, shown, table
-from rankfall.cli.series import audit_series, is_series
+from rankfall.cli.series import audit_series, is_series, place_of_failure
 from rankfall.errors import require
 
 # Exit status of --fail-if where there was too little text to judge.
@@ -318,14 +318,11 @@ def _show(record: dict[str, Any]) -> None:
         table("inside the blocks", _brief(inner), INSIDE_COLUMNS)
     verdict = record["verdict"]
     paper.print(verdict["headline"], style="bold", markup=False, highlight=False)
-    for finding in verdict["findings"]:
-        paper.print(f"  {finding['asks']} ", end="", markup=False, highlight=False)
-        colour = COLOURS.get(finding["status"], "red")
-        paper.print(finding["status"], style=f"bold {colour}", markup=False, highlight=False)
-        for sentence in finding["sentences"] if finding["places"] else ():
-            paper.print(Padding(Text(sentence), (0, 0, 0, 4)))
-    for reason in verdict["reasons"]:
-        paper.print(Padding(Text(f"{reason['topic']}: {reason['text']}"), (0, 0, 0, 2)))
+    if record["other_stacks"]:
+        _show_stacks(record)
+    else:
+        _show_findings(verdict)
+        _show_reasons(verdict["reasons"])
     for one in record["pooled"]:
         paper.print(Padding(Text(Pooled(**one).told()), (0, 0, 0, 2)))
     text = record["text"]
@@ -337,12 +334,43 @@ def _show(record: dict[str, Any]) -> None:
     for part, why in record["missing"].items():
         paper.print(f"  missing, {part}: {why}", style="yellow", markup=False, highlight=False)
     for one in record["failed"]:
-        places = ", ".join(f"layer {at['layer']} ({_value(at['value'])})" for at in one["layers"][:4])
+        places = ", ".join(map(place_of_failure, one["layers"][:4]))
         paper.print(f"  FAILED {one['condition']}: {places}", style="bold red", markup=False, highlight=False)
 
 
-def _value(found: float | str) -> str:
-    return found if isinstance(found, str) else f"{found:.4g}"
+def _show_stacks(record: dict[str, Any]) -> None:
+    """The verdict of each stack of blocks under its name, then what is about the whole model."""
+    from rankfall.models.stacks import OF_A_STACK
+
+    first = {"label": record["stack_label"], "name": record["stack"], "verdict": record["verdict"]}
+    for one in (first, *record["other_stacks"]):
+        paper.print(f"{one['label']} ({one['name']})", style="bold", markup=False, highlight=False)
+        _show_findings(one["verdict"])
+        _show_reasons([reason for reason in one["verdict"]["reasons"] if reason["topic"] in OF_A_STACK])
+    of_all = [reason for reason in record["verdict"]["reasons"] if reason["topic"] not in OF_A_STACK]
+    if of_all:
+        paper.print("the whole model", style="bold", markup=False, highlight=False)
+    _show_reasons(of_all)
+
+
+def _show_findings(verdict: dict[str, Any]) -> None:
+    from rich.padding import Padding
+    from rich.text import Text
+
+    for finding in verdict["findings"]:
+        paper.print(f"  {finding['asks']} ", end="", markup=False, highlight=False)
+        colour = COLOURS.get(finding["status"], "red")
+        paper.print(finding["status"], style=f"bold {colour}", markup=False, highlight=False)
+        for sentence in finding["sentences"] if finding["places"] else ():
+            paper.print(Padding(Text(sentence), (0, 0, 0, 4)))
+
+
+def _show_reasons(reasons: list[dict[str, Any]]) -> None:
+    from rich.padding import Padding
+    from rich.text import Text
+
+    for reason in reasons:
+        paper.print(Padding(Text(f"{reason['topic']}: {reason['text']}"), (0, 0, 0, 2)))
 
 
 def _brief(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -25,7 +25,9 @@ def equilibrium(
         str | None,
         typer.Option(help=f"Family: {FAMILIES.choices} (default: the best fit).", autocompletion=FAMILIES.complete),
     ] = None,
-    norm: Annotated[str, typer.Option(help="Norm: unit (paper B) or layer (LayerNorm, centring too).")] = "unit",
+    norm: Annotated[
+        str, typer.Option(help="Norm: unit (paper B), layer (LayerNorm, centring too), rms, or dyt (tanh).")
+    ] = "unit",
     all_ranks: Annotated[
         bool, typer.Option("--all-ranks", help="One equilibrium of each rank, under ONE layer.")
     ] = False,

@@ -102,7 +102,7 @@ def _show(record: Mapping[str, Any]) -> None:
     for name, why in record["not_audited"].items():
         paper.print(f"  NOT AUDITED {name}: {why}", style="bold red", markup=False, highlight=False)
     for one in record["failed"]:
-        places = ", ".join(f"layer {at['layer']} ({_value(at['value'])})" for at in one["layers"][:4])
+        places = ", ".join(map(place_of_failure, one["layers"][:4]))
         told = f"  FAILED {one['condition']} at {one['model']}: {places}"
         paper.print(told, style="bold red", markup=False, highlight=False)
     found = sum(row["stored"] for row in rows)
@@ -121,5 +121,8 @@ def _brief(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: f"{value:.4g}" if isinstance(value, float) else value for name, value in row.items()}
 
 
-def _value(found: float | str) -> str:
-    return found if isinstance(found, str) else f"{found:.4g}"
+def place_of_failure(at: Mapping[str, Any]) -> str:
+    """Where a check of `--fail-if` failed, and with what."""
+    found = at["value"] if isinstance(at["value"], str) else f"{at['value']:.4g}"
+    where = f" of {at['stack']}" if "stack" in at else ""
+    return f"layer {at['layer']}{where} ({found})"

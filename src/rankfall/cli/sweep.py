@@ -146,7 +146,8 @@ def _short(record: Mapping[str, Any]) -> dict[str, Any]:
     names = ("budget", "rank", "heads", "value_rank", "feed_forward", "seeds")
     losses = ("nats_per_byte", "nats_per_byte_low", "nats_per_byte_high")
     rounded = {name: None if record[name] is None else round(record[name], 4) for name in losses}
-    return {name: record[name] for name in names} | rounded | {"parameters": record["parameters"]}
+    variant = {"variant": record["variant"]} if record["variant"] else {}
+    return {name: record[name] for name in names} | variant | rounded | {"parameters": record["parameters"]}
 
 
 def _brief(records: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[dict[str, Any]]:

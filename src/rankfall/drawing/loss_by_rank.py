@@ -44,7 +44,8 @@ def loss_by_rank(records: Sequence[Record]) -> Figure:
 
 def _panel(record: Record) -> str:
     of = record["budget"] if record["budget"] != "none" else f"{record['steps']:,} steps"
-    return f"width {record['width']}, {record['layers']} layers\n{of}"
+    variant = f"\n{record['variant']}" if record["variant"] else ""
+    return f"width {record['width']}, {record['layers']} layers\n{of}{variant}"
 
 
 def _times_width(record: Record) -> Fraction:

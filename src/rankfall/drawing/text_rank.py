@@ -116,9 +116,10 @@ def _losses(ax: Any, setting: tuple[Any, ...], records: Sequence[Record]) -> Non
             capsize=3,
             label=label,
         )
-    domain, width, _, kind, budget = setting
+    domain, width, _, kind, budget, variant = setting
     ax.set(
-        title=f"{domain}, d = {width}, {SOLVED.get(kind, kind)}\n{_amount(budget)}", ylabel="nats per byte, held out"
+        title=f"{domain}, d = {width}, {SOLVED.get(kind, kind)}\n{variant or _amount(budget)}",
+        ylabel="nats per byte, held out",
     )
     _rank_axis(ax, records)
 
@@ -180,18 +181,19 @@ def _rank_axis(ax: Any, records: Sequence[Record]) -> None:
 
 
 def _label(setting: tuple[Any, ...]) -> str:
-    domain, width, _, kind, _ = setting
-    return f"{domain}, d = {width}" + ("" if kind == "parameters" else f", {SOLVED.get(kind, kind)}")
+    domain, width, _, kind, _, variant = setting
+    rest = [SOLVED.get(kind, kind)] * (kind != "parameters") + [variant] * bool(variant)
+    return ", ".join([f"{domain}, d = {width}", *rest])
 
 
 def _setting(record: Record) -> tuple[Any, ...]:
     budget = str(record["budget"])
-    return record["domain"], record["width"], record["layers"], budget.partition("=")[0], budget
+    return record["domain"], record["width"], record["layers"], budget.partition("=")[0], budget, record["variant"]
 
 
 def _setting_order(record: Record) -> tuple[Any, ...]:
-    domain, width, layers, kind, budget = _setting(record)
-    return list(SOLVED).index(kind) if kind in SOLVED else len(SOLVED), str(domain), width, layers, budget
+    domain, width, layers, kind, budget, variant = _setting(record)
+    return list(SOLVED).index(kind) if kind in SOLVED else len(SOLVED), str(domain), width, layers, budget, variant
 
 
 def _amount(budget: str) -> str:

@@ -12,11 +12,20 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rankfall.catalogue import FAMILIES
-from rankfall.equilibria.families import Equilibrium, EquilibriumFamily, equilibrium_under, families, inner_width
-from rankfall.equilibria.layer import NormalisedLayer
+from rankfall.equilibria.families import (
+    Equilibrium,
+    EquilibriumFamily,
+    equilibrium_under,
+    families,
+    inner_width,
+    require_signs,
+)
+from rankfall.equilibria.layer import NormalisedLayer, by_coordinates
+from rankfall.equilibria.signs import SIGNS
 from rankfall.equilibria.stability import Stability, stability
 from rankfall.errors import RequestError, require, require_count
 from rankfall.linalg.spectra import singular_values
+from rankfall.norms import parse_norm
 from rankfall.progress import Progress, silent
 from rankfall.sources import read_json
 
@@ -165,7 +174,7 @@ def recoveries(
 def _moved(layer: NormalisedLayer, tokens: Tensor, size: float, generator: torch.Generator | None) -> Tensor:
     noise = torch.randn(tokens.shape, generator=generator, dtype=torch.float64)
     noise = noise / torch.linalg.vector_norm(noise, dim=-1, keepdim=True)
-    return layer.project(tokens + size * layer.length * noise)
+    return layer.settled(tokens + size * layer.length * noise)
 
 
 def _farthest(layer: NormalisedLayer, now: Tensor, then: Tensor) -> float:
@@ -188,16 +197,12 @@ def ladder(
     inner = inner_width(norm, width)
     most = min(count, inner)
     require(most >= 1, required=f"tokens that the norm {norm} leaves a direction", got=width, remedy="a larger width")
-    chosen = FAMILIES[family]() if family is not None else _choose(count, inner, most, stable)
-    require(
-        chosen.shares(count, inner) and (not stable or _strict(chosen, count, inner, most)),
-        required="a family with one layer for all ranks" + (", all strictly stable" if stable else ""),
-        got=f"{chosen.name} ({chosen.stability})",
-        remedy="star has all ranks, window (up to width 9) has them all strictly stable",
-    )
+    name = SIGNS if by_coordinates(parse_norm(norm)) else _sharing(count, inner, most, family, stable).name
+    if name == SIGNS:
+        require_signs(norm, family)
     rungs: list[tuple[Equilibrium, Examined]] = []
     for rank in range(1, most + 1):
-        built = equilibrium_under(norm, count, width, rank, family=chosen.name, shared=True)
+        built = equilibrium_under(norm, count, width, rank, family=name, shared=True)
         if rungs:
             first = rungs[0][0].layer
             assert torch.equal(first.value, built.layer.value)
@@ -205,6 +210,18 @@ def ladder(
         rungs.append((built, examine_equilibrium(built)))
         progress("ranks", rank / most)
     return rungs
+
+
+def _sharing(count: int, width: int, most: int, family: str | None, stable: bool) -> EquilibriumFamily:
+    """The family that has all ranks under one layer, as asked or chosen."""
+    chosen = FAMILIES[family]() if family is not None else _choose(count, width, most, stable)
+    require(
+        chosen.shares(count, width) and (not stable or _strict(chosen, count, width, most)),
+        required="a family with one layer for all ranks" + (", all strictly stable" if stable else ""),
+        got=f"{chosen.name} ({chosen.stability})",
+        remedy="star has all ranks, window (up to width 9) has them all strictly stable",
+    )
+    return chosen
 
 
 def _strict(family: EquilibriumFamily, count: int, width: int, most: int) -> bool:

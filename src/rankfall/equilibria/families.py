@@ -13,7 +13,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rankfall.catalogue import FAMILIES
-from rankfall.equilibria.layer import NormalisedLayer, fixed_length
+from rankfall.equilibria.layer import NormalisedLayer, by_coordinates, fixed_length
+from rankfall.equilibria.signs import SIGNS, sign_tokens
 from rankfall.errors import RequestError, require, require_count
 from rankfall.norms import UNIT_NORM, Norm, parse_norm
 
@@ -154,6 +155,16 @@ def inner_width(norm: str, width: int) -> int:
     return width - int(parse_norm(norm).centres)
 
 
+def require_signs(norm: str, family: str | None) -> None:
+    """Under a norm of each coordinate there is one family, and it has no other norm."""
+    require(
+        family in (None, SIGNS),
+        required=f"family {SIGNS} under the norm {norm}, which leaves tokens at no one length",
+        got=str(family),
+        remedy="leave the family out",
+    )
+
+
 def equilibrium_under(
     norm: str,
     count: int,
@@ -164,8 +175,14 @@ def equilibrium_under(
     stable: bool = False,
     shared: bool = False,
 ) -> Equilibrium:
-    """`build_equilibrium` under any norm of one length; `width` is the tokens' own."""
+    """`build_equilibrium` under any norm of one length, family `signs` under a norm of each coordinate; `width` is
+    the tokens' own."""
     chosen, inner = parse_norm(norm), inner_width(norm, width)
+    if by_coordinates(chosen):
+        require_signs(norm, family)
+        check_request(count, width, rank)
+        layer, tokens, parameters = sign_tokens(chosen, count, width, rank)
+        return Equilibrium(SIGNS, rank, layer, tokens, parameters)
     fixed_length(chosen, max(width, 1))
     require(
         not chosen.centres or (width >= 2 and rank <= min(count, inner)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import final
 
@@ -25,7 +26,8 @@ class NormalisedLayer:
     allowed (n, n)    the mask: token i attends to token j
     form (d, d)       M = W_Q W_K^T / sqrt(d_QK); None means zero: attention does not look at the tokens
     bias (n, n)       scores by position; None means zero. With neither, attention is uniform over the mask
-    norm              any that leaves every token at one length: unit (paper B's LayerNorm), rms, layer (centring too)
+    norm              any that leaves every token at one length: unit (paper B's LayerNorm), rms, layer (centring
+                      too); or that maps every coordinate on its own: dyt
     """
 
     value: Float[Tensor, "d d"]
@@ -49,7 +51,7 @@ class NormalisedLayer:
                 got=None if matrix is None else f"shape {tuple(matrix.shape)}",
                 remedy="the form is between coordinates, the bias between positions",
             )
-        fixed_length(parse_norm(self.norm), self.width)
+        token_length(parse_norm(self.norm), self.width)
 
     @classmethod
     def with_weights(
@@ -81,8 +83,13 @@ class NormalisedLayer:
 
     @property
     def length(self) -> float:
-        """The length of every normalised token."""
-        return fixed_length(parse_norm(self.norm), self.width)
+        """The length of every normalised token, or what distances are measured by: see `token_length`."""
+        return token_length(parse_norm(self.norm), self.width)
+
+    @property
+    def on_spheres(self) -> bool:
+        """Whether all normalised tokens have one length; under a norm of each coordinate they are free."""
+        return not by_coordinates(parse_norm(self.norm))
 
     @property
     def centres(self) -> bool:
@@ -91,8 +98,8 @@ class NormalisedLayer:
 
     @property
     def freedom(self) -> int:
-        """Dimensions of the sphere that a token lives on."""
-        return max(self.width - 1 - int(self.centres), 0)
+        """Dimensions of the sphere that a token lives on; all of them where it is free."""
+        return max(self.width - 1 - int(self.centres), 0) if self.on_spheres else self.width
 
     def attention(self, tokens: Float[Tensor, "*batch n d"]) -> Float[Tensor, "... n n"]:
         """A(X), row-stochastic; one matrix for the whole batch where attention does not look at the tokens."""
@@ -108,6 +115,10 @@ class NormalisedLayer:
     def project(self, tokens: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch n d"]:
         """The norm alone."""
         return parse_norm(self.norm)(tokens)
+
+    def settled(self, tokens: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch n d"]:
+        """Moved tokens put back on their spheres; as they are where tokens are free."""
+        return self.project(tokens) if self.on_spheres else tokens
 
     def step(self, tokens: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch n d"]:
         """One layer."""
@@ -129,14 +140,27 @@ class NormalisedLayer:
         )
 
 
+def by_coordinates(norm: Norm) -> bool:
+    """Whether the norm maps every coordinate on its own, so that tokens live in a box and not on spheres."""
+    nothing = torch.zeros((), dtype=torch.float64)
+    return norm.secants(nothing, nothing) is not None
+
+
+def token_length(norm: Norm, width: int) -> float:
+    """What distances are relative to: the length of every token; under a norm of coordinates, of a token of ones."""
+    return math.sqrt(width) if by_coordinates(norm) else fixed_length(norm, width)
+
+
 def fixed_length(norm: Norm, width: int) -> float:
     """The length of every token under the norm; a norm that leaves lengths as different as it likes is refused."""
     length = norm.length(width)
     if length is None:
-        fitting = [str(one) for kind in NORMS for one in kind.examples() if one.length(width) is not None]
+        fitting = [kind.examples()[0] for kind in NORMS]
+        names = [str(one) for one in fitting if one.length(width) is not None or by_coordinates(one)]
         raise RequestError(
-            required=f"a norm among {', '.join(fitting)}, which leave every token at one length",
+            required=f"a norm among {', '.join(names)}, which fix the length of tokens or bound their coordinates",
             got=str(norm),
-            remedy="an equilibrium is a point on a product of spheres; unit is paper B's",
+            remedy="take one without an epsilon; without any norm a multiple of a fixed point is another one, so that"
+            " no size is kept",
         )
     return length

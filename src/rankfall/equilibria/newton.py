@@ -49,9 +49,9 @@ def polish(
     size, remedy = layer.count * layer.freedom, "Newton's method needs fewer tokens or a smaller width"
     require_count("tokens times sphere dimension", size, least=0, most=LARGEST, remedy=remedy)
     check_finite(start)
-    first = tokens = layer.project(start.double())
+    first = tokens = layer.settled(start.double())
     require(
-        bool((torch.linalg.vector_norm(tokens, dim=-1) > 0).all()),
+        not layer.on_spheres or bool((torch.linalg.vector_norm(tokens, dim=-1) > 0).all()),
         required="tokens that differ from zero",
         got="a zero token",
         remedy="the norm leaves a zero token at zero, off the sphere",
@@ -83,7 +83,7 @@ def _damped_step(
     def attempt(matrix: Tensor, target: Tensor) -> tuple[Tensor, float]:
         move = torch.linalg.lstsq(matrix, target[:, None], driver="gels").solution[:, 0]
         shift = torch.einsum("nf,nfd->nd", move.reshape(layer.count, layer.freedom), bases)
-        tried = layer.project(tokens + shift)
+        tried = layer.settled(tokens + shift)
         return tried, _distance(layer, tried)
 
     padded = torch.cat([-gap, torch.zeros_like(gap)])

@@ -15,10 +15,14 @@ from torch import Tensor
 
 from rankfall.equilibria.layer import NormalisedLayer
 from rankfall.errors import require, require_count
+from rankfall.norms import parse_norm
 
 
 def tangent_bases(layer: NormalisedLayer, tokens: Float[Tensor, "n d"]) -> Float[Tensor, "n f d"]:
-    """For each token an orthonormal basis of its sphere's tangent space; f = d - 1, or d - 2 under LayerNorm."""
+    """For each token an orthonormal basis of its sphere's tangent space; f = d - 1, or d - 2 under LayerNorm. Tokens
+    that live on no sphere may move in all d coordinates."""
+    if not layer.on_spheres:
+        return torch.eye(layer.width, dtype=tokens.dtype).expand(layer.count, -1, -1)
     normals = tokens[:, None, :]
     if layer.centres:
         normals = torch.cat([normals, torch.ones_like(normals)], dim=1)
@@ -41,6 +45,24 @@ def jacobian(
     chosen = torch.arange(layer.count) if among is None else among
     weights = layer.attention(tokens)
     mixed = weights @ tokens @ layer.value
+    ins = (tangent_bases(layer, tokens) if onto is None else onto)[chosen]
+    outs, factors = _through_norm(layer, mixed, ins, chosen)
+    # blocks[i, j] maps tangent coordinates of token j to those of token i.
+    moved = torch.einsum("jfd,de,ige->ijgf", ins, layer.value, outs)
+    blocks = weights[chosen][:, chosen, None, None] * moved
+    if layer.form is not None:
+        blocks = blocks + _content(layer, tokens, weights, ins, outs, chosen)
+    blocks = blocks * factors[:, None, None, None]
+    size = len(chosen) * layer.freedom
+    return blocks.permute(0, 2, 1, 3).reshape(size, size)
+
+
+def _through_norm(layer: NormalisedLayer, mixed: Tensor, ins: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
+    """The directions in which the norm's output is read, taken back through its derivative; factors of tokens."""
+    if not layer.on_spheres:
+        slopes = parse_norm(layer.norm).secants(mixed[chosen], torch.zeros_like(mixed[chosen]))
+        assert slopes is not None
+        return ins * slopes[:, None, :], mixed.new_ones(len(chosen))
     centred = mixed - mixed.mean(dim=-1, keepdim=True) if layer.centres else mixed
     lengths = torch.linalg.vector_norm(centred, dim=-1)
     require(
@@ -49,18 +71,9 @@ def jacobian(
         got=f"a zero vector at token {int(lengths.argmin())}",
         remedy="the norm has no derivative there; move the tokens",
     )
-    ins = (tangent_bases(layer, tokens) if onto is None else onto)[chosen]
     # The derivative of the norm takes off what lies along the output (and the mean), then we read along `ins`.
     ends = centred[chosen] / lengths[chosen][:, None]
-    outs = ins - torch.einsum("ifd,id,ie->ife", ins, ends, ends)
-    # blocks[i, j] maps tangent coordinates of token j to those of token i.
-    moved = torch.einsum("jfd,de,ige->ijgf", ins, layer.value, outs)
-    blocks = weights[chosen][:, chosen, None, None] * moved
-    if layer.form is not None:
-        blocks = blocks + _content(layer, tokens, weights, ins, outs, chosen)
-    blocks = blocks * (layer.length / lengths[chosen])[:, None, None, None]
-    size = len(chosen) * layer.freedom
-    return blocks.permute(0, 2, 1, 3).reshape(size, size)
+    return ins - torch.einsum("ifd,id,ie->ife", ins, ends, ends), layer.length / lengths[chosen]
 
 
 def _content(

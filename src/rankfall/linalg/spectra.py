@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from rankfall.system import blas_threads
@@ -27,6 +27,8 @@ Matrix = npt.NDArray[Any]
 
 # Below this many multiplications a thread costs more than it saves.
 WORTH_A_THREAD = 1 << 24
+# Rows that differ hardly ever agree in so many coordinates.
+COMPARED = 32
 # Up to this size the host is faster than a GPU.
 SMALL = 128
 
@@ -35,13 +37,16 @@ def smaller_gram(matrix: Float[Tensor, "... n d"]) -> Float[Tensor, "... s s"]:
     """X X^T or X^T X, whichever is smaller, in float64."""
     wide = matrix.double() if matrix.shape[-2] <= matrix.shape[-1] else matrix.double().mT
     # NumPy computes half of a product of a matrix with its own transpose, and mirrors it.
-    return _each(lambda one: one @ one.T, wide) if _large(wide) else wide @ wide.mT
+    return _each(lambda some: some @ some.swapaxes(-2, -1), wide) if _large(wide) else wide @ wide.mT
 
 
-def gram_eigenvalues(gram: Float[Tensor, "... s s"]) -> Float[Tensor, "... s"]:
-    """Squared singular values, smallest first, each right relative to the largest; rounding below zero is cut off."""
+def gram_eigenvalues(gram: Float[Tensor, "... s s"], threads: int | None = None) -> Float[Tensor, "... s"]:
+    """Squared singular values, smallest first, each right relative to the largest; rounding below zero is cut off.
+
+    `threads` is how many many matrices may take on the host; by default as many as PyTorch may use.
+    """
     given = gram.cpu() if gram.shape[-1] <= SMALL else gram
-    found = _each(np.linalg.eigvalsh, given) if _large(given) else torch.linalg.eigvalsh(given)
+    found = _each(np.linalg.eigvalsh, given, threads) if _large(given) else torch.linalg.eigvalsh(given)
     return found.clamp_min(0).to(gram.device)
 
 
@@ -70,6 +75,14 @@ def by_eigenvalues(square: Float[Tensor, "... s s"]) -> Float[Tensor, "... s"]:
     return torch.linalg.eigvalsh(whole)[..., side:].flip(-1).clamp_min(0)
 
 
+def rows_may_repeat(matrices: Float[Tensor, "k n d"]) -> Bool[Tensor, " k"]:
+    """Whether a sum over some coordinates is the same for two rows, as for equal ones; quicker than comparing all."""
+    some = matrices[..., :: max(1, matrices.shape[-1] // COMPARED)]
+    weights = torch.arange(1, some.shape[-1] + 1, dtype=some.dtype, device=some.device).sin()
+    ordered = (some * weights).sum(dim=-1).sort(dim=-1).values
+    return (ordered[:, 1:] == ordered[:, :-1]).any(dim=-1)
+
+
 def distinct_rows(matrix: Float[Tensor, "n d"]) -> Float[Tensor, "m d"]:
     """Each row once, times the root of how often it is there: the same singular values, but for zeros."""
     rows, times = torch.unique(matrix, dim=0, return_counts=True)
@@ -88,16 +101,21 @@ def _large(matrices: Float[Tensor, "... n d"]) -> bool:
     return matrices.device.type == "cpu" and matrices.numel() * min(matrices.shape[-2:]) >= WORTH_A_THREAD
 
 
-def _each(function: Callable[[Matrix], Matrix], matrices: Float[Tensor, "... n d"]) -> Float[Tensor, ...]:
-    """The function of each matrix: as many threads as PyTorch may use, each with an equal part of the matrices.
+def _each(
+    function: Callable[[Matrix], Matrix], matrices: Float[Tensor, "... n d"], threads: int | None = None
+) -> Float[Tensor, ...]:
+    """The function of stacks of matrices: so many threads, each with an equal part of them.
 
-    One task for each matrix would spend longer handing the interpreter's lock around than on small matrices.
+    NumPy lets go of the interpreter's lock once for a stack; handing it around would take longer than small matrices.
     """
-    flat = matrices.detach().reshape(-1, *matrices.shape[-2:])
-    threads = torch.get_num_threads()
+    flat = matrices.detach().reshape(-1, *matrices.shape[-2:]).numpy()
+    threads = threads or torch.get_num_threads()
     at_once = min(threads, len(flat))
-    parts = np.array_split(flat.numpy(), at_once)
-    with blas_threads(threads // at_once), ThreadPoolExecutor(at_once) as pool:
-        found = [one for part in pool.map(lambda part: [function(one) for one in part], parts) for one in part]
-    stacked = torch.from_numpy(np.stack(found))
+    with blas_threads(threads // at_once):
+        if at_once == 1:
+            found = function(flat)
+        else:
+            with ThreadPoolExecutor(at_once) as pool:
+                found = np.concatenate(list(pool.map(function, np.array_split(flat, at_once))))
+    stacked = torch.from_numpy(found)
     return stacked.reshape(*matrices.shape[:-2], *stacked.shape[1:])

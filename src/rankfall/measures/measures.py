@@ -218,7 +218,12 @@ def entropy_rank(weights: Float[Tensor, "... s"]) -> Float[Tensor, ...]:
     """exp H(p), p being the weights over their sum; 0 where all are zero. Of s equal weights it is s."""
     total = weights.sum(dim=-1, keepdim=True)
     shares = weights / total.where(total > 0, 1.0)
-    return torch.special.entr(shares).sum(dim=-1).exp() * (total[..., 0] > 0)
+    return entropy_of(shares).exp() * (total[..., 0] > 0)
+
+
+def entropy_of(shares: Float[Tensor, "... s"]) -> Float[Tensor, ...]:
+    """-sum p log p, never minus zero. PyTorch's own -p log p is compiled on a GPU when it is first used."""
+    return 0.0 - torch.xlogy(shares, shares).sum(dim=-1)
 
 
 EFFECTIVE_RANK = Measure(

@@ -7,10 +7,10 @@ from functools import cached_property
 from typing import final
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
-from rankfall.linalg.spectra import distinct_rows, gram_eigenvalues, singular_values, smaller_gram
+from rankfall.linalg.spectra import distinct_rows, gram_eigenvalues, rows_may_repeat, singular_values, smaller_gram
 
 # An eigenvalue of a float64 Gram matrix is off by a few 1e-16 of the largest: above this share of the largest, its
 # square root is right to 1e-6 or better; below it, the SVD decides. Tokens that came in half precision are themselves
@@ -18,6 +18,8 @@ from rankfall.linalg.spectra import distinct_rows, gram_eigenvalues, singular_va
 TRUSTED_SHARE, RIGHT = 1e-9, 1e-6
 # Squares of lengths below this come near the least float64 numbers; such tokens are scaled by the power of two first.
 SHORT, LENGTHENED = 1e-100, 2.0**700
+# From this size on a decomposition takes so much longer than looking for equal tokens that they are looked for first.
+WORTH_LOOKING = 256
 # The pairwise cosines of this many tokens are held at once.
 COSINE_ROWS = 256
 
@@ -117,9 +119,27 @@ class Profile:
     @cached_property
     def eigenvalues(self) -> Float[Tensor, "... s"]:
         """Squared singular values, smallest first, right relative to the largest: enough for sums over them."""
-        values = gram_eigenvalues(self.gram)
-        values[..., : self.structural_zeros] = 0.0
-        return values
+        if not self._with_equals:
+            values = gram_eigenvalues(self.gram)
+            values[..., : self.structural_zeros] = 0.0
+            return values
+        flat = self.tokens.reshape(-1, self.count, self.width)
+        found = flat.new_empty(len(flat), min(flat.shape[1:]))
+        if others := [at for at in range(len(flat)) if at not in self._with_equals]:
+            found[others] = gram_eigenvalues(smaller_gram(flat[others]))
+            found[others, : self.structural_zeros] = 0.0
+        for at, (squares, _) in self._with_equals.items():
+            found[at] = squares
+        return found.reshape(*self.tokens.shape[:-2], -1)
+
+    @cached_property
+    def _with_equals(self) -> dict[int, tuple[Float[Tensor, " s"], int]]:
+        """Of large matrices in which tokens are equal, by their number: what `_of_distinct` says of them."""
+        if min(self.count, self.width) < WORTH_LOOKING:
+            return {}
+        flat = self.tokens.reshape(-1, self.count, self.width)
+        looked = {at: self._of_distinct(flat[at]) for at in rows_may_repeat(flat).nonzero()[:, 0].tolist()}
+        return {at: found for at, found in looked.items() if found is not None}
 
     @cached_property
     def shares(self) -> Float[Tensor, "... s"]:
@@ -133,40 +153,48 @@ class Profile:
         squares = self.eigenvalues
         values = squares.flip(-1).sqrt()
         doubtful = self._doubtful(squares, self.structural_zeros)
+        for at, (known, zeros) in self._with_equals.items():
+            doubtful.view(-1)[at] = self._doubtful(known, zeros)
         if bool(doubtful.any()):
             values[doubtful] = self._exact(self.tokens[doubtful])
         return values
 
-    def _doubtful(self, squares: Float[Tensor, "... s"], zeros: int) -> Tensor:
-        """Where the Gram matrix cannot tell the smallest value that is not zero by construction."""
+    def _doubtful(self, squares: Float[Tensor, "... s"], zeros: int) -> Bool[Tensor, ...]:
+        """Where the Gram matrix cannot tell the smallest value that is not zero by construction, as so many are."""
         trusted = TRUSTED_SHARE * RIGHT / max(RIGHT, self.epsilon / 8)
         return squares[..., min(zeros, squares.shape[-1] - 1)] <= trusted * squares[..., -1]
 
     def _exact(self, tokens: Float[Tensor, "k n d"]) -> Float[Tensor, "k s"]:
-        """Singular values of what the Gram matrix cannot tell."""
-        found = [self._of_distinct(one) for one in tokens]
-        left = [at for at, values in enumerate(found) if values is None]
+        """Singular values of what the Gram matrix cannot tell: by that of tokens that are equal taken together, which
+        most often are why, or by the SVD."""
+        found = tokens.new_empty(len(tokens), min(tokens.shape[1:]))
+        left = []
+        for at, one in enumerate(tokens):
+            known = self._of_distinct(one)
+            if known is None or bool(self._doubtful(*known)):
+                left.append(at)
+            else:
+                found[at] = known[0].flip(-1).sqrt()
         if left:
             exact = singular_values(tokens[left])
             # The SVD is off by so much: what is smaller may as well be zero.
             rounding = max(self.count, self.width) * torch.finfo(torch.float64).eps
             exact = exact.where(exact > rounding * exact[..., :1], 0.0)
             exact[..., exact.shape[-1] - self.structural_zeros :] = 0.0
-            for at, values in zip(left, exact, strict=True):
-                found[at] = values
-        return torch.stack([values for values in found if values is not None])
+            found[left] = exact
+        return found
 
-    def _of_distinct(self, tokens: Float[Tensor, "n d"]) -> Float[Tensor, " s"] | None:
-        """By the Gram matrix of tokens that are equal taken together, which most often are why it could not tell."""
+    def _of_distinct(self, tokens: Float[Tensor, "n d"]) -> tuple[Float[Tensor, " s"], int] | None:
+        """Squared singular values, smallest first, by the Gram matrix of tokens that are equal taken together, and
+        how many are zero by construction; None where no two are equal."""
         rows = distinct_rows(tokens)
         if len(rows) == len(tokens):
             return None
-        zeros = self._zeros(len(rows))
         squares = gram_eigenvalues(smaller_gram(rows))
-        if bool(self._doubtful(squares, zeros)):
-            return None
+        zeros = self._zeros(len(rows))
         squares[:zeros] = 0.0
-        return torch.cat([squares.flip(-1).sqrt(), squares.new_zeros(min(tokens.shape) - len(squares))])
+        nothing = min(tokens.shape) - len(squares)
+        return torch.cat([squares.new_zeros(nothing), squares]), nothing + zeros
 
     @cached_property
     def absolute_cosine_sum(self) -> Float[Tensor, ...]:

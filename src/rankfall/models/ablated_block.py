@@ -56,10 +56,12 @@ class ReplayCheck:
 
 
 class AblatedBlock:
-    """A block's attention half as a function of tokens (b, n, d), in float64."""
+    """A block's attention half as a function of tokens (b, n, d), in float64; `cross` are the cross-attentions that
+    follow it in its block, each a half of its own."""
 
     def __init__(self, site: Site, block: Assembly) -> None:
         self.site, self.block = site, block
+        self.cross: list[AblatedBlock] = []
         self.device = block.stream.device
         self._replay: Replay | None = None
         self._before: nn.Module | None = None
@@ -127,10 +129,11 @@ class AblatedBlock:
         tolerance = VERIFIED.get(dtype, VERIFIED_AT_LEAST)
         check = ReplayCheck(str(dtype).removeprefix("torch."), 0.0, tolerance)
         if dtype in HALF:
+            wide = self._replay, self._before, self._after
             self._copy(own=True)
             rounding = torch.finfo(dtype).eps
             check = replace(check, own_error=self._error(dtype, rounding), own_tolerance=rounding)
-            self._copy(own=False)
+            self._replay, self._before, self._after = wide
         return replace(check, error=self._error(torch.float64, tolerance))
 
     def _error(self, dtype: torch.dtype, most: float) -> float:

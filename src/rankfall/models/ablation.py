@@ -44,20 +44,24 @@ SCALINGS: tuple[Scaling, ...] = get_args(Scaling)
 @final
 @dataclass(frozen=True)
 class Variant:
-    """Attention always runs; feed-forward layers never do (they do in the full model, which is traced)."""
+    """Attention always runs; feed-forward layers never do (they do in the full model, which is traced). With `cross`
+    the block's cross-attention runs too, on the states of the other half as they were."""
 
     name: str
     norm: bool
     residual: bool
+    cross: bool = False
 
 
 ATTENTION = Variant("attention", norm=False, residual=False)
 WITH_NORM = Variant("attention + norm", norm=True, residual=False)
 WITH_RESIDUAL = Variant("attention + residual", norm=False, residual=True)
 WITH_BOTH = Variant("attention + norm + residual", norm=True, residual=True)
+WITH_CROSS = Variant("attention + norm + residual + cross-attention", norm=True, residual=True, cross=True)
 FULL = "full model"
 
-ALL_VARIANTS: tuple[Variant, ...] = (ATTENTION, WITH_NORM, WITH_RESIDUAL, WITH_BOTH)
+ALL_VARIANTS: tuple[Variant, ...] = (ATTENTION, WITH_NORM, WITH_RESIDUAL, WITH_BOTH, WITH_CROSS)
+"""The last one only of blocks with cross-attention."""
 
 
 @final
@@ -115,13 +119,14 @@ class Ablation:
     """`rows` for every variant, scaling, temperature, mask, text and layer.
 
     `blocks` are the kinds of the blocks, `check` says how far replayed blocks are from the traced ones. A model that
-    cannot be taken apart has no rows but a `refusal`.
+    cannot be taken apart has no rows but a `refusal`; `cross_refusal` says why there are none with cross-attention.
     """
 
     rows: tuple[AblationRow, ...]
     blocks: tuple[str, ...] = ()
     check: ReplayCheck | None = None
     refusal: str | None = None
+    cross_refusal: str | None = None
 
     @property
     def verified(self) -> float | None:
@@ -165,40 +170,63 @@ def ablate(
     `inputs` are those of the model's own forward pass, one row per text, and padding is cut off first; or those of
     several passes, one text each. A mask of None is the model's own. Rows of one length run together, as far as
     `STATE_NUMBERS` allows. Of a model with several stacks of blocks one is taken apart: `stack`, or the one that the
-    inputs' tokens run through. Cross-attention counts with the feed-forward layers as what is left out. `also` sees
-    the pass that is taken apart, where that reads all texts as they were given.
+    inputs' tokens run through. Cross-attention counts with the feed-forward layers as what is left out, except in the
+    variant that keeps it; blocks without any do not have that one. `also` sees the pass that is taken apart, where
+    that reads all texts as they were given.
     """
     settings = [_Setting(*one) for one in itertools.product(variants, scalings, temperatures, masks)]
     rows: list[AblationRow] = []
     kinds: tuple[str, ...] = ()
     check: ReplayCheck | None = None
+    cross_refusal: str | None = None
     body = body_of(model)
-    texts, waiting = _groups(body, inputs, len(settings))
+    # The variant that only few models have does not count.
+    texts, waiting = _groups(body, inputs, len(_without_cross(settings)))
     if len(waiting) != 1 or body is not model or not _whole(inputs):
         also = None
     while waiting:
         numbers, group = waiting.pop(0)
         stack = stack or stacks_that_run(body, group)[0]
         try:
-            steps, end = _steps(body, group, stack, also)
+            steps, end = _steps(body, group, stack, also, cross=any(one.variant.cross for one in settings))
             also = None
             if len(numbers) > 1 and len(end) != len(numbers):
                 # Blocks whose tokens are not one row for each text.
                 waiting = [*(([number], texts[number]) for number in numbers), *waiting]
                 continue
+            if not any(step.cross for step in steps):
+                settings = _without_cross(settings)
             for layer, found, states in _replayed(steps, settings):
                 check = found if check is None else check if found is None else check.and_(found)
                 wanted = _measures_at(layer, len(steps), steps[0].block.stream, measures)
                 rows += _rows(states, [setting.label for setting in settings], numbers, layer, wanted)
                 share = (numbers[0] + len(numbers) * layer / len(steps)) / len(texts)
                 progress(f"text {numbers[-1] + 1} of {len(texts)}", share)
+        except _CrossAttentionError as refusal:
+            # The rest is taken apart without it, from the beginning.
+            cross_refusal, settings = str(refusal), _without_cross(settings)
+            rows, check, also = [], None, None
+            waiting = _groups(body, inputs, len(settings))[1]
+            continue
         except RequestError as refusal:
             return Ablation((), refusal=str(refusal))
         for layer, tokens in enumerate([*(step.block.stream for step in steps), end]):
             wanted = _measures_at(layer, len(steps), tokens, measures)
             rows += _rows([tokens.to(steps[0].device)], [_label()], numbers, layer, wanted)
         kinds = tuple(step.block.kind for step in steps)
-    return Ablation(tuple(sorted(rows, key=lambda row: row.text)), kinds, check)
+    return Ablation(tuple(sorted(rows, key=lambda row: row.text)), kinds, check, cross_refusal=cross_refusal)
+
+
+class _CrossAttentionError(RequestError):
+    """Cross-attention that cannot be replayed; attention of its own can be nevertheless."""
+
+    @classmethod
+    def like(cls, error: RequestError) -> _CrossAttentionError:
+        return cls(required=error.required, got=error.got, remedy=error.remedy)
+
+
+def _without_cross(settings: Sequence[_Setting]) -> list[_Setting]:
+    return [one for one in settings if not one.variant.cross]
 
 
 # Numbers of all states together, in float64: one GiB.
@@ -270,11 +298,19 @@ def whole_under(
 
 
 def _steps(
-    body: nn.Module, inputs: Mapping[str, Any], stack: BlockStack, also: SeenWatch | None = None
+    body: nn.Module,
+    inputs: Mapping[str, Any],
+    stack: BlockStack,
+    also: SeenWatch | None = None,
+    *,
+    cross: bool = False,
 ) -> tuple[list[AblatedBlock], Tensor]:
-    """The attention halves of the stack's blocks in turn, and what the last block gave (b, n, d)."""
+    """The attention halves of the stack's blocks in turn, with `cross` each with the cross-attention that follows,
+    and what the last block gave (b, n, d)."""
     steps: list[AblatedBlock] = []
     refused: list[RequestError] = []
+    cross_runs: list[Call] = []
+    cross_refused: list[RequestError] = []
     inside = tuple(f"{name}." for name in stack.names)
     runs: list[Call] = []
     left: list[Tensor] = []
@@ -282,7 +318,16 @@ def _steps(
     def on_site(site: Site) -> None:
         if also is not None:
             also.see(site)
-        if not f"{site.name}.".startswith(inside) or site.context_name is not None:
+        if not f"{site.name}.".startswith(inside):
+            return
+        if site.context_name is not None:
+            # Before any attention of its own it has nothing to follow.
+            if cross and steps and not (cross_runs and _one_run(cross_runs[-1], site.call)):
+                cross_runs[:] = [site.call]
+                try:
+                    steps[-1].cross.append(AblatedBlock(site, block_around(site)).parked())
+                except RequestError as error:
+                    cross_refused.append(error)
             return
         # A module may normalise several times in one run: one run is one step.
         if runs and _one_run(runs[-1], site.call):
@@ -311,6 +356,8 @@ def _steps(
         )
     if refused:
         raise refused[0]
+    if cross_refused:
+        raise _CrossAttentionError.like(cross_refused[0])
     end = left[0]
     turned = any(step.site.sequence_first for step in steps) and end.shape[1] == 1
     return steps, end.transpose(0, 1) if turned else end
@@ -336,7 +383,23 @@ def _replayed(
                 entering = step.scaled(tokens, norm=variant.norm) if setting.scaling == "matched" else tokens
                 route = changed(setting.temperature, setting.mask)
                 states[place] = step(entering, norm=variant.norm, residual=variant.residual, route=route)
+        with_cross = [place for place, setting in enumerate(settings) if setting.variant.cross]
+        for cross in step.cross if with_cross else ():
+            with cross:
+                check = check.and_(_verified_cross(cross))
+                for place in with_cross:
+                    tokens = states[place].to(cross.device)
+                    entering = cross.scaled(tokens, norm=True) if settings[place].scaling == "matched" else tokens
+                    route = changed(settings[place].temperature, None)
+                    states[place] = cross(entering, norm=True, residual=True, route=route)
         yield layer, check, states
+
+
+def _verified_cross(cross: AblatedBlock) -> ReplayCheck:
+    try:
+        return cross.verify()
+    except RequestError as refusal:
+        raise _CrossAttentionError.like(refusal) from refusal
 
 
 def _rows(

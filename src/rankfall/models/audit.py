@@ -12,17 +12,17 @@ from torch import Tensor, nn
 
 from rankfall.errors import RequestError, reason_of, require, require_count, require_number, require_seed
 from rankfall.models import configuration as aliases
-from rankfall.models.ablation import AUDITED, Ablation, ablate
+from rankfall.models.ablation import Ablation
 from rankfall.models.attention.heads import HeadAttention
 from rankfall.models.attention.observer import AttentionObserver
 from rankfall.models.attention.summary import attention_reasons
 from rankfall.models.blocks import BlockStack, body_of, choose_stack, find_stacks, stacks_that_run
 from rankfall.models.calling import as_tensors, unwrapped
-from rankfall.models.controls import DRAWS, MOST_DRAWS, Control, Given, run_controls
+from rankfall.models.controls import DRAWS, MOST_DRAWS, Control
 from rankfall.models.depth.measure import measure_depth
 from rankfall.models.depth.pooled import Pool
 from rankfall.models.depth.rows import DepthRow
-from rankfall.models.explanations import Reason, bound_reason, heads_reason, layer_rate, parts_reason, stack_reason
+from rankfall.models.explanations import Reason, bound_reason, heads_reason, layer_rate, parts_reason
 from rankfall.models.given import Reading, of_library, read_by_library, read_by_module
 from rankfall.models.head_explanations import cut_reason, needs_reason
 from rankfall.models.heads.key_values import KeyValueRecord, KeyValues
@@ -43,8 +43,18 @@ from rankfall.models.load.open import open_model
 from rankfall.models.loss import last_hidden, text_loss
 from rankfall.models.masks import MaskObserver, ObservedMask, observe_masks
 from rankfall.models.recorder import Coverage, recorded
-from rankfall.models.result import AuditFindings, ModelFacts, StackDepth, TextFacts
+from rankfall.models.result import AuditFindings, ModelFacts, TextFacts
 from rankfall.models.single_texts import single_texts
+from rankfall.models.stacks import (
+    StackFindings,
+    ablation_of,
+    controls_of,
+    joined,
+    labels,
+    masks_without,
+    noted,
+    study_stack,
+)
 from rankfall.models.texts import Batch, encode, shipped_text
 from rankfall.models.verdict import judge
 from rankfall.progress import Progress, part, silent, widened
@@ -127,30 +137,26 @@ def audit(
         attended = as_in_tokens(_attention(watched, missing), depth)
         if layers is not None:
             _require_layers(layers, depth[-1].layer)
-        beside: list[StackDepth] = []
-        for other in others:
-            with _noted(missing, f"depth of {other.name}"):
-                rows = measure_depth(network, given.calls, real=given.real, names=given.names, seed=seed, stack=other)
-                beside.append(StackDepth(other.name, tuple(rows)))
         parts, watch = Ablation(()), SeenWatch(given.real)
         if ablation:
             progress("taking the blocks apart", 0.4)
-            parts = _ablation(network, given, chosen, missing, watch, progress)
+            told = part(progress, 0.4, 0.6, "taking apart")
+            parts = ablation_of(network, given, chosen, missing, watch, told)
         found_heads: tuple[HeadRecord, ...] = ()
         by_chance: tuple[HeadRecord, ...] = ()
         key_values: tuple[KeyValueRecord, ...] = ()
         spaces = HeadSpaces()
         if heads:
             progress("probing the heads", 0.6)
-            with _noted(missing, "heads"):
+            with noted(missing, "heads"):
                 sample = next(single_texts(first)) if given.sample is None else given.sample
                 joint, seen_tokens = KeyValues(), dict[int, Seen]()
-                with _noted(missing, "tokens that heads are given"):
+                with noted(missing, "tokens that heads are given"):
                     whole = watch.passes == len(given.calls)
                     seen_tokens = watch.found() if whole else tokens_seen(network, given.calls, given.real)
 
                 def found_maps(maps: HeadMaps, tokens: Seen | None) -> None:
-                    with _noted(missing, "keys and values"):
+                    with noted(missing, "keys and values"):
                         joint.take(maps, tokens)
                     if asked_of_heads.any:
                         spaces.take(maps)
@@ -161,7 +167,7 @@ def audit(
                 if probed.missing:
                     missing["heads"] = _unprobed(probed)
                 if controls and found_heads:
-                    with _noted(missing, "control of the heads"):
+                    with noted(missing, "control of the heads"):
                         drawn = random_head_ranks(network, seed, offset=offset, inputs=sample)
                         by_chance = as_in_tokens(drawn, depth)
         study = HeadStudy()
@@ -181,13 +187,30 @@ def audit(
         compared: tuple[Control, ...] = ()
         if controls:
             progress("running the controls", 0.75)
-            read = Given(given.calls, given.real, given.names, given.batch, chosen, given.text_axis)
-            compared = _controls(network, read, depth[-1].layer, draws, seed, missing)
+            compared = controls_of(network, given, chosen, depth[-1].layer, draws, seed, missing)
+        own_label, *other_labels = labels([chosen.name, *(one.name for one in others)])
+        beside: list[StackFindings] = []
+        for other, label in zip(others, other_labels, strict=True):
+            progress(f"the same for {other.name}", 0.9)
+            with noted(missing, f"depth of {other.name}"):
+                beside.append(
+                    study_stack(
+                        network,
+                        given,
+                        other,
+                        label,
+                        masks=seen,
+                        controls=controls,
+                        draws=draws,
+                        ablation=ablation,
+                        seed=seed,
+                        missing=missing,
+                    )
+                )
         progress("judging", 0.98)
     boundaries = [row for row in depth if row.part == "boundary"]
     more = _said(
         {
-            "other stacks": lambda: [stack_reason(one.name, one.rows) for one in beside],
             "attention": lambda: attention_reasons(attended),
             "head rank": lambda: [heads_reason(found_heads, by_chance)],
             "head needs": lambda: [needs_reason(study.head_needs, study.random_head_needs)],
@@ -214,23 +237,27 @@ def audit(
         controls=compared,
         ablation=parts.rows,
         ablation_check=parts.check,
-        verdict=judge(
-            loaded.name,
-            depth,
-            masks=seen,
-            controls=compared,
-            more=more,
-            seed=seed,
+        verdict=joined(
+            judge(
+                f"{loaded.name}: {own_label}" if beside else loaded.name,
+                depth,
+                masks=masks_without(seen, others),
+                controls=compared,
+                more=more,
+                seed=seed,
+            ),
+            beside,
         ),
         stack=chosen.name,
         other_stacks=tuple(beside),
+        stack_label=own_label,
         attention=attended,
         missing=missing,
         provenance=provenance(command),
         measured_rate=layer_rate(boundaries),
         random_heads=by_chance,
         key_values=key_values,
-        pooled=pool.rows(seed),
+        pooled=pool.rows(seed, depth),
         **vars(study),
     )
 
@@ -364,7 +391,7 @@ def _depth(
     seen: list[ObservedMask] = []
     coverage: Coverage | None = None
     options = {**options, "real": given.real, "names": given.names}
-    with _noted(missing, "mask"):
+    with noted(missing, "mask"):
         if runs_as_is(network):
             observer = MaskObserver(given.real, attention)
             with recorded(network, observer.see, own=True, on_leaf=observer.see_linear) as recorder:
@@ -383,12 +410,12 @@ def _depth(
 def _attention(watched: AttentionObserver | None, missing: dict[str, str]) -> list[HeadAttention]:
     found: list[HeadAttention] = []
     if watched is not None:
-        with _noted(missing, "attention statistics"):
+        with noted(missing, "attention statistics"):
             found = watched.heads()
         if watched.missing:
             name, reason = next(iter(watched.missing.items()))
             missing["attention statistics"] = f"{len(watched.missing)} attention modules, the first {name}: {reason}"
-        elif not found and not missing.keys() & {"mask", "attention"}:
+        elif not found and not missing.keys() & {"mask", "attention", "attention statistics"}:
             missing["attention statistics"] = "no attention of this model was seen"
     return found
 
@@ -399,50 +426,13 @@ def _unprobed(probed: ProbedHeads) -> str:
     return f"{len(probed.missing)} of {modules} attention modules, the first {name}: {reason}"
 
 
-def _controls(
-    network: nn.Module, given: Given, layers: int, draws: int, seed: int, missing: dict[str, str]
-) -> tuple[Control, ...]:
-    made: tuple[Control, ...] = ()
-    with _noted(missing, "controls"):
-        made = run_controls(network, given, layers=layers, seed=seed, draws=draws)
-    missing |= {f"control {one.name}": one.reason for one in made if one.reason is not None}
-    return made
-
-
-def _ablation(
-    network: nn.Module,
-    given: Reading,
-    stack: BlockStack,
-    missing: dict[str, str],
-    also: SeenWatch,
-    progress: Progress,
-) -> Ablation:
-    found = Ablation(())
-    inputs = given.calls[0] if given.singles is None else given.singles
-    with _noted(missing, "ablation"):
-        told = part(progress, 0.4, 0.6, "taking apart")
-        found = ablate(network, inputs, measures=AUDITED, stack=stack, also=also, progress=told)
-    if found.refusal is not None:
-        missing["ablation"] = found.refusal
-    return found
-
-
 def _said(topics: Mapping[str, Callable[[], Sequence[Reason | None]]], missing: dict[str, str]) -> list[Reason]:
     """What there is to say about each topic; words that cannot be found are missing, and the numbers stay."""
     found: list[Reason] = []
     for name, said in topics.items():
-        with _noted(missing, f"words about {name}"):
+        with noted(missing, f"words about {name}"):
             found += [one for one in said() if one is not None]
     return found
-
-
-@contextlib.contextmanager
-def _noted(missing: dict[str, str], name: str) -> Iterator[None]:
-    """A part of an audit that fails is noted as missing, with its reason; the audit goes on."""
-    try:
-        yield
-    except Exception as error:
-        missing[name] = reason_of(error)
 
 
 def _facts(loaded: LoadedModel, layers: int, width: int | None, warnings: tuple[str, ...]) -> ModelFacts:

@@ -55,6 +55,16 @@ class Condition:
         """The layers (and values) at which the condition holds, among those it asks about."""
         return self.failures_in([row.record() for row in rows if row.part == "boundary"])
 
+    def held_in(self, audited: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Layers and values at which it holds in an audit's record; in another stack of blocks, with its name."""
+        found = [{"layer": at, "value": value} for at, value in self.failures_in(audited["depth"])]
+        for other in audited["other_stacks"]:
+            # A layer that the first stack has another may lack.
+            if self.where in ("any", "last") or any(row["layer"] == int(self.where) for row in other["depth"]):
+                there = self.failures_in(other["depth"])
+                found += [{"layer": at, "value": value, "stack": other["name"]} for at, value in there]
+        return found
+
     def failures_in(self, boundaries: Sequence[Mapping[str, Any]]) -> list[tuple[int, float]]:
         """The same for block boundaries as records."""
         layers = [row["layer"] for row in boundaries]
@@ -93,6 +103,13 @@ class AnswerCondition:
     question: str
     status: str
     place: str | None
+
+    def held_in(self, audited: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Places at which the verdicts of an audit's record say so; in another stack of blocks, with its name."""
+        found = self.said_in(audited["verdict"])
+        for other in audited["other_stacks"]:
+            found += [{**one, "stack": other["name"]} for one in self.said_in(other.get("verdict", {"findings": []}))]
+        return found
 
     def said_in(self, verdict: Mapping[str, Any]) -> list[dict[str, Any]]:
         """The places at which a verdict, as a record, says so, with what it says."""

@@ -53,12 +53,6 @@ def depth_reason(rows: Sequence[DepthRow]) -> Reason:
     return Reason("token rank", text, numbers)
 
 
-def stack_reason(name: str, rows: Sequence[DepthRow]) -> Reason:
-    """The same of another stack of blocks that ran."""
-    found = depth_reason(rows)
-    return Reason(f"token rank in {name}", found.text, found.numbers)
-
-
 def _median(row: DepthRow, measure: str) -> float:
     return middle([one.values["unit"][measure] for one in row.per_text]).median
 
@@ -237,11 +231,12 @@ def bound_reason(heads: Sequence[HeadRecord]) -> Reason | None:
     return Reason("head bound", text, numbers)
 
 
-PURE, NORM, RESIDUAL, BOTH, FULL = (
+PURE, NORM, RESIDUAL, BOTH, CROSS, FULL = (
     "attention",
     "attention + norm",
     "attention + residual",
     "attention + norm + residual",
+    "attention + norm + residual + cross-attention",
     "full model",
 )
 
@@ -318,6 +313,15 @@ def _holding(collapsed: Mapping[str, bool | None]) -> str:
             if unsure
             else ", not one without the other"
         )
+    if all(collapsed[name] for name in without) and CROSS in collapsed:
+        return {
+            False: "attention alone collapses, and norm and residual do not prevent it; together with what"
+            " cross-attention takes from the other half they do, without the feed-forward layers",
+            True: "whatever is kept beside attention, also cross-attention, it collapses without the feed-forward"
+            " layers: they do the work",
+            None: "attention alone collapses, and norm and residual do not prevent it; whether they do with"
+            " cross-attention depends on the passage",
+        }[collapsed[CROSS]]
     if all(collapsed[name] for name in without):
         return "whatever is kept beside attention, it collapses without the feed-forward layers: they do the work"
     return (

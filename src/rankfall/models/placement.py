@@ -120,6 +120,9 @@ def _copied(module: nn.Module, memo: dict[int, Any]) -> nn.Module:
         if (hook := inner.__dict__.get("_hf_hook")) is not None:
             # It leads to the weights of the whole model, which must not be copied.
             memo[id(hook)] = hook
+        if hasattr(config := inner.__dict__.get("config"), "_attn_implementation_internal"):
+            # Copying all of it takes longer than the rest of the module; its own fields alone are ever set.
+            memo.setdefault(id(config), copy.copy(config))
     made = copy.deepcopy(module, memo)
     for inner in made.modules():
         if inner.__dict__.pop("_hf_hook", None) is not None:

@@ -207,9 +207,10 @@ class Asked:
         """The layer of a stream at which the median passage has least of it."""
         return lambda run: min(run.stream, key=lambda row: self.typical(row, number))
 
-    def decide(self, condition: str, threshold: float, margins: Sequence[float]) -> Decision:
-        """Under this verdict's thresholds."""
-        return decide(condition, threshold, margins, clear_factor=self.thresholds.clear_factor, seed=self.seed)
+    def decide(self, condition: str, threshold: float, margins: Sequence[float], *, paired: bool = False) -> Decision:
+        """Under this verdict's thresholds; `paired`: the threshold of a passage is a control's number of it."""
+        clear = self.thresholds.paired_clear_factor if paired else self.thresholds.clear_factor
+        return decide(condition, threshold, margins, clear_factor=clear, seed=self.seed)
 
     def draws(self, name: str, choice: Choice) -> list[DepthRow]:
         """The chosen place in every draw of a control; of a stream, in the draws measured at most layers, because
@@ -313,10 +314,10 @@ def distinctions(asked: Asked) -> Finding:
         decisions = [asked.decide("lost", t.lost_share, lost(row))]
         random = [asked.values(one, rank) for one in asked.draws("random_weights", choice)]
         if random:
-            lowest = [min(draws) for draws in zip(*random, strict=True)]
+            fewest = [t.reduced_share * min(draws) for draws in zip(*random, strict=True)]
             ours = asked.values(row, rank)
-            margins = [log(other) - log(own) for other, own in zip(lowest, ours, strict=True)]
-            decisions.append(asked.decide("reduced", middle(lowest).median, margins))
+            margins = [log(other) - log(own) for other, own in zip(fewest, ours, strict=True)]
+            decisions.append(asked.decide("reduced", middle(fewest).median, margins, paired=True))
         numbers = {
             "centred_effective_rank": asked.middle(row, rank),
             "kept_share": middle(kept(row), asked.seed),
@@ -328,8 +329,9 @@ def distinctions(asked: Asked) -> Finding:
         f"{asked.tokens} tokens of each passage, scaled to length one and centred, have an effective rank of"
         f" {first:.1f} at the embeddings, of at most {_possible(asked)}."
     ]
-    said += [_distinct_words(one) for one in places]
-    return _finding("distinctions", said, places, t, ("lost_share", "clear_factor"))
+    said += [_distinct_words(one, t) for one in places]
+    names = ("lost_share", "reduced_share", "clear_factor", "paired_clear_factor")
+    return _finding("distinctions", said, places, t, names)
 
 
 def _possible(asked: Asked) -> int:
@@ -337,16 +339,18 @@ def _possible(asked: Asked) -> int:
     return min(asked.tokens - 1, asked.width)
 
 
-def _distinct_words(one: JudgedPlace) -> str:
+def _distinct_words(one: JudgedPlace, t: Thresholds) -> str:
     rank, kept = one.numbers["centred_effective_rank"], one.numbers["kept_share"]
     text = (
         f"{one.title}: {rank.median:.1f} ({rank.low:.1f} to {rank.high:.1f}), {kept.median:.0%} of the embeddings',"
         f" below {_held(one.decisions[0], '.0%')}{_layers_words(one)}"
     )
     text += _controls_words(one, ".1f")
-    random = next((other for other in one.controls if other.control == "random_weights"), None)
-    if random is not None:
-        text += f"; below all random weights in {random.below_all} of {len(rank.passages)} passages"
+    for decision in one.decisions[1:]:
+        text += (
+            f"; below {t.reduced_share:.0%} of every draw of random weights in {decision.held} of"
+            f" {decision.passages} passages"
+        )
     return text + _open_words(one) + "."
 
 

@@ -24,6 +24,14 @@ from rankfall.models.heads.study import by_layer as needs_by_layer
 from rankfall.models.heads.subspaces import SpaceOverlap
 from rankfall.models.masks import ObservedMask
 from rankfall.models.recorder import Coverage
+from rankfall.models.stacks import (
+    StackFindings,
+    boundaries_of,
+    depth_lines,
+    first_draws,
+    question_lines,
+    stack_tables,
+)
 from rankfall.models.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -56,28 +64,11 @@ class TextFacts:
     loss_reason: str | None = None
 
 
-@final
-@dataclass(frozen=True)
-class StackDepth:
-    """Token rank by depth of another stack of blocks that ran: a decoder beside its encoder, a tower of images."""
-
-    name: str
-    rows: tuple[DepthRow, ...]
-
-    @property
-    def boundaries(self) -> list[DepthRow]:
-        """The rows at the ends of blocks."""
-        return [row for row in self.rows if row.part == "boundary"]
-
-    def record(self) -> dict[str, Any]:
-        """The stack as `--json` prints it."""
-        return {"name": self.name, "depth": [row.record() for row in self.boundaries]}
-
-
 @dataclass(frozen=True)
 class AuditFindings:
-    """`depth` holds one row per place of the blocks named `stack`; `other_stacks` those of other blocks that ran;
-    `missing` says, by part of the audit, why it is not there."""
+    """`depth`, `controls`, `ablation` and the findings of `verdict` are about the blocks named `stack`, which
+    `stack_label` tells from other blocks that ran; those have theirs in `other_stacks`. `missing` says, by part of
+    the audit, why it is not there."""
 
     model: ModelFacts
     text: TextFacts
@@ -95,7 +86,7 @@ class AuditFindings:
     pooled: tuple[Pooled, ...] = ()
     ablation_check: ReplayCheck | None = None
     stack: str = ""
-    other_stacks: tuple[StackDepth, ...] = ()
+    other_stacks: tuple[StackFindings, ...] = ()
     key_values: tuple[KeyValueRecord, ...] = ()
     head_needs: tuple[HeadNeed, ...] = ()
     random_head_needs: tuple[HeadNeed, ...] = ()
@@ -103,19 +94,16 @@ class AuditFindings:
     head_overlaps: tuple[SpaceOverlap, ...] = ()
     head_spectra: tuple[HeadSpectrum, ...] = ()
     attention: tuple[HeadAttention, ...] = ()
+    stack_label: str = ""
 
     @property
     def boundaries(self) -> list[DepthRow]:
         """The rows at the ends of blocks, the embeddings first."""
-        return [row for row in self.depth if row.part == "boundary"]
+        return boundaries_of(self.depth)
 
     def control_boundaries(self) -> dict[str, list[DepthRow]]:
         """The first draw of each control by name, at the places of `boundaries`."""
-        return {
-            one.name: [row for row in one.rows if row.part == "boundary"]
-            for one in self.controls
-            if one.rows and one.draw == 0
-        }
+        return first_draws(self.controls)
 
     def record(self) -> dict[str, Any]:
         """The result as `--json` prints it: `depth` holds block boundaries, `inside` everything between them."""
@@ -123,6 +111,7 @@ class AuditFindings:
             "model": asdict(self.model),
             "text": asdict(self.text),
             "stack": self.stack,
+            "stack_label": self.stack_label,
             "depth": [row.record() for row in self.boundaries],
             "other_stacks": [one.record() for one in self.other_stacks],
             "inside": [row.record() for row in self.depth if row.part != "boundary"],
@@ -153,8 +142,8 @@ class AuditFindings:
 
         chance = {(one.layer, one.module, one.head): one.needed_rank for one in self.random_head_needs}
         made = {
-            "depth": [line for row in self.depth for line in _lines(row, "model")],
-            "other_stacks": [line for one in self.other_stacks for row in one.rows for line in _lines(row, one.name)],
+            "depth": [line for row in self.depth for line in depth_lines(row, "model")],
+            **stack_tables(self.other_stacks),
             "per_text": [
                 {"layer": row.layer, "part": row.part, "text": one.text, "view": view, **one.values[view]}
                 for row in self.depth
@@ -169,25 +158,10 @@ class AuditFindings:
                 {**line, "draw": one.draw}
                 for one in self.controls
                 for row in one.rows
-                for line in _lines(row, one.name)
+                for line in depth_lines(row, one.name)
             ],
             "masks": [{**mask.record(), "first_roots": str(mask.record().get("first_roots"))} for mask in self.masks],
-            "questions": [
-                {
-                    "question": finding.question,
-                    "place": one.place,
-                    "layer": one.layer,
-                    "module": one.module,
-                    "status": one.status,
-                    "number": name,
-                    "median": number.median,
-                    "low": number.low,
-                    "high": number.high,
-                }
-                for finding in self.verdict.findings
-                for one in finding.places
-                for name, number in one.numbers.items()
-            ],
+            "questions": question_lines(self.verdict),
             "heads": [head.line() for head in self.heads],
             "key_values": [one.line() for one in self.key_values],
             "key_value_energy": [line for one in self.key_values for line in one.energy_lines()],
@@ -202,18 +176,3 @@ class AuditFindings:
             "attention": [head.line() for head in self.attention],
         }
         return {name: pd.DataFrame(rows) for name, rows in made.items() if rows}
-
-
-def _lines(row: DepthRow, run: str) -> list[dict[str, Any]]:
-    lines = []
-    for sinks, values in (("with", row.values), ("without", row.without_sinks)):
-        for view in values or ():
-            assert values is not None
-            line: dict[str, Any] = {"run": run, "layer": row.layer, "part": row.part, "view": view, "sinks": sinks}
-            line |= values[view]
-            if row.interval is not None and sinks == "with":
-                for rank in ("effective_rank", "energy_rank"):
-                    low, high = row.interval[view][rank]
-                    line |= {f"{rank}_low": low, f"{rank}_high": high}
-            lines.append(line)
-    return lines

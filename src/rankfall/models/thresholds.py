@@ -15,7 +15,8 @@ class Thresholds:
     collapsed  such tokens differ from their mean by less than `collapsed_relative_mu` of their length, or have an
                energy rank below `collapsed_energy_rank`
     lost       the centred effective rank is below `lost_share` of what the embeddings had
-    reduced    it is not lost, but below that of every draw of random weights
+    reduced    it is not lost, but below `reduced_share` of that of every draw of random weights: two draws of random
+               weights differ by a few per cent
     dominated  massive tokens hold more than `dominated_share` of the energy
     massive    a token longer than `massive_norm_ratio` times the median one, or with more than `massive_energy_share`
                of the energy and more than FAIR_SHARES times a fair share of it
@@ -26,14 +27,17 @@ class Thresholds:
                share, 1/H, of what the H heads of its layer write
     narrow     the entropy of a head is below `collapsed_entropy` of the logarithm of the keys that it may see
     judged     there are at least `fewest_passages` passages of at least `fewest_tokens` tokens
-    decided    the interval over passages stays clear of the threshold by the factor `clear_factor`; otherwise the
-               answer depends on the text, about which passages of one text cannot tell
+    decided    the interval over passages stays clear of the threshold by the factor `clear_factor`, or, where the
+               threshold is a control's number on the same passages, so that most of what differs between texts
+               cancels, by `paired_clear_factor`; otherwise the answer depends on the text, about which passages of
+               one text cannot tell
     """
 
     aligned_share: float = 0.5
     collapsed_relative_mu: float = 0.1
     collapsed_energy_rank: float = 2.0
     lost_share: float = 0.5
+    reduced_share: float = 0.9
     dominated_share: float = 0.5
     massive_norm_ratio: float = 5.0
     massive_energy_share: float = 0.05
@@ -44,6 +48,7 @@ class Thresholds:
     fewest_tokens: int = 16
     fewest_passages: int = 2
     clear_factor: float = 1.1
+    paired_clear_factor: float = 1.02
 
 
 THRESHOLDS = Thresholds()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -155,7 +155,7 @@ class _FreshWeights:
         places = {self._devices[name] for name in part.names}
         cards = sorted({place.index or 0 for place in places if place.type == "cuda"})
         with torch.inference_mode(False), torch.no_grad(), torch.random.fork_rng(devices=cards):
-            torch.manual_seed((self._seed * PARTS_AT_MOST + number) % (1 << 63))
+            _seed((self._seed * PARTS_AT_MOST + number) % (1 << 63), places)
             fresh = {name: self._unset(name) for name in part.names}
             empty = self._placed(fresh)
             try:
@@ -183,6 +183,9 @@ class _FreshWeights:
         path = part.prefix.rstrip(".")
         within = self._empty.get_submodule(path) if path else self._empty
         for module, rule in _rules(self._empty, within, path):
+            if _hollow(module):
+                # Of another part: nothing would be kept, and initialising it takes longer than what has storage.
+                continue
             if rule is not None:
                 rule(module)
             left = any(_unwritten(one) for one in module.parameters(recurse=False) if one.device.type != "meta")
@@ -206,6 +209,22 @@ class _FreshWeights:
         stand_in = self._network.get_parameter(name)
         real = fetched(self._network).get(id(stand_in), stand_in)
         return value.normal_(0.0, float(real.float().std()))
+
+
+def _seed(seed: int, places: Collection[torch.device]) -> None:
+    """As `torch.manual_seed`, which takes a millisecond to remember the seed for devices that are not there."""
+    if {place.type for place in places} <= {"cpu", "cuda"}:
+        torch.default_generator.manual_seed(seed)
+        if torch.cuda.is_initialized():
+            torch.cuda.manual_seed_all(seed)
+    else:
+        torch.manual_seed(seed)
+
+
+def _hollow(module: nn.Module) -> bool:
+    """Whether the module has parameters but no parts, and none of them storage; rules of others may reach parts."""
+    devices = {one.device.type for one in module.parameters(recurse=False)}
+    return devices == {"meta"} and not any(True for _ in module.children())
 
 
 def _unwritten(value: Tensor) -> bool:

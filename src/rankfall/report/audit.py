@@ -9,9 +9,12 @@ from rankfall.drawing.audit import draw_ablation, draw_head_ranks, draw_token_de
 from rankfall.drawing.key_values import draw_key_values
 from rankfall.models.questions import QUESTIONS, Finding, Status
 from rankfall.models.result import AuditFindings
+from rankfall.models.stacks import OF_A_STACK
 from rankfall.models.thresholds import THRESHOLDS
+from rankfall.models.verdict import Verdict
 from rankfall.report.document import Answer, Document, Grid, Level, Picture, Section
 from rankfall.report.head_needs import needs_section
+from rankfall.report.stacks import OF_OTHER_STACKS, stack_sections
 from rankfall.report.verb_definitions import definitions_for
 
 if TYPE_CHECKING:
@@ -54,6 +57,7 @@ TITLES = {
     "head_spectra": "Singular values of every head",
     "attention": "What every head attends to",
     "ablation": "Blocks taken apart",
+    **OF_OTHER_STACKS,
 }
 
 
@@ -73,15 +77,13 @@ def audit_document(result: AuditFindings, command: str) -> Document:
     }
     answers = [
         Answer("What happens to the tokens?", verdict.headline),
-        *(
-            Answer(QUESTIONS[one.question], one.status, LEVELS[one.status], [*one.sentences, *_thresholds(one)])
-            for one in verdict.findings
-        ),
-        *(Answer(BESIDE[reason.topic], reason.text) for reason in verdict.reasons if reason.topic in BESIDE),
+        *_answers(verdict, result.stack_label if result.other_stacks else ""),
+        *(answer for one in result.other_stacks for answer in _answers(one.verdict, one.label)),
     ]
     sections = [
         _tokens(result, tables),
         _parts(result, tables),
+        *stack_sections(result, tables),
         _attention(result, tables),
         _heads(result, tables),
         needs_section(result, tables),
@@ -104,6 +106,24 @@ def audit_document(result: AuditFindings, command: str) -> Document:
         command=command,
         provenance=result.provenance,
     )
+
+
+def _answers(verdict: Verdict, stack: str) -> list[Answer]:
+    """The answers of a verdict and what stands beside them; with several stacks of blocks, each with its name."""
+    where = f"{stack}: " if stack else ""
+    return [
+        *(
+            Answer(
+                where + QUESTIONS[one.question], one.status, LEVELS[one.status], [*one.sentences, *_thresholds(one)]
+            )
+            for one in verdict.findings
+        ),
+        *(
+            Answer((where if reason.topic in OF_A_STACK else "") + BESIDE[reason.topic], reason.text)
+            for reason in verdict.reasons
+            if reason.topic in BESIDE
+        ),
+    ]
 
 
 def _thresholds(finding: Finding) -> list[str]:

@@ -11,6 +11,7 @@ MOST_LAYERS = 64
 WORDS: dict[str, dict[str, str]] = {
     "audit": {
         "model": "name of the model",
+        "stack": "name of the list of blocks in the model",
         "run": "the model itself, or the control that was run in its place",
         "part": "place in the layer: boundary is where hidden_states are, others lie inside the block",
         "view": "raw tokens, tokens scaled to length one (unit), or without their mean (centred)",

@@ -110,8 +110,10 @@ def test_the_grid_keeps_its_budgets_equal() -> None:
     shared = [cell for cell in cells if cell.heads * cell.rank == cell.width and "parameters" in cell.budget]
     assert {cell.rank for cell in shared} == {4, 8, 16, 32, 64, 128}
     assert {cell.width for cell in shared} == {128, 256, 512}
-    for width in (128, 256, 512):
-        assert len({cell.token_flops for cell in shared if cell.width == width}) == 1
+    for width, positions in ((128, "rotary"), (256, "rotary"), (512, "rotary"), (256, "learned")):
+        own = [cell for cell in shared if (cell.width, cell.positions) == (width, positions)]
+        assert len(own) >= 5
+        assert len({cell.token_flops for cell in own}) == 1
     assert all(cell.heads * cell.value_rank == cell.width for cell in cells)
 
 

@@ -18,7 +18,7 @@ from rankfall.training.grid import cells_of
 from rankfall.training.kinds import Surroundings, TrainingCell, cell_from, stack_bytes, step_flops
 from rankfall.training.text.budget import solved, training_flops
 from rankfall.training.text.cell import TextCell
-from rankfall.training.text.comparison import by_shape, reached, to_level, verdicts
+from rankfall.training.text.comparison import SETTING, SHAPE, by_shape, reached, to_level, verdicts
 from rankfall.training.text.decoder import text_layout
 from rankfall.training.work import Watch, train
 
@@ -178,6 +178,19 @@ def row(rank: int, loss: float, seed: int = 0, **changes: Any) -> dict[str, Any]
         **sizes,
         **changes,
     }
+
+
+def test_models_that_differ_in_anything_but_seed_and_rate_are_no_seeds_of_each_other() -> None:
+    told = {*SETTING, *SHAPE, "task", "vocabulary", "seed", "learning_rate"}
+    assert told == {one.name for one in dataclasses.fields(TextCell)}, "a new setting must be told apart too"
+    rotary, learned = row(4, 1.5), row(4, 1.7, positions="learned")
+    records = by_shape([rotary, learned])
+    assert [(one["nats_per_byte"], one["variant"]) for one in records] == [
+        (1.7, "positions learned"),
+        (1.5, "positions rotary"),
+    ]
+    assert "positions learned: rank 4" in verdicts(records)[0]
+    assert by_shape([rotary])[0]["variant"] == ""
 
 
 def test_verdicts_tell_apart_only_what_seeds_tell_apart() -> None:

@@ -7,6 +7,7 @@ drawn, one from each of as many stretches of equal length, the same for every he
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal, final
 
@@ -35,8 +36,11 @@ ROWS_AT_MOST = 256
 WRITTEN_ROWS = 32
 # Weights that are turned into float64 together: heads are read in groups of so many numbers.
 NUMBERS_AT_ONCE = 2**23
-# Spectra of many matrices together take every core; so many numbers of theirs wait on the host.
+# So many numbers of matrices wait on the host for their spectra: to be taken together, which uses every core; or, of
+# a model on a GPU, on a few threads beside the pass, which mostly waits for the GPU (many threads wait for each other
+# inside BLAS: eight take half as long as two).
 NUMBERS_WAITING = 2**26
+BESIDE, THREADS_BESIDE = ("cuda",), 2
 
 
 def sampled_rows(count: int, seed: int = 0, most: int = ROWS_AT_MOST) -> Int[Tensor, " r"]:
@@ -83,6 +87,9 @@ class AttentionObserver:
         self._layers: dict[int, _Layer] = {}
         self._waiting: _Written | None = None
         self._grams: list[tuple[AttendedText, Tensor]] = []
+        self._begun: list[tuple[AttendedText, Future[dict[str, Tensor]]]] = []
+        self._numbers_waiting = 0
+        self._threads: ThreadPoolExecutor | None = None
         self.missing: dict[str, str] = {}
 
     def see(self, call: Call) -> None:
@@ -109,7 +116,12 @@ class AttentionObserver:
 
     def heads(self) -> list[HeadAttention]:
         """One record for each head of each call, in the order of calls; a call without a choice has none."""
-        self._take_spectra()
+        try:
+            self._take_spectra()
+        finally:
+            if self._threads is not None:
+                self._threads.shutdown(cancel_futures=True)
+                self._threads = None
         found: list[HeadAttention] = []
         for number, layer in sorted(self._layers.items()):
             if layer.texts:
@@ -179,14 +191,23 @@ class AttentionObserver:
             got="others",
             remedy="its attention is left out",
         )
-        self._grams.append((found, gram))
-        if sum(gram.numel() for _, gram in self._grams) > NUMBERS_WAITING:
+        if seen.weights.device.type in BESIDE:
+            self._threads = self._threads or ThreadPoolExecutor(THREADS_BESIDE)
+            self._begun.append((found, self._threads.submit(matrix_statistics, gram, threads=1)))
+        else:
+            self._grams.append((found, gram))
+        self._numbers_waiting += gram.numel()
+        if self._numbers_waiting > NUMBERS_WAITING:
             self._take_spectra()
         return found
 
     def _take_spectra(self) -> None:
-        """Of the matrices that wait, those of one size together."""
+        """Those that were begun, and of the matrices that wait, those of one size together."""
+        begun, self._begun = self._begun, []
         waiting, self._grams = self._grams, []
+        self._numbers_waiting = 0
+        for text, spectra in begun:
+            text.values.update(spectra.result())
         for size in {gram.shape[-1] for _, gram in waiting}:
             alike = [(text, gram) for text, gram in waiting if gram.shape[-1] == size]
             found = matrix_statistics(torch.cat([gram for _, gram in alike]))

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from rankfall.linalg.spectra import gram_eigenvalues, smaller_gram
-from rankfall.measures.measures import entropy_rank
+from rankfall.measures.measures import entropy_of, entropy_rank
 from rankfall.theory.entropy_floor import row_entropy_floors
 
 QUANTILES = (0.01, 0.25, 0.5, 0.75, 0.99)
@@ -64,7 +64,7 @@ def row_statistics(rows: AttentionRows) -> dict[str, Float[Tensor, "h r"]]:
     weights, sums = rows.weights.double(), rows.sums.double()
     total = weights.sum(dim=-1)
     shares = weights / total.where(total > 0, 1.0)[..., None]
-    entropy = torch.special.entr(shares).sum(dim=-1)
+    entropy = entropy_of(shares)
     deficit = 1 - sums
     found = {
         "entropy": entropy,
@@ -113,9 +113,9 @@ def matrix_gram(rows: AttentionRows) -> Float[Tensor, "h s s"]:
     return smaller_gram(rows.weights.double())
 
 
-def matrix_statistics(gram: Float[Tensor, "h s s"]) -> dict[str, Float[Tensor, " h"]]:
-    """s1 / s2 and the effective rank of a matrix of weights, from its Gram matrix."""
-    values = gram_eigenvalues(gram).flip(-1).clamp_min(0.0).sqrt()
+def matrix_statistics(gram: Float[Tensor, "h s s"], threads: int | None = None) -> dict[str, Float[Tensor, " h"]]:
+    """s1 / s2 and the effective rank of a matrix of weights, from its Gram matrix, on so many threads."""
+    values = gram_eigenvalues(gram, threads).flip(-1).clamp_min(0.0).sqrt()
     second = values[:, 1] if values.shape[-1] > 1 else torch.zeros_like(values[:, 0])
     gap = values[:, 0] / torch.maximum(second, values[:, 0] / LARGEST_GAP).where(values[:, 0] > 0, 1.0)
     return {"spectral_gap": gap, "effective_rank": entropy_rank(values)}

@@ -19,6 +19,7 @@ from torch import Tensor
 from rankfall.measures.measures import ALPHA, EFFECTIVE_RANK, ENERGY_RANK, as_tokens
 from rankfall.measures.profile import views
 from rankfall.models.depth.capture import Part, Place
+from rankfall.models.depth.rows import DepthRow, Values
 
 Vectors = Literal["tokens", "text_means"]
 
@@ -92,34 +93,47 @@ class Pool:
         self._first += max((len(texts) for texts in self._ends.values()), default=0)
         self._ends = {}
 
-    def rows(self, seed: int = 0) -> tuple[Pooled, ...]:
-        """All tokens, and the means of the texts where there are enough, at each end; `seed` draws from too many."""
+    def rows(self, seed: int = 0, measured: Sequence[DepthRow] = ()) -> tuple[Pooled, ...]:
+        """All tokens, and the means of the texts where there are enough, at each end; `seed` draws from too many.
+
+        `measured` are rows of the same texts: the numbers of a single one are there already.
+        """
         self.next_texts()
         found = []
+        known = {(row.layer, row.part): row.values for row in measured if row.texts == 1}
         for place, texts in self._done.items():
-            found.append(_pooled(place, "tokens", torch.cat(texts), seed))
+            values = known.get((place.layer, place.part)) if len(texts) == 1 else None
+            found.append(_pooled(place, "tokens", torch.cat(texts), seed, values))
             if len(texts) >= FEWEST_TEXTS:
                 means = torch.stack([one.double().mean(dim=0) for one in texts])
                 found.append(_pooled(place, "text_means", means, seed))
         return tuple(found)
 
 
-def _pooled(place: Place, kind: Vectors, vectors: Float[Tensor, "n d"], seed: int) -> Pooled:
+def _pooled(
+    place: Place, kind: Vectors, vectors: Float[Tensor, "n d"], seed: int, known: Values | None = None
+) -> Pooled:
     count = len(vectors)
     if count > MOST_VECTORS:
         drawn = np.sort(np.random.default_rng(seed).choice(count, MOST_VECTORS, replace=False))
-        vectors = vectors[torch.from_numpy(drawn).to(vectors.device)]
-    seen = views(as_tokens(vectors), ("raw", "centred"))
-    raw = seen["raw"]
+        vectors, known = vectors[torch.from_numpy(drawn).to(vectors.device)], None
+    rows, width = vectors.shape
+    values = _values(vectors) if known is None else known
     return Pooled(
         layer=place.layer,
         part=place.part,
         vectors=kind,
-        rows=raw.count,
+        rows=rows,
         drawn_from=count,
-        width=raw.width,
-        rankme=float(EFFECTIVE_RANK.of(raw)),
-        alpha=float(ALPHA.of(seen["centred"])),
-        energy_rank=float(ENERGY_RANK.of(raw)),
-        most=raw.most,
+        width=width,
+        rankme=values["raw"][EFFECTIVE_RANK.name],
+        alpha=values["centred"][ALPHA.name],
+        energy_rank=values["raw"][ENERGY_RANK.name],
+        most=min(rows, width),
     )
+
+
+def _values(vectors: Float[Tensor, "n d"]) -> Values:
+    seen = views(as_tokens(vectors), ("raw", "centred"))
+    asked = {"raw": (EFFECTIVE_RANK, ENERGY_RANK), "centred": (ALPHA,)}
+    return {view: {one.name: float(one.of(seen[view])) for one in some} for view, some in asked.items()}

@@ -97,8 +97,8 @@ def sample_inputs(model: Any, position: int = 0) -> dict[str, Any]:
     return inputs
 
 
-# Probes that run together.
-CHUNK = 2048
+# Probes that run together: zero and the coordinates of a token of this width.
+CHUNK = 2049
 RANDOM_PROBES = 16
 MOST_NUMBERS = 2**30
 

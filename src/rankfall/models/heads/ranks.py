@@ -358,15 +358,12 @@ def _spectrum_facts(form: Factored | None) -> list[dict[str, Any]]:
         return []
     values: Tensor = form.singular_values()
     height = form.left.shape[-2]
-    ranks = (values > height * EPSILON * values[:, :1]).sum(dim=-1)
-    effective, by_energy = entropy_rank(values), entropy_rank(values.square())
-    norms = torch.linalg.vector_norm(values, dim=-1)
-    return [
-        {
-            "rank": int(ranks[head]),
-            "effective_rank": float(effective[head]),
-            "energy_rank": float(by_energy[head]),
-            "norm": float(norms[head]),
-        }
-        for head in range(values.shape[0])
-    ]
+    columns = {
+        "rank": (values > height * EPSILON * values[:, :1]).sum(dim=-1),
+        "effective_rank": entropy_rank(values),
+        "energy_rank": entropy_rank(values.square()),
+        "norm": torch.linalg.vector_norm(values, dim=-1),
+    }
+    # Whole columns: asking a GPU for one number takes as long as for all.
+    rows = zip(*(column.tolist() for column in columns.values()), strict=True)
+    return [dict(zip(columns, row, strict=True)) for row in rows]

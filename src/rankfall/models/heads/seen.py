@@ -51,10 +51,13 @@ class SeenWatch:
         most = min(MOST_SEEN, MOST_NUMBERS // tokens.shape[-1])
         each = max(1, most // max(1, len(self._real), tokens.shape[0]))
         masks = self._real[self._first : self._first + tokens.shape[0]]
-        sides = [
-            [_real(row, mask, each).float().cpu() for row, mask in _paired(side, masks)] for side in (tokens, context)
-        ]
-        self._kept.setdefault(module, []).append((site.name, sides[0], sides[1]))
+
+        def kept(side: Tensor) -> list[Tensor]:
+            return [_real(row, mask, each).float().cpu() for row, mask in _paired(side, masks)]
+
+        queries = kept(tokens)
+        keys = queries if context is tokens else kept(context)
+        self._kept.setdefault(module, []).append((site.name, queries, keys))
 
     def next_pass(self) -> None:
         """What is seen from now on are the texts after those that were seen so far."""
@@ -92,7 +95,8 @@ def _real(row: Tensor, mask: Tensor | None, most: int) -> Tensor:
 
 
 def _joined(runs: Sequence[tuple[str, list[Tensor], list[Tensor]]]) -> Seen:
-    tokens = [one for _, parts, _ in runs for one in parts]
-    keys = [one for _, _, parts in runs for one in parts]
-    passages = torch.cat([torch.full((one.shape[0],), number) for number, one in enumerate(keys)])
-    return Seen(runs[0][0], torch.cat(tokens), torch.cat(keys), passages)
+    tokens = torch.cat([one for _, parts, _ in runs for one in parts])
+    of_keys = [one for _, _, parts in runs for one in parts]
+    passages = torch.cat([torch.full((one.shape[0],), number) for number, one in enumerate(of_keys)])
+    themselves = all(queries is keys for _, queries, keys in runs)
+    return Seen(runs[0][0], tokens, tokens if themselves else torch.cat(of_keys), passages)

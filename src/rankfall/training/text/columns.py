@@ -53,6 +53,7 @@ TEXT_COLUMNS = AUDIT_COLUMNS | {
     "warm_up": "share of the run over which the rate rises",
     "seeds": "models that the mean is over",
     "nats_per_byte": "loss on held-out text, mean over seeds where there are several",
+    "variant": "what tells the setting from others of the same text, budget, width and depth",
     "nats_per_byte_deviation": "its standard deviation over seeds; none for one seed",
     "nats_per_byte_low": "lower end of its 95 % interval over seeds (Student's)",
     "nats_per_byte_high": "upper end of its 95 % interval over seeds (Student's)",

@@ -11,7 +11,12 @@ from scipy import stats
 
 Row = Mapping[str, Any]
 
-SETTING = ("corpus", "tokenizer", "budget", "width", "layers", "context", "batch", "steps", "optimizer", "dtype")
+MAIN = ("corpus", "budget", "width", "layers")
+VARIED = (
+    "tokenizer", "context", "batch", "steps", "optimizer", "dtype", "activation", "positions", "rotary_base", "norm",
+    "mask", "tied", "weight_decay", "clip", "warm_up",
+)  # fmt: skip
+SETTING = (*MAIN, *VARIED)
 """Models that agree in these are compared with each other."""
 SHAPE = ("rank", "heads", "key_heads", "value_rank", "feed_forward")
 """What may differ between them."""
@@ -29,7 +34,15 @@ def by_shape(rows: Sequence[Row]) -> list[dict[str, Any]]:
     for row in rows:
         if row.get("nats_per_byte") is not None:
             groups.setdefault(tuple(row[name] for name in (*SETTING, *SHAPE)), []).append(row)
-    return [_record(key, members) for key, members in sorted(groups.items(), key=lambda group: group[0])]
+    records = [_record(key, members) for key, members in sorted(groups.items(), key=lambda group: group[0])]
+    return [{**record, "variant": _variant(record, records)} for record in records]
+
+
+def _variant(record: Row, records: Sequence[Row]) -> str:
+    """What tells a setting from others of the same text, budget, width and depth, such as `positions learned`."""
+    like = [other for other in records if all(other[name] == record[name] for name in MAIN)]
+    differing = [name for name in VARIED if len({other[name] for other in like}) > 1]
+    return ", ".join(f"{name} {record[name]}" for name in differing)
 
 
 def _record(key: tuple[Any, ...], members: Sequence[Row]) -> dict[str, Any]:
@@ -93,7 +106,8 @@ def _verdict(records: Sequence[Mapping[str, Any]]) -> str:
     best, *others = sorted(records, key=lambda record: record["nats_per_byte"])
     of = best["budget"] if best["budget"] != "none" else f"{best['parameters']:,} parameters"
     named = f"{best['domain']}, " if "domain" in best else ""
-    where = f"{named}width {best['width']}, {best['layers']} layers, {of}"
+    variant = f", {best['variant']}" if best["variant"] else ""
+    where = f"{named}width {best['width']}, {best['layers']} layers, {of}{variant}"
     least = f"rank {best['rank']} with {best['heads']} heads costs least, {best['nats_per_byte']:.4f} nats per byte"
     unigram = best["unigram_nats_per_byte"]
     if best["nats_per_byte"] > LEARNED * unigram:

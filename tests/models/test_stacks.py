@@ -1,0 +1,254 @@
+"""Models of two halves: both are measured, compared, taken apart and judged, each under its own name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rankfall.api.audit import AuditResult
+from rankfall.api.audit import audit as public_audit
+from rankfall.errors import RequestError
+from rankfall.models import ablation as ablation_room
+from rankfall.models.ablation import FULL, WITH_BOTH, WITH_CROSS, ablate
+from rankfall.models.audit import audit
+from rankfall.models.blocks import choose_stack
+from rankfall.models.condition import parse_condition
+from rankfall.models.explanations import parts_reason
+from rankfall.models.small import candidate_inputs, small_models
+from rankfall.models.stacks import labels
+
+FAMILIES = ("t5", "bart", "marian", "whisper")
+
+
+def small(kind: str) -> Any:
+    torch.manual_seed(0)
+    return next(small_models(kind)).eval()
+
+
+def inputs_of(kind: str, model: Any) -> Any:
+    if kind == "whisper":
+        (given,) = [one for one in candidate_inputs(model) if "decoder_input_ids" in one][:1]
+        return {**given, "decoder_input_ids": torch.randint(4, 60, (2, 20))}
+    return torch.randint(4, 60, (2, 20))
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def audited(request: pytest.FixtureRequest) -> AuditResult:
+    torch.manual_seed(1)
+    model = small(request.param)
+    given = inputs_of(request.param, model)
+    return public_audit(model, inputs=given, heads=False)
+
+
+def test_both_halves_have_every_part(audited: AuditResult) -> None:
+    (decoder,) = audited.other_stacks
+    assert (audited.stack_label, decoder.label) == ("encoder", "decoder")
+    assert audited.missing == {}
+    for controls in (audited.controls, decoder.controls):
+        assert {one.draw for one in controls} == {0, 1, 2}
+        assert all(one.rows and one.reason is None for one in controls)
+    assert {row.module.split(".")[0] for one in decoder.controls for row in one.rows if row.module} == {"decoder"}
+    assert decoder.ablation_check is not None
+    assert decoder.ablation_check.error < 1e-5
+    assert {row.layer for row in decoder.ablation} == {row.layer for row in decoder.boundaries}
+
+
+def test_the_headline_names_both(audited: AuditResult) -> None:
+    (decoder,) = audited.other_stacks
+    headline = audited.verdict.headline
+    assert headline.startswith(f"{audited.model.name}: encoder: ")
+    assert headline.endswith(f". {decoder.verdict.headline}")
+    assert decoder.verdict.headline.startswith("decoder: ")
+    for question, line in zip(decoder.verdict.findings, repr(audited).splitlines()[2:5], strict=True):
+        assert line.endswith(f", decoder: {question.status}")
+
+
+def test_masks_and_blocks_stand_with_their_half(audited: AuditResult) -> None:
+    (decoder,) = audited.other_stacks
+    first, second = ({one.topic: one for one in verdict.reasons} for verdict in (audited.verdict, decoder.verdict))
+    assert first["mask"].numbers["masks"] == {"complete": [1, 2]}
+    assert second["mask"].numbers["masks"] == {"causal": [1, 2]}
+    assert set(second["what holds it up"].numbers) - set(first["what holds it up"].numbers) == {WITH_CROSS.name}
+    assert second["token rank"].numbers["energy_rank"] != first["token rank"].numbers["energy_rank"]
+
+
+def test_the_record_and_the_tables_carry_them(audited: AuditResult) -> None:
+    record = audited.record()
+    (decoder,) = record["other_stacks"]
+    assert (record["stack_label"], decoder["label"]) == ("encoder", "decoder")
+    own = ("depth", "inside", "measured_rate", "controls", "ablation", "ablation_check", "verdict")
+    assert all(decoder[name].keys() == record[name].keys() for name in own if isinstance(record[name], dict))
+    assert all(type(decoder[name]) is type(record[name]) for name in own)
+    tables = audited.tables()
+    for ours, theirs in (
+        ("depth", "other_stacks"),
+        ("controls", "other_stacks_controls"),
+        ("questions", "other_stacks_questions"),
+        ("ablation", "other_stacks_ablation"),
+    ):
+        assert {"stack", *tables[ours].columns} == set(tables[theirs].columns)
+        assert set(tables[theirs]["stack"]) == {audited.other_stacks[0].name}
+
+
+def test_the_report_shows_both(audited: AuditResult, tmp_path: Path) -> None:
+    document = audited._document("")
+    questions = [one.question for one in document.answers]
+    assert "encoder: Do tokens become aligned?" in questions
+    assert "decoder: What holds the rank up?" in questions
+    assert {"other_stack_1_token_rank", "other_stack_1_parts"} <= {one.name for one in document.pictures()}
+    if audited.model.kind == "t5":
+        page = audited.save(tmp_path / "report").read_text(encoding="utf-8")
+        assert "The same in decoder" in page
+        assert "other_stacks_controls" in page
+
+
+def test_the_text_shows_both(audited: AuditResult, capsys: pytest.CaptureFixture[str]) -> None:
+    from rankfall.cli.audit import _show
+
+    (decoder,) = audited.other_stacks
+    failed = [{"condition": "rank > 0", "layers": audited.failures("rank > 0 at last")}]
+    _show(audited.record() | {"failed": failed, "unchecked": "", "report": None})
+    shown = " ".join(capsys.readouterr().out.split())
+    headings = (f" encoder ({audited.stack}) ", f" decoder ({decoder.name}) ", " the whole model attention sinks: ")
+    first, second, whole = (shown.index(one) for one in headings)
+    assert first < second < whole
+    assert shown.count("what holds it up:") == 2
+    assert "cross-attention stands" in shown[second:whole] or "cross-attention collapses" in shown[second:whole]
+    assert f"layer 2 of {decoder.name} (" in shown[whole:]
+
+
+def test_conditions_are_asked_of_both(audited: AuditResult) -> None:
+    (decoder,) = audited.other_stacks
+    value = decoder.boundaries[-1].values["unit"]["energy_rank"]
+    first = audited.boundaries[-1].values["unit"]["energy_rank"]
+    held = audited.failures(f"energy_rank < {max(value, first) + 1} at last")
+    assert [one.get("stack") for one in held] == [None, decoder.name]
+    assert [one["value"] for one in held] == [first, value]
+    finding = decoder.verdict.findings[0]
+    asked = replace(parse_condition("alignment depends"), status=finding.status)
+    said = asked.held_in({"verdict": {"findings": []}, "other_stacks": [decoder.record()]})
+    assert {one["stack"] for one in said} == {decoder.name}
+    assert len(said) == sum(one.status == finding.status for one in finding.places)
+    # The first stack has layer 2 and an audit that measured no more; another may lack it without an error.
+    record = audited.record()
+    shorter = {**record["other_stacks"][0], "depth": record["other_stacks"][0]["depth"][:1]}
+    only = parse_condition("energy_rank >= 0 at 2").held_in({**record, "other_stacks": [shorter]})
+    assert [one.get("stack") for one in only] == [None]
+
+
+def test_one_stack_is_told_as_before() -> None:
+    result = audit(small("llama"), inputs=torch.randint(4, 60, (2, 20)), heads=False, controls=False)
+    assert result.record()["other_stacks"] == []
+    assert result.verdict.headline.startswith(f"{result.model.name}: ")
+    assert f"{result.stack_label}: " not in result.verdict.headline
+    assert not any(name.startswith("other_stacks") for name in result.tables())
+    assert WITH_CROSS.name not in {row.variant for row in result.ablation}
+
+
+def test_cross_attention_is_replayed_as_it_was() -> None:
+    """Without feed-forward layers the variant that keeps everything else is the model itself."""
+    model = small("bart")
+    for layer in model.decoder.layers:
+        # x + 0, normalised again: LayerNorm of what is normalised already changes nothing.
+        torch.nn.init.zeros_(layer.fc2.weight)
+        torch.nn.init.zeros_(layer.fc2.bias)
+        torch.nn.init.normal_(layer.encoder_attn.out_proj.weight)
+        torch.nn.init.normal_(layer.encoder_attn.v_proj.weight)
+    ids = torch.randint(4, 60, (2, 12))
+    stack = choose_stack(model, "decoder")
+    given = {"input_ids": ids, "decoder_input_ids": ids.flip(1)}
+    found = ablate(model, given, scalings=("raw",), stack=stack)
+    at_end = {
+        (row.variant, row.text): row.mu
+        for row in found.rows
+        if row.layer == 2 and row.variant in (WITH_CROSS.name, FULL)
+    }
+    for text in range(2):
+        assert at_end[WITH_CROSS.name, text] == pytest.approx(at_end[FULL, text], rel=1e-4)
+    both = [row.mu for row in found.rows if row.variant == WITH_BOTH.name and row.layer == 2]
+    assert both[0] != pytest.approx(at_end[FULL, 0], rel=1e-2)
+
+
+@pytest.mark.parametrize("place", ["assembly", "verification"])
+def test_cross_attention_that_cannot_be_replayed_leaves_the_rest(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> Any:
+        raise RequestError(required="a replay", got="none", remedy="leave it")
+
+    if place == "assembly":
+        around = ablation_room.block_around
+        monkeypatch.setattr(
+            ablation_room, "block_around", lambda site: refuse() if site.context_name else around(site)
+        )
+    else:
+        monkeypatch.setattr(ablation_room, "_verified_cross", lambda cross: _refused(refuse))
+    result = audit(small("bart"), inputs=torch.randint(4, 60, (2, 20)), heads=False, controls=False, attention=False)
+    assert result.missing == {
+        "in decoder.layers, cross-attention in the ablation": "required a replay; got none; leave it"
+    }
+    variants = {row.variant for row in result.other_stacks[0].ablation}
+    assert WITH_BOTH.name in variants
+    assert WITH_CROSS.name not in variants
+
+
+def _refused(refuse: Any) -> Any:
+    try:
+        refuse()
+    except RequestError as error:
+        raise ablation_room._CrossAttentionError.like(error) from error
+
+
+def test_what_fails_in_one_half_is_named_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rankfall.models import stacks
+
+    def fail(*args: Any, stack: Any = None, **options: Any) -> Any:
+        if stack is not None and stack.name.startswith("decoder"):
+            raise ValueError("no decoder today")
+        return ablate(*args, stack=stack, **options)
+
+    monkeypatch.setattr(stacks, "ablate", fail)
+    result = audit(small("bart"), inputs=torch.randint(4, 60, (2, 20)), heads=False, controls=False)
+    assert result.missing == {"in decoder.layers, ablation": "ValueError: no decoder today"}
+    assert result.ablation
+    assert result.other_stacks[0].ablation == ()
+    assert len(result.other_stacks[0].verdict.findings) == 3
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (("encoder.block", "decoder.block"), ["encoder", "decoder"]),
+        (("model.encoder.layers", "model.decoder.layers"), ["encoder", "decoder"]),
+        (("language_model.layers", "vision_tower.encoder.layers"), ["language_model", "vision_tower"]),
+        (("layers", "layers.extra"), ["layers", "layers.extra"]),
+        (("h",), ["h"]),
+        (("",), [""]),
+    ],
+)
+def test_labels_tell_stacks_apart(names: tuple[str, ...], told: list[str]) -> None:
+    assert labels(names) == told
+
+
+def _row(variant: str, mu: float) -> dict[str, Any]:
+    scaling = "raw" if variant == FULL else "matched"
+    return {"variant": variant, "scaling": scaling, "layer": 2, "unit_relative_mu": mu, "unit_energy_rank": 9.0}
+
+
+@pytest.mark.parametrize(
+    ("cross", "said"),
+    [
+        ([0.9, 0.9], "together with what cross-attention takes from the other half they do"),
+        ([1e-3, 1e-3], "whatever is kept beside attention, also cross-attention, it collapses"),
+        ([0.9, 1e-3], "whether they do with cross-attention depends on the passage"),
+    ],
+)
+def test_what_cross_attention_holds_up_is_said(cross: list[float], said: str) -> None:
+    kept = ("attention", "attention + norm", "attention + residual", "attention + norm + residual")
+    rows = [_row(name, 1e-3) for name in kept for _ in range(2)]
+    rows += [_row(WITH_CROSS.name, mu) for mu in cross] + [_row(FULL, 0.9)] * 2
+    found = parts_reason(rows)
+    assert found is not None
+    assert said in found.text
