@@ -33,6 +33,7 @@ WHOLE = (
     "test_norms.py",
     "api/test_front_door.py::test_these_names_are_public_and_no_others",
     "api/test_results.py::test_every_public_verb_is_tried_here",
+    "api/test_results.py::test_measures_take_tensors_arrays_and_lists",
     "cli/test_contract.py",
     "cli/test_light.py",
     "constructions/test_contract.py",
