@@ -26,7 +26,8 @@ def equilibrium(
         typer.Option(help=f"Family: {FAMILIES.choices} (default: the best fit).", autocompletion=FAMILIES.complete),
     ] = None,
     norm: Annotated[
-        str, typer.Option(help="Norm: unit (paper B), layer (LayerNorm, centring too), rms, or dyt (tanh).")
+        str,
+        typer.Option(help="Norm: unit (paper B), layer (LayerNorm, centring too), rms, dyt (tanh), or layer-scaled."),
     ] = "unit",
     all_ranks: Annotated[
         bool, typer.Option("--all-ranks", help="One equilibrium of each rank, under ONE layer.")

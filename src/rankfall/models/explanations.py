@@ -132,7 +132,6 @@ def heads_reason(heads: Sequence[HeadRecord], random: Sequence[HeadRecord] = ())
         f"each layer has {count} heads of rank {rank} in width {width} (H r / d = {count * rank / width:.2g}); the"
         f" median head spreads its query/key form over {usual:.1f} of {rank} directions (energy rank)"
     )
-    text += _limits_and_gates(heads)
     by_chance = statistics.median(head.qk_energy_rank for head in random) if random else None
     if by_chance is not None:
         compared = (
@@ -143,6 +142,7 @@ def heads_reason(heads: Sequence[HeadRecord], random: Sequence[HeadRecord] = ())
             else "more than"
         )
         text += f", {compared} with random weights ({by_chance:.1f})"
+    text += _limits_and_gates(heads)
     layers: dict[tuple[int, str], list[float]] = {}
     for head in heads:
         layers.setdefault((head.layer, head.module), []).append(head.qk_energy_rank)

@@ -125,6 +125,13 @@ class Cell(TrainingCell):
             got=f"steps={self.steps}",
             remedy=f"for example {max(1, round(self.steps / CHUNK)) * CHUNK}",
         )
+        stands = RECIPES[self.recipe].placement
+        require(
+            stands is None or self.placement in (stands, type(self).placement),
+            required=f"placement={stands}, which belongs to the recipe {self.recipe}",
+            got=f"placement={self.placement}",
+            remedy="leave placement out, or take recipe=published",
+        )
         self.task_object.check(self.points, self.dim)
         self._check_mask()
 

@@ -158,7 +158,8 @@ class _Site:
     def trial(self) -> Tensor:
         if self.with_all is None:
             return self.high
-        return torch.zeros_like(self.low) if self.without is None else (self.low + self.high) // 2
+        # Rounded up: a head that is done is tried again with what it needs, while others of the layer are open.
+        return torch.zeros_like(self.low) if self.without is None else (self.low + self.high + 1) // 2
 
     def measure(self, call: HeldCall, weights: Tensor, real: Tensor | None) -> None:
         _, cut = call.with_weights(self.cut.queries(call.query, self.trial))

@@ -6,6 +6,7 @@ A monitor never ends a training run: what goes wrong while measuring or logging 
 from __future__ import annotations
 
 import contextlib
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -105,6 +106,7 @@ class RankMonitor:
         self._warned: set[tuple[str, ...]] = set()
         self._hooks = contextlib.ExitStack()
         self._block_hooks = contextlib.ExitStack()
+        self._entered = False
         # Marked, so that it is run while a graph is made, and leaves nothing in it.
         self._traced = torch.compiler.assume_constant_result(self._said_while_tracing())
 
@@ -113,7 +115,12 @@ class RankMonitor:
         """The modules that are watched, by name."""
         return {name: self._bare.get_submodule(path) for name, path in self._paths.items()}
 
+    def __del__(self) -> None:
+        if not getattr(self, "_entered", True):
+            _warn("a RankMonitor was made and never entered, so that it saw nothing: use `with RankMonitor(...):`")
+
     def __enter__(self) -> RankMonitor:
+        self._entered = True
         self._hooks.callback(register_optimizer_step_post_hook(self._after_optimizer).remove)
         self._hooks.callback(around(self._model, self._traced, before=self._start, after=self._finish))
         return self
@@ -136,7 +143,7 @@ class RankMonitor:
     def _gap(self, once: tuple[str, ...], words: str) -> None:
         if once not in self._warned:
             self._warned.add(once)
-            warnings.warn(words, RankWarning, stacklevel=3)
+            _warn(words)
 
     def _start(self, given: tuple[Any, ...], named: Mapping[str, Any]) -> None:
         if self._probing or in_backward():
@@ -284,9 +291,7 @@ class RankMonitor:
             self._standing[name] = raised
             record |= {kind: float(kind in raised) for kind in KINDS}
             for kind in raised.keys() - standing.keys():
-                warnings.warn(
-                    f"{kind.replace('_', ' ')} at {name}, step {step}: {raised[kind]}", RankWarning, stacklevel=3
-                )
+                _warn(f"{kind.replace('_', ' ')} at {name}, step {step}: {raised[kind]}")
         self.latest = self._scalars(records)
         for name, log in self._logs:
             with self.harmless("logging", name):
@@ -316,3 +321,11 @@ class RankMonitor:
             return True
 
         return said
+
+
+def _warn(words: str) -> None:
+    """A warning that cannot end a training run: where warnings are errors it is printed."""
+    try:
+        warnings.warn(words, RankWarning, stacklevel=4)
+    except RankWarning:
+        print(f"rankfall: {words}", file=sys.stderr)
