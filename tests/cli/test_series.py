@@ -43,6 +43,8 @@ def test_a_pattern_is_a_series(home: Path, monkeypatch, capsys) -> None:
     status, out, _ = audited(capsys, "runs/checkpoint-0", "runs/checkpoint-10", "runs/checkpoint-3")
     assert status == 0
     assert "0 audited now, 3 found in audits" in out
+    assert "last over highest: energy rank at the last layer over the highest" in " ".join(out.split())
+    assert not {"kept_share", "kept"} & {word for row in record["checkpoints"] for word in (*row, *row.values())}
     assert record["verdict"]["reasons"][0]["topic"] == "last layer"
     assert out.index("\n    0 ") < out.index("\n    3 ") < out.index("\n   10 ")
 

@@ -132,3 +132,21 @@ def test_a_map_takes_the_nearest_layer_where_depths_differ() -> None:
     assert not alike
     assert grid[:, 1].tolist() == [40, 41, 42, 43, 44]
     assert grid[:, 0].tolist() == [20, 20, 21, 21, 22]
+
+
+def test_the_last_energy_rank_stands_over_the_highest_under_its_own_name() -> None:
+    (row,) = checkpoint_rows([made(0, [10, 20, 5])])
+    assert row["last_over_highest"] == pytest.approx(0.25)
+    assert "kept_share" not in row
+
+
+def test_a_series_without_random_weights_says_so_and_calls_nothing_kept() -> None:
+    def said(word: str) -> str:
+        models = [made(step, [10, 9]) for step in (0, 1)]
+        for one in models:
+            assert one.record is not None
+            one.record["verdict"]["statuses"] = {"distinctions": word}
+        return next(one.text for one in judge_series(models).reasons if one.topic == "verdicts")
+
+    assert said("not lost").startswith("distinctions not lost throughout; without --controls")
+    assert said("kept") == "distinctions kept throughout"

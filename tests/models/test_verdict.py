@@ -82,13 +82,17 @@ def status(verdict: Verdict, question: str) -> dict[str, str]:
 
 def test_tokens_that_stay_apart_are_not_aligned_and_keep_their_distinctions() -> None:
     verdict = judge("m", depth(many(noise), many(noise)))
-    assert verdict.statuses == {"alignment": "not aligned", "distinctions": "kept", "domination": "not dominated"}
-    assert verdict.headline == ("m: tokens are not aligned; distinctions between tokens are kept; no tokens dominate")
+    assert verdict.statuses == {"alignment": "not aligned", "distinctions": "not lost", "domination": "not dominated"}
+    assert verdict.headline == (
+        "m: tokens are not aligned; distinctions between tokens are not lost (not compared with random weights);"
+        " no tokens dominate"
+    )
     assert verdict.reasons[-1].text == "nothing here calls for a change"
 
 
 def test_a_rank_that_rises_is_not_called_lost() -> None:
-    verdict = judge("m", depth([narrow(10, seed=s) for s in range(3)], many(noise)))
+    drawn = Control("random_weights", "", tuple(depth([narrow(10, seed=s) for s in range(3)], many(noise))))
+    verdict = judge("m", depth([narrow(10, seed=s) for s in range(3)], many(noise)), controls=[drawn])
     assert verdict.statuses["distinctions"] == "kept"
     assert "lost" not in verdict.headline
 
@@ -99,7 +103,7 @@ def test_a_common_direction_aligns_and_at_last_collapses(spread: float, said: st
     verdict = judge("m", depth(many(noise), ends))
     assert status(verdict, "alignment") == {"stream": said, "output": said}
     # The distinctions between such tokens are all there.
-    assert verdict.statuses["distinctions"] == "kept"
+    assert verdict.statuses["distinctions"] == "not lost"
     assert ("local mask" in verdict.reasons[-1].text) == (said == "collapsed")
 
 
@@ -135,12 +139,19 @@ def test_fewer_distinctions_than_every_random_draw_are_called_reduced() -> None:
         for k in (5, 8)
     ]
     few = Control("random_weights", "", tuple(depth(many(noise), [narrow(9, seed=s) for s in range(3)])))
-    assert judge("m", ours).statuses["distinctions"] == "kept"
+    alone = judge("m", ours)
+    assert alone.statuses["distinctions"] == "not lost"
+    (told,) = (one for one in alone.findings if one.question == "distinctions")
+    assert all("not compared with random weights" in one for one in told.sentences[1:])
+    assert told.sentences[1].startswith("Stream, lowest at")
+    other = Control("shuffled_tokens", "", tuple(ours))
+    assert judge("m", ours, controls=[other]).statuses["distinctions"] == "not lost"
     verdict = judge("m", ours, controls=full)
     assert verdict.statuses["distinctions"] == "reduced"
     (finding,) = (one for one in verdict.findings if one.question == "distinctions")
     (compared,) = finding.places[0].controls
     assert (compared.control, len(compared.draws), compared.below_all) == ("random_weights", 2, 3)
+    assert "not compared with" not in finding.text
     assert "over 2 draws); below 90% of every draw of random weights in 3 of 3 passages" in finding.text
     assert finding.thresholds["reduced_share"] == 0.9
     # One draw below ours is enough for "below all" not to hold.
@@ -211,12 +222,12 @@ def judged_with(question: str, values: Sequence[float]) -> str:
 @pytest.mark.parametrize(
     ("values", "aligned", "lost"),
     [
-        ([1.11, 1.12, 1.15], "aligned", "kept"),
+        ([1.11, 1.12, 1.15], "aligned", "not lost"),
         ([0.89, 0.90, 0.85], "not aligned", "lost"),
         ([1.09, 1.2, 1.2], "depends", "depends"),
         ([0.92, 0.8, 0.8], "depends", "depends"),
         ([1.3, 0.7, 1.3], "depends", "depends"),
-        ([1.3, 1.4, 1.5, 1.3, 1.2, 1.4, 0.9, 1.3, 1.5, 1.4, 1.3], "aligned", "kept"),
+        ([1.3, 1.4, 1.5, 1.3, 1.2, 1.4, 0.9, 1.3, 1.5, 1.4, 1.3], "aligned", "not lost"),
     ],
 )
 def test_a_threshold_decides_where_the_passages_are_clear_of_it(values: list[float], aligned: str, lost: str) -> None:

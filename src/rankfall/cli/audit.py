@@ -16,7 +16,7 @@ from rankfall.errors import require
 # Exit status of --fail-if where there was too little text to judge.
 TOO_LITTLE_TEXT = 3
 COLOURS = {
-    **dict.fromkeys(("not aligned", "kept", "not dominated"), "green"),
+    **dict.fromkeys(("not aligned", "kept", "not lost", "not dominated"), "green"),
     **dict.fromkeys(("depends", "reduced", "aligned", "dominated", "too little text"), "yellow"),
 }
 

@@ -15,7 +15,7 @@ COLUMNS = (
     "loss",
     "effective_rank",
     "energy_rank",
-    "kept_share",
+    "last_over_highest",
     "lowest_rank",
     "lowest_layer",
     "relative_mu",
@@ -94,6 +94,7 @@ def _show(record: Mapping[str, Any]) -> None:
         [_brief(row) for row in rows],
         _columns(rows, words),
     )
+    paper.print("last over highest: energy rank at the last layer over the highest of all layers", style="dim")
     verdict = record["verdict"]
     paper.print(verdict["headline"], style="bold", markup=False, highlight=False)
     for reason in verdict["reasons"]:

@@ -19,8 +19,8 @@ from rankfall.models.judgement import Decision, Middle, decide, log, middle
 from rankfall.models.thresholds import Thresholds
 
 Status = Literal[
-    "not aligned", "aligned", "collapsed", "kept", "reduced", "lost", "not dominated", "dominated", "depends",
-    "too little text",
+    "not aligned", "aligned", "collapsed", "kept", "not lost", "reduced", "lost", "not dominated", "dominated",
+    "depends", "too little text",
 ]  # fmt: skip
 PlaceName = Literal["stream", "output"]
 Number = Callable[[Measured], float]
@@ -28,8 +28,8 @@ Choice = Callable[["Stretch"], DepthRow]
 
 # From good to bad; an answer that depends stands between.
 SEVERITY: tuple[Status, ...] = (
-    "not aligned", "kept", "not dominated", "too little text", "depends", "reduced", "aligned", "dominated", "lost",
-    "collapsed",
+    "not aligned", "kept", "not lost", "not dominated", "too little text", "depends", "reduced", "aligned", "dominated",
+    "lost", "collapsed",
 )  # fmt: skip
 
 
@@ -323,7 +323,9 @@ def distinctions(asked: Asked) -> Finding:
             "kept_share": middle(kept(row), asked.seed),
             "embeddings": middle(start, asked.seed),
         }
-        places.append(_judged(name, row, "kept", numbers, tuple(decisions), layers, asked.compared(choice, rank)))
+        # Without random weights nobody knows how much they would leave: all that can be said is that it is not lost.
+        good: Status = "kept" if random else "not lost"
+        places.append(_judged(name, row, good, numbers, tuple(decisions), layers, asked.compared(choice, rank)))
     first = places[0].numbers["embeddings"].median
     said = [
         f"{asked.tokens} tokens of each passage, scaled to length one and centred, have an effective rank of"
@@ -346,6 +348,8 @@ def _distinct_words(one: JudgedPlace, t: Thresholds) -> str:
         f" below {_held(one.decisions[0], '.0%')}{_layers_words(one)}"
     )
     text += _controls_words(one, ".1f")
+    if len(one.decisions) == 1:
+        text += "; not compared with random weights"
     for decision in one.decisions[1:]:
         text += (
             f"; below {t.reduced_share:.0%} of every draw of random weights in {decision.held} of"
@@ -470,7 +474,7 @@ def _finding(
 def _title(place: PlaceName, row: DepthRow, good: Status) -> str:
     if place == "output":
         return f"Output, {row.title}"
-    return f"Stream, {'lowest' if good == 'kept' else 'most'} at {row.title}"
+    return f"Stream, {'lowest' if good in ('kept', 'not lost') else 'most'} at {row.title}"
 
 
 def _controls_words(one: JudgedPlace, form: str) -> str:

@@ -16,7 +16,7 @@ class Thresholds:
                energy rank below `collapsed_energy_rank`
     lost       the centred effective rank is below `lost_share` of what the embeddings had
     reduced    it is not lost, but below `reduced_share` of that of every draw of random weights: two draws of random
-               weights differ by a few per cent
+               weights differ by a few per cent; where none were run it is called "not lost", never "kept"
     dominated  massive tokens hold more than `dominated_share` of the energy
     massive    a token longer than `massive_norm_ratio` times the median one, or with more than `massive_energy_share`
                of the energy and more than FAIR_SHARES times a fair share of it

@@ -69,6 +69,7 @@ CLAUSES: dict[Status, str] = {
     "aligned": "tokens are aligned",
     "collapsed": "tokens have collapsed onto one direction",
     "kept": "distinctions between tokens are kept",
+    "not lost": "distinctions between tokens are not lost (not compared with random weights)",
     "reduced": "distinctions between tokens are fewer than random weights leave",
     "lost": "distinctions between tokens are lost",
     "not dominated": "no tokens dominate",

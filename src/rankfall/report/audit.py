@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LEVELS: dict[Status, Level] = {
-    **dict.fromkeys(("not aligned", "kept", "not dominated"), "good"),
+    **dict.fromkeys(("not aligned", "kept", "not lost", "not dominated"), "good"),
     **dict.fromkeys(("aligned", "reduced", "dominated", "depends", "too little text"), "warn"),
     **dict.fromkeys(("lost", "collapsed"), "bad"),
 }

@@ -35,9 +35,10 @@ COLUMNS = {
     "lowest_rank": "lowest effective rank of tokens of length one over all layers",
     "lowest_layer": "the layer at which it is lowest",
     "alignment": "whether tokens become aligned, by the checkpoint's own verdict",
-    "distinctions": "whether distinctions between tokens are lost, by the checkpoint's own verdict",
+    "distinctions": "whether distinctions between tokens are lost, by the checkpoint's own verdict; `kept` is said only beside"
+    " random weights (controls), else `not lost`",
     "domination": "whether a few tokens dominate, by the checkpoint's own verdict",
-    "kept_share": "energy rank at the last layer over the highest of all layers",
+    "last_over_highest": "energy rank at the last layer over the highest of all layers",
     "layers": "blocks of the model",
     "parameters": "numbers that the model holds, shared ones once",
     "seconds": "time that the audit took when it was made",

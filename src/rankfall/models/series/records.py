@@ -31,7 +31,7 @@ def checkpoint_rows(models: Sequence[AuditedModel]) -> list[Row]:
             row |= {"loss": loss_of(one.record), **{name: layers[-1]["unit"][name] for name in BRIEF}}
             row |= {"lowest_rank": ranks[low], "lowest_layer": layers[low]["layer"]}
             energy = column_of(one.record, "energy_rank")
-            row |= {"kept_share": energy[-1] / max(energy) if max(energy) > 0 else 0.0}
+            row |= {"last_over_highest": energy[-1] / max(energy) if max(energy) > 0 else 0.0}
             row |= statuses(one.record["verdict"])
             row |= {"layers": one.record["model"]["layers"], "parameters": one.record["model"]["parameters"]}
         rows.append(row | {"stored": one.stored, "seconds": one.seconds, "reason": one.reason, "id": one.id})

@@ -215,6 +215,8 @@ def status_reason(rows: Sequence[Row]) -> Reason | None:
         told = ", then ".join(f"{word} from {group[0]['model']}" for word, group in runs)
         lines.append(f"{name} {runs[0][0]} throughout" if len(runs) == 1 else f"{name} {told}")
         changes += [{"status": name, "word": word, "from": group[0]["model"]} for word, group in runs]
+    if any(row.get("distinctions") == "not lost" for row in rows):
+        lines.append("without --controls distinctions are not compared with random weights, so none is called kept")
     return Reason("verdicts", "; ".join(lines), {"runs": changes}) if lines else None
 
 
