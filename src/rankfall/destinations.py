@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -93,6 +94,19 @@ def _require_leave(path: Path, name: str) -> None:
     wanted = os.W_OK | (os.X_OK if path.is_dir() else 0)
     if not os.access(path, wanted):
         raise _refused(path, name, "not writable", "choose a place that you may write to")
+    if path.is_dir():
+        _require_new_file(path, name)
+
+
+def _require_new_file(folder: Path, name: str) -> None:
+    """Permissions are not all: `/proc` takes no file even of those who may write there. The file that is tried has no
+    name where the system can do that, and is gone at once."""
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        why = f"no file can be made there ({os.strerror(error.errno or 0).lower()})"
+        raise _refused(folder, name, why, "choose a place that takes files") from error
 
 
 def _refused(path: Path, name: str, why: str, remedy: str) -> RequestError:

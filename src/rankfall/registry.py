@@ -53,6 +53,10 @@ class Registry(Generic[Item]):
         """The names that begin so, for the shell."""
         return [name for name in self.names if name.startswith(incomplete)]
 
+    def near(self, name: str) -> str | None:
+        """The listed name that this one may be a misspelling of, if there is one."""
+        return next(iter(difflib.get_close_matches(name, self.names, n=1)), None)
+
     def __getitem__(self, name: str) -> Item:
         module, _, attribute = self._places[self._known(name)].partition(":")
         return cast(Item, getattr(importlib.import_module(module), attribute))
@@ -69,8 +73,8 @@ class Registry(Generic[Item]):
     def _known(self, name: str) -> str:
         if name in self._places:
             return name
-        near = difflib.get_close_matches(name, self.names, n=1)
-        remedy = f"did you mean {near[0]}?" if near else f"for example {self.example}"
+        near = self.near(name)
+        remedy = f"did you mean {near}?" if near else f"for example {self.example}"
         article = "an" if self.kind[0] in "aeiou" else "a"
         known = ", ".join(self._spellings.values())
         raise RequestError(required=f"{article} {self.kind} among {known}", got=name or "nothing", remedy=remedy)

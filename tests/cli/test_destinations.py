@@ -53,6 +53,21 @@ NOT_FILES = [
 ]
 
 
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="only Linux has /proc")
+def test_a_place_that_takes_no_files_is_refused_whatever_its_permissions(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Who may write everywhere, such as the superuser, learns of it only by trying.
+    monkeypatch.setattr(os, "access", lambda *given: True)
+    for asked in (require_writable_folder, require_writable_file):
+        with pytest.raises(RequestError, match=r"a place to write --out; got /proc: no file can be made there"):
+            asked("/proc/x", "--out")
+
+
+def test_asking_leaves_nothing_behind(tmp_path: Path) -> None:
+    for asked in (require_writable_folder, require_writable_file):
+        asked(tmp_path / "new" / "one", "--out")
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(("path", "said"), NOT_FILES)
 def test_what_cannot_be_a_file_is_refused(place: Path, path: str, said: str) -> None:
     before = sorted(place.iterdir())

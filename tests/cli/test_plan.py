@@ -158,7 +158,7 @@ def test_a_larger_cache_is_a_wish_not_a_default(capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--dim", "0"], "dim to be a whole number of at least 2"),
+        (["--width", "0"], "--width to be a whole number of at least 2; got 0; give --width as 2 or more"),
         (["--dim", "64", "--heads", "0"], "heads to be a whole number of at least 1"),
         (["--dim", "64", "--heads", "5"], "reference heads that divide the width"),
         (["--dim", "64", "--heads", "4", "--kv-heads", "3"], "reference heads in multiples of 3"),
@@ -167,7 +167,7 @@ def test_a_larger_cache_is_a_wish_not_a_default(capsys: pytest.CaptureFixture[st
         (["--dim", "64", "--seconds", "0"], "required seconds to be a finite number above 0"),
         (["--dim", "64", "--layers", "0"], "layers to be a whole number of at least 1"),
         (["--dim", "7", "--group", "2"], "a width that has a divisor"),
-        (["--dim", "4294967296"], "dim to be at most 262144; got 4294967296"),
+        (["--dim", "4294967296"], "--width to be at most 262144; got 4294967296"),
         (["--dim", "64", "--layers", str(10**30)], "layers to be at most 10000"),
         (["--dim", "64", "--context", str(2**63)], "context to be at most"),
         (["--dim", "262144", "--heads", "4096"], "of memory to time one layer of this size"),

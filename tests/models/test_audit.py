@@ -343,6 +343,7 @@ def test_controls_change_what_they_say_and_nothing_else(folder: Path) -> None:
     [
         (["no-such-model"], "no-such-model in the local hub cache; got not there; add --allow-download"),
         (["org/never-downloaded"], "add --allow-download"),
+        (["smolm2"], "not there; did you mean smollm2? Otherwise add --allow-download"),
         (["minilm", "--layers", "x"], "--layers such as"),
         (["minilm", "--dtype", "int8"], "a dtype among"),
         (["minilm", "--device", "tpu"], "device cpu"),

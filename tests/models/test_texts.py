@@ -9,7 +9,7 @@ from tests.models.small import save_small, some_text
 
 from rankfall.errors import RequestError
 from rankfall.models.load.open import open_model
-from rankfall.models.texts import encode, read_text
+from rankfall.models.texts import encode, enough_passages, read_text
 
 
 @pytest.fixture(scope="module")
@@ -51,3 +51,32 @@ def test_texts_that_cannot_be_read_are_refused(tokenizer: object, tmp_path: Path
     (tmp_path / "latin.txt").write_bytes(b"caf\xe9")
     with pytest.raises(RequestError, match=r"UTF-8 in latin\.txt"):
         read_text(tmp_path / "latin.txt")
+
+
+@pytest.mark.parametrize(
+    ("words", "tokens", "passages", "remedy"),
+    [
+        (160, 128, 4, "read this text in more passages: `--tokens 42`"),
+        (160, 128, 1, "read this text in more passages: `--tokens 42 --passages 4`"),
+        (600, 128, 1, "read this text in more passages: `--passages 4`"),
+        (45, 128, 4, "read this text in more passages: `--tokens 17`"),
+        (28, 64, 4, "read this text in more passages: `--tokens 16`"),
+        (600, 8, 4, "read this text in more passages: `--tokens 128`"),
+        (27, 64, 4, "give a longer `--text`: the longest has 27 tokens, and 28 are needed"),
+    ],
+)
+def test_the_remedy_for_too_little_text_is_one_that_works(
+    tokenizer: object, words: int, tokens: int, passages: int, remedy: str
+) -> None:
+    assert encode(tokenizer, [some_text(words)], tokens=tokens, passages=passages).remedy == remedy
+    told = remedy.replace("`", " ").split()
+    given = {"tokens": tokens, "passages": passages}
+    given |= {name: int(told[told.index(f"--{name}") + 1]) for name in given if f"--{name}" in told}
+    lengths = encode(tokenizer, [some_text(words)], **given).lengths
+    assert (len([one for one in lengths if one >= 16]) >= 2) == ("longer" not in remedy)
+
+
+def test_of_several_texts_the_longest_tells_how_many_passages_there_are(tokenizer: object) -> None:
+    found = encode(tokenizer, [some_text(5), some_text(40)], tokens=64)
+    assert found.remedy == enough_passages(40, 2, 64, 1)
+    assert found.remedy == "read this text in more passages: `--tokens 22 --passages 2`"

@@ -263,7 +263,9 @@ def test_too_little_text_is_a_status_of_its_own(lengths: tuple[int, ...], enough
     if not enough:
         assert set(verdict.statuses.values()) == {"too little text"}
         assert verdict.headline.startswith("m: too little text to judge: ")
-        assert "--passages" in verdict.reasons[-1].text
+        assert "give more inputs: at least 2 of at least 16 tokens each" in verdict.reasons[-1].text
+        told = judge("m", depth(passages, passages), more_text="read it otherwise")
+        assert told.reasons[-1].text.startswith("read it otherwise")
 
 
 def test_passages_of_different_length_are_compared_by_as_many_tokens() -> None:

@@ -44,7 +44,7 @@ TextFiles = Annotated[
 ]
 TokenCount = Annotated[int, typer.Option("--tokens", help="Number of tokens in each passage.")]
 PassageCount = Annotated[
-    int | None, typer.Option("--passages", help="Passages from each file (default 1; 4 of the text that ships).")
+    int | None, typer.Option("--passages", help="Passages from each file (default: 4 in all, at least 1 of each).")
 ]
 Device = Annotated[str, typer.Option("--device", help="Device: cpu or cuda.")]
 PlotPath = Annotated[Path | None, typer.Option("--plot", help="Draw the result into this file (.png, .svg or .pdf).")]

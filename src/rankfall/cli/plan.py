@@ -9,6 +9,7 @@ import typer
 
 from rankfall.catalogue import TASKS
 from rankfall.cli.output import WIDTH, JsonFlag, Outputs, PlotPath, emit, paper, shown, table
+from rankfall.errors import require_count
 
 if TYPE_CHECKING:
     from rankfall.api.plan import PlanResult
@@ -87,7 +88,9 @@ def plan(
     Quick: `rankfall plan --width 768 --layers 12 --context 1024 --no-time`
     """
     from rankfall.api.plan import plan as run
+    from rankfall.planning.costs import MOST_WIDTH
 
+    require_count("--width", width, least=2, most=MOST_WIDTH)
     outputs = Outputs(plot=plot)
     with shown("planning") as progress:
         result = run(

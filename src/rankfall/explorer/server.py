@@ -23,6 +23,7 @@ from rankfall.explorer.stored import REPORTS, STORE
 
 HOST = "127.0.0.1"
 USUAL_PORT = 8321
+MOST_PORT = 65535
 SECONDS_TO_START = 120.0
 
 
@@ -52,13 +53,15 @@ def require_marimo() -> None:
 
 def free_port(asked: int | None) -> int:
     """The port asked for, or the usual one, or any other when that is taken."""
+    fits = asked is None or 0 <= asked <= MOST_PORT
+    require(fits, required=f"a port up to {MOST_PORT}", got=asked, remedy="give another --port, or none")
     for port in (asked,) if asked is not None else (USUAL_PORT, 0):
         with socket.socket() as trial:
             # A page that was stopped a moment ago does not hold its port.
             trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 trial.bind((HOST, port))
-            except (OSError, OverflowError):
+            except OSError:
                 continue
             return int(trial.getsockname()[1])
     raise RequestError(required=f"a free port on {HOST}", got=asked, remedy="give another --port, or none")

@@ -55,15 +55,13 @@ from rankfall.models.stacks import (
     noted,
     study_stack,
 )
-from rankfall.models.texts import Batch, encode, shipped_text
+from rankfall.models.texts import PASSAGES_IN_ALL, USUAL_TOKENS, Batch, encode, shipped_text
 from rankfall.models.verdict import judge
 from rankfall.progress import Progress, part, silent, widened
 from rankfall.provenance import provenance
 
-DEFAULT_TOKENS = 128
+DEFAULT_TOKENS = USUAL_TOKENS
 MOST_LOAD_SECONDS = 1e7
-# Fewer than two cannot be judged; one text gives them all, several give about as many together.
-PASSAGES_IN_ALL = 4
 
 
 def audit(
@@ -245,6 +243,7 @@ def audit(
                 controls=compared,
                 more=more,
                 seed=seed,
+                more_text=given.more_text,
             ),
             beside,
         ),

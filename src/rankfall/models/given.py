@@ -48,6 +48,11 @@ class Reading:
     width: int | None = None
     text_axis: int = 0
 
+    @property
+    def more_text(self) -> str | None:
+        """How the texts that were read give more passages; None where inputs were given."""
+        return None if self.batch is None else self.batch.remedy
+
 
 def of_library(model: nn.Module) -> bool:
     """Whether the library made this model: it then says itself what it takes."""

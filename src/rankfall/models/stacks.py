@@ -118,7 +118,8 @@ def study_stack(
         reason = parts_reason([row.record() for row in parts.rows])
     missing |= {f"in {stack.name}, {name}": why for name, why in own.items()}
     seen = as_in_tokens([one for one in masks if within(one.module, stack)], rows)
-    verdict = judge(label, rows, masks=seen, controls=compared, more=[] if reason is None else [reason], seed=seed)
+    more = [] if reason is None else [reason]
+    verdict = judge(label, rows, masks=seen, controls=compared, more=more, seed=seed, more_text=given.more_text)
     return StackFindings(stack.name, label, tuple(rows), compared, parts.rows, verdict, parts.check)
 
 

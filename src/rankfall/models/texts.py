@@ -16,6 +16,7 @@ from rankfall.errors import RequestError, require, require_count
 from rankfall.models.calling import Calling
 from rankfall.models.load.guards import MEBI, require_size
 from rankfall.models.placement import input_device
+from rankfall.models.thresholds import THRESHOLDS
 
 
 def shipped_text() -> str:
@@ -26,6 +27,9 @@ def shipped_text() -> str:
 LARGEST = 64 * MEBI
 # Of a passage's length: a shorter one is left out, unless it is the only one of its text.
 SHORTEST_SHARE = 0.5
+USUAL_TOKENS = 128
+# Fewer than two cannot be judged; one text gives them all, several give about as many together.
+PASSAGES_IN_ALL = 4
 
 
 def read_text(path: Path) -> str:
@@ -44,7 +48,8 @@ def read_text(path: Path) -> str:
 class Batch:
     """`ids` (b, n); `real` is what is not padding, `special` what the tokenizer added; `names` are for people.
 
-    `calling` says how a module that is none of the library's takes them.
+    `calling` says how a module that is none of the library's takes them; `remedy` how the same texts give enough
+    passages to judge, or that they cannot, where they were texts.
     """
 
     ids: Int[Tensor, "b n"]
@@ -52,6 +57,7 @@ class Batch:
     special: Bool[Tensor, "b n"]
     names: tuple[list[str], ...] = field(repr=False)
     calling: Calling | None = None
+    remedy: str | None = None
 
     @property
     def texts(self) -> int:
@@ -94,6 +100,7 @@ def encode(tokenizer: Any, texts: Sequence[str], *, tokens: int, passages: int =
     require_count("tokens", tokens, least=2)
     require_count("passages", passages)
     rows: list[list[int]] = []
+    longest = around = 0
     for number, text in enumerate(texts):
         ids = _ids(tokenizer, text, add_special_tokens=False, verbose=False)
         require(
@@ -101,11 +108,25 @@ def encode(tokenizer: Any, texts: Sequence[str], *, tokens: int, passages: int =
         )
         around = len(framed(tokenizer, []))
         require(tokens > around, required=f"more than {around} tokens", got=tokens, remedy="the tokenizer adds those")
-        size = tokens - around
+        size, longest = tokens - around, max(longest, len(ids))
         pieces = [ids[start : start + size] for start in range(0, len(ids), size)][:passages]
         long_enough = [piece for piece in pieces[1:] if len(piece) >= SHORTEST_SHARE * size]
         rows += [framed(tokenizer, piece) for piece in (pieces[0], *long_enough)]
-    return from_ids(rows, tokenizer)
+    return replace(from_ids(rows, tokenizer), remedy=enough_passages(longest, around, tokens, passages))
+
+
+def enough_passages(longest: int, around: int, tokens: int, passages: int) -> str:
+    """Options under which a text of `longest` tokens gives passages that can be judged, several rather than long
+    ones; the tokenizer adds `around` to each."""
+    least, fewest = THRESHOLDS.fewest_tokens, THRESHOLDS.fewest_passages
+    most = tokens if tokens >= least else USUAL_TOKENS
+    for count in range(PASSAGES_IN_ALL, fewest - 1, -1):
+        length = min(most, longest // count + around)
+        if length >= least:
+            asked = [f"--tokens {length}"] * (length != tokens) + [f"--passages {count}"] * (passages < count)
+            return f"read this text in more passages: `{' '.join(asked)}`" if asked else "give a longer `--text`"
+    needed = fewest * (least - around)
+    return f"give a longer `--text`: the longest has {longest} tokens, and {needed} are needed"
 
 
 def from_ids(rows: Sequence[Sequence[int]], tokenizer: Any | None = None) -> Batch:

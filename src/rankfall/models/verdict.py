@@ -54,13 +54,16 @@ def judge(
     more: Sequence[Reason] = (),
     thresholds: Thresholds = THRESHOLDS,
     seed: int = 0,
+    more_text: str | None = None,
 ) -> Verdict:
-    """Judge the stream and the output of an audit, each beside the same place of every control."""
+    """Judge the stream and the output of an audit, each beside the same place of every control; `more_text` is what
+    to do where there is too little of it."""
     asked = Asked(rows, controls, thresholds, seed)
     findings = answers(asked)
     given = [depth_reason(rows), mask_reason([row for row in rows if row.part == "boundary"], masks), *more]
     reasons = [one for one in given if one is not None]
-    reasons.append(advice(findings, reasons, layers=asked.ours.output.layer, context=max(asked.lengths.values())))
+    context = max(asked.lengths.values())
+    reasons.append(advice(findings, reasons, layers=asked.ours.output.layer, context=context, more_text=more_text))
     return Verdict(f"{name}: {_headline(asked, findings)}", findings, tuple(reasons), thresholds)
 
 
@@ -95,6 +98,9 @@ def _clause(finding: Finding) -> str:
     return f"{stream} in the stream, {output} at the output"
 
 
+MORE_INPUTS = (
+    f"give more inputs: at least {THRESHOLDS.fewest_passages} of at least {THRESHOLDS.fewest_tokens} tokens each"
+)
 # A layer whose median head spreads over less than this share of its rank has rank to spare.
 SPARE_SHARE = 0.25
 
@@ -114,12 +120,19 @@ def need_advice(needs: Mapping[str, Any], plan: str) -> list[str]:
     return lines
 
 
-def advice(findings: Sequence[Finding], reasons: Sequence[Reason], *, layers: int, context: int) -> Reason:
+def advice(
+    findings: Sequence[Finding],
+    reasons: Sequence[Reason],
+    *,
+    layers: int,
+    context: int,
+    more_text: str | None = None,
+) -> Reason:
     """One sentence per finding that calls for something; says so when nothing does."""
     status = {one.question: one.status for one in findings}
     lines: list[str] = []
     if "too little text" in status.values():
-        lines.append("read more text: `--passages 4`, a longer `--text`, or several of them")
+        lines.append(more_text or MORE_INPUTS)
     if status.get("alignment") == "collapsed" or status.get("distinctions") == "lost":
         lines.append(
             "tokens grow alike: try a local mask, a stronger residual, a norm before instead of after the branch, or"

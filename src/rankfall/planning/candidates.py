@@ -97,7 +97,7 @@ def reference_shape(
 
 def usual_heads(dim: int, sharing: Sharing) -> int:
     """Heads of the usual choice: the head size nearest 64 for which everything divides."""
-    require_count("dim", dim, least=2, most=MOST_WIDTH)
+    require_count("width", dim, least=2, most=MOST_WIDTH)
     fitting = [heads for heads in divisors(dim) if heads % sharing.step == 0]
     require(
         len(fitting) > 0,

@@ -56,7 +56,7 @@ class StackShape:
     rope_dims: int = 0
 
     def __post_init__(self) -> None:
-        require_count("dim", self.dim, most=MOST_WIDTH)
+        require_count("width", self.dim, most=MOST_WIDTH)
         require_count("layers", self.layers, most=MOST_LAYERS)
         require_count("context", self.context, most=MOST_CONTEXT)
         for name in ("heads", "kv_heads", "value_rank"):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
+from rankfall.catalogue import NAMED_MODELS
 from rankfall.errors import RequestError, require
 from rankfall.models.load.adapter import CONFIG as ADAPTER_CONFIG
 from rankfall.models.load.files import INDEX, PICKLED_INDEX
@@ -61,10 +62,12 @@ def snapshot(hub: HubName, *, allow_download: bool) -> Path:
             )
         )
     except LocalEntryNotFoundError:
+        near = NAMED_MODELS.near(hub.name)
+        meant = "" if near is None else f"did you mean {near}? Otherwise "
         raise RequestError(
             required=f"{hub} in the local hub cache",
             got=_what_is_there(hub),
-            remedy="add --allow-download to fetch it, or name a folder, a GGUF file or a model that `--help` lists",
+            remedy=f"{meant}add --allow-download to fetch it, or name a folder, a GGUF file or a model that `--help` lists",
         ) from None
 
 
