@@ -286,6 +286,14 @@ def test_two_sequences_of_sound_keep_their_heads() -> None:
     assert len({head.module for head in result.heads}) == 6
 
 
+def test_sound_without_a_text_for_the_decoder_is_told_what_to_give() -> None:
+    model = next(small_models("whisper"))
+    features = next(one for one in candidate_inputs(model) if "decoder_input_ids" in one)["input_features"]
+    for given in (features, {"input_features": features}):
+        with pytest.raises(RequestError, match=r'inputs=\{"input_features": \.\.\., "decoder_input_ids": \.\.\.\}'):
+            audit(model, inputs=given, controls=False, ablation=False)
+
+
 def test_what_stands_for_an_image_stays_in_place() -> None:
     model = next(small_models("llava"))
     image = model.config.image_token_id

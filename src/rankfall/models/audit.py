@@ -23,7 +23,7 @@ from rankfall.models.depth.measure import measure_depth
 from rankfall.models.depth.pooled import Pool
 from rankfall.models.depth.rows import DepthRow
 from rankfall.models.explanations import Reason, bound_reason, heads_reason, layer_rate, parts_reason
-from rankfall.models.given import Reading, of_library, read_by_library, read_by_module
+from rankfall.models.given import Reading, inputs_remedy, of_library, read_by_library, read_by_module
 from rankfall.models.head_explanations import cut_reason, needs_reason
 from rankfall.models.heads.key_values import KeyValueRecord, KeyValues
 from rankfall.models.heads.needed import DIVERGENCE
@@ -34,7 +34,7 @@ from rankfall.models.heads.seen import Seen, SeenWatch, tokens_seen
 from rankfall.models.heads.study import HeadQuestions, HeadStudy, study_heads
 from rankfall.models.heads.subspaces import HeadSpaces
 from rankfall.models.interface import ALONE, runs_as_is
-from rankfall.models.key_value_reason import key_value_reason
+from rankfall.models.key_value_reason import decodes, key_value_reason
 from rankfall.models.layers import as_in_tokens
 from rankfall.models.load.folder import LoadedModel
 from rankfall.models.load.guards import LIMITS
@@ -125,7 +125,7 @@ def audit(
         wanted = None if layers is None else {0, *layers}
         pool = Pool(given.real)
         asked = {"layers": wanted, "inside": inside, "seed": seed, "also": pool}
-        with last_hidden(network) as hidden, running(loaded.name):
+        with last_hidden(network) as hidden, running(loaded.name, inputs_remedy(network, first)):
             chosen, others = _stacks(network, first, stack)
             watched = AttentionObserver(given.real, given.names, len(given.calls), seed) if attention else None
             depth, seen, coverage = _depth(network, given, {**asked, "stack": chosen}, missing, watched)
@@ -214,7 +214,7 @@ def audit(
             "head needs": lambda: [needs_reason(study.head_needs, study.random_head_needs)],
             "head cuts": lambda: [cut_reason(study.head_cut)],
             "head bound": lambda: [bound_reason(found_heads)],
-            "keys and values": lambda: [key_value_reason(key_values)],
+            "keys and values": lambda: [key_value_reason(key_values, caches=decodes(seen))],
             "what holds it up": lambda: [parts_reason([row.record() for row in parts.rows])],
         },
         missing,
@@ -290,7 +290,7 @@ def _stacks(
 
 
 @contextlib.contextmanager
-def running(name: str) -> Iterator[None]:
+def running(name: str, remedy: str) -> Iterator[None]:
     """A model that fails inside its forward pass is refused in one line; our own refusals pass through."""
     try:
         yield
@@ -300,7 +300,7 @@ def running(name: str) -> Iterator[None]:
         raise RequestError(
             required=f"{name} to run on these inputs",
             got=reason_of(error),
-            remedy="check that weights, tokenizer and inputs belong together, or pass inputs= from Python",
+            remedy=remedy,
         ) from error
 
 

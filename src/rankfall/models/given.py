@@ -86,6 +86,14 @@ def read_by_library(model: Any, inputs: Any, tokenizer: Any | None = None) -> Re
     return _library_batch(model, from_ids([row.tolist() for row in rows], tokenizer), {})
 
 
+def inputs_remedy(model: Any, given: Mapping[str, Any]) -> str:
+    """What to do about inputs on which the model does not run: a decoder may lack its own."""
+    halves = of_library(model) and getattr(model.config, "is_encoder_decoder", False)
+    if halves and "decoder_input_ids" in takes(model) and not any(name.startswith("decoder_") for name in given):
+        return f'give both halves theirs: inputs={{"{model.main_input_name}": ..., "decoder_input_ids": ...}} from Python'
+    return "check that weights, tokenizer and inputs belong together, or pass inputs= from Python"
+
+
 def _library_batch(model: Any, batch: Batch, others: Mapping[str, Any]) -> Reading:
     return Reading([{**batch.inputs(model), **_all_placed(others, model)}], batch.kept(), batch.names, batch)
 

@@ -7,10 +7,17 @@ from collections.abc import Sequence
 
 from rankfall.models.explanations import Reason
 from rankfall.models.heads.key_values import KeyValueRecord, by_number
+from rankfall.models.masks import ObservedMask
 
 
-def key_value_reason(records: Sequence[KeyValueRecord]) -> Reason | None:
-    """Into which latent the keys and values of each layer would fit: by weights, on tokens, on other passages."""
+def decodes(masks: Sequence[ObservedMask]) -> bool:
+    """Whether some attention of the run saw no later token, so that keys and values can be cached."""
+    return any((one.name or "").startswith("causal") for one in masks)
+
+
+def key_value_reason(records: Sequence[KeyValueRecord], *, caches: bool = False) -> Reason | None:
+    """Into which latent the keys and values of each layer would fit: by weights, on tokens, on other passages.
+    Only of a model that `caches` them, which encoders do not, is that said."""
     if not records:
         return None
     first = records[0]
@@ -20,8 +27,9 @@ def key_value_reason(records: Sequence[KeyValueRecord]) -> Reason | None:
         if first.kv_latent
         else f"{first.kv_heads} key/value heads of {first.key_dim} + {first.value_dim}"
     )
+    start = "a layer caches" if caches else "keys and values of a layer are"
     text = (
-        f"a layer caches {cached:.0f} numbers a token ({now}); keys and values together, each scaled to the same"
+        f"{start} {cached:.0f} numbers a token ({now}); keys and values together, each scaled to the same"
         f" energy, have effective rank {statistics.median(one.effective_rank for one in records):.0f} by weights, and"
         f" a latent that keeps 99% of that energy needs {_spread(by_number(records, 'weights_99'))} numbers in the"
         " median layer"

@@ -15,6 +15,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
+from rankfall.models.given import of_library
 from rankfall.models.load.folder import LoadedModel
 from rankfall.models.texts import Batch
 
@@ -95,7 +96,9 @@ def _no_head(loaded: LoadedModel) -> str | None:
     whole: Any = loaded.whole
     config = getattr(loaded.network, "config", None)
     if getattr(config, "is_encoder_decoder", False):
-        return "an encoder-decoder predicts a second text, which is not given"
+        return "an encoder-decoder predicts a second text, of which no loss is computed"
+    if whole is None and not of_library(loaded.network):
+        return "no loss is known of a module of one's own"
     if whole is None:
         return "the model has no language-model head, or its weights are not in the files"
     kind = type(whole).__name__

@@ -28,8 +28,8 @@ Choice = Callable[["Stretch"], DepthRow]
 
 # From good to bad; an answer that depends stands between.
 SEVERITY: tuple[Status, ...] = (
-    "not aligned", "kept", "not lost", "not dominated", "too little text", "depends", "reduced", "aligned", "dominated",
-    "lost", "collapsed",
+    "not aligned", "kept", "not lost", "not dominated", "too little text", "depends", "reduced", "aligned",
+    "dominated", "lost", "collapsed",
 )  # fmt: skip
 
 

@@ -45,7 +45,7 @@ COLUMNS: dict[str, str] = {
     "output_gate": "median of what multiplies attention's output before W_O, which the value/output form has in it",
     "key_dim": "width of a key head",
     "kv_heads": "key/value heads",
-    "cached": "numbers that a layer caches for one token",
+    "cached": "numbers of one token's keys and values in a layer, which a decoder caches",
     "latent": "numbers in a latent from which the keys and values of all heads would be read",
     "by_weights": "share of the energy of the joint key/value map that a latent of this size keeps",
     "on_tokens": "the same of keys and values on the tokens read, about their mean",

@@ -35,8 +35,8 @@ COLUMNS = {
     "lowest_rank": "lowest effective rank of tokens of length one over all layers",
     "lowest_layer": "the layer at which it is lowest",
     "alignment": "whether tokens become aligned, by the checkpoint's own verdict",
-    "distinctions": "whether distinctions between tokens are lost, by the checkpoint's own verdict; `kept` is said only beside"
-    " random weights (controls), else `not lost`",
+    "distinctions": "whether distinctions between tokens are lost, by the checkpoint's own verdict; `kept` is said"
+    " beside random weights only (controls), otherwise `not lost`",
     "domination": "whether a few tokens dominate, by the checkpoint's own verdict",
     "last_over_highest": "energy rank at the last layer over the highest of all layers",
     "layers": "blocks of the model",
