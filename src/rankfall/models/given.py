@@ -90,7 +90,8 @@ def inputs_remedy(model: Any, given: Mapping[str, Any]) -> str:
     """What to do about inputs on which the model does not run: a decoder may lack its own."""
     halves = of_library(model) and getattr(model.config, "is_encoder_decoder", False)
     if halves and "decoder_input_ids" in takes(model) and not any(name.startswith("decoder_") for name in given):
-        return f'give both halves theirs: inputs={{"{model.main_input_name}": ..., "decoder_input_ids": ...}} from Python'
+        both = f'{{"{model.main_input_name}": ..., "decoder_input_ids": ...}}'
+        return f"give both halves theirs: inputs={both} from Python"
     return "check that weights, tokenizer and inputs belong together, or pass inputs= from Python"
 
 

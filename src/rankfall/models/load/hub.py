@@ -67,7 +67,8 @@ def snapshot(hub: HubName, *, allow_download: bool) -> Path:
         raise RequestError(
             required=f"{hub} in the local hub cache",
             got=_what_is_there(hub),
-            remedy=f"{meant}add --allow-download to fetch it, or name a folder, a GGUF file or a model that `--help` lists",
+            remedy=f"{meant}add --allow-download to fetch it,"
+            " or name a folder, a GGUF file or a model that `--help` lists",
         ) from None
 
 
