@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from tests.calls import answer, call
-from tests.models.plain import Llama
+from tests.models.plain import GPT, VOCABULARY
 from tests.models.small import save_small, small_config, small_model, some_text
 
 from rankfall.models import loss as module
@@ -81,13 +81,17 @@ def test_padding_is_left_out() -> None:
         (lambda: small_model("bert"), "no language-model head"),
         (lambda: small_model("llama"), "no language-model head"),
         (lambda: small_model("t5"), "an encoder-decoder predicts a second text, of which no loss is computed"),
-        (Llama, "no loss is known of a module of one's own"),
     ],
 )
 def test_without_a_head_there_is_a_reason(model: Any, reason: str) -> None:
     text = audit(model(), inputs=IDS, **BRIEF).text
     assert text.loss is None
     assert reason in str(text.loss_reason)
+
+
+def test_no_loss_is_known_of_a_module_of_ones_own() -> None:
+    text = audit(GPT(), inputs=IDS[:, :16] % VOCABULARY, **BRIEF).text
+    assert (text.loss, text.loss_reason) == (None, "no loss is known of a module of one's own")
 
 
 @pytest.mark.parametrize(
