@@ -198,7 +198,7 @@ def test_the_audit_has_records_tables_and_words(tmp_path) -> None:
     assert "a layer caches 32 numbers a token (2 key/value heads of 8 + 8)" in said["text"]
     encoder = rankfall.audit(made("bert"), inputs=IDS, controls=False, ablate=False)
     of_encoder = next(one.text for one in encoder.verdict.reasons if one.topic == "keys and values")
-    assert of_encoder.startswith("keys and values of a layer are 64 numbers a token")
+    assert of_encoder.startswith("a layer has keys and values of 64 numbers a token")
     assert said["numbers"]["tokens_read"] == sum(result.text.tokens)
     bare = rankfall.audit(folder, texts, controls=False, ablate=False, heads=False)
     assert bare.record()["key_values"] == []

@@ -27,9 +27,9 @@ def key_value_reason(records: Sequence[KeyValueRecord], *, caches: bool = False)
         if first.kv_latent
         else f"{first.kv_heads} key/value heads of {first.key_dim} + {first.value_dim}"
     )
-    start = "a layer caches" if caches else "keys and values of a layer are"
+    size = f"caches {cached:.0f} numbers" if caches else f"has keys and values of {cached:.0f} numbers"
     text = (
-        f"{start} {cached:.0f} numbers a token ({now}); keys and values together, each scaled to the same"
+        f"a layer {size} a token ({now}); keys and values together, each scaled to the same"
         f" energy, have effective rank {statistics.median(one.effective_rank for one in records):.0f} by weights, and"
         f" a latent that keeps 99% of that energy needs {_spread(by_number(records, 'weights_99'))} numbers in the"
         " median layer"
