@@ -190,6 +190,7 @@ def test_a_long_token_dominates_and_aligns_nothing() -> None:
     assert verdict.statuses["alignment"] == "not aligned"
     (finding,) = (one for one in verdict.findings if one.question == "domination")
     assert "token 0 ('t') of passage" in finding.text
+    assert ": massive tokens hold a median 99." in finding.text
     assert "tokens of length one" in verdict.reasons[-1].text
 
 
@@ -486,10 +487,10 @@ EDGE = (0.3, 1.95)
             "collapses in some passages",
             "collapses in 2 of 4 passages, so nothing holds it up in",
         ),
-        ([EDGE] * 4, "collapses, near the threshold,", "collapses in 4 of 4 passages, so nothing holds it up"),
+        ([EDGE] * 4, "collapses, but not clearly", "collapses in 4 of 4 passages, so nothing holds it up"),
         (
             [(0.3, 2.1)] * 4,
-            "stands, near the threshold,",
+            "stands, but not clearly",
             "so near to collapse that another text may decide otherwise",
         ),
         ([NEAR] + [FAR] * 10, "stands", "collapses in 1 of 11 passages, so nothing holds it up in every passage"),
@@ -572,6 +573,7 @@ def test_answers_state_the_numbers_of_the_record(
         number = place["numbers"]["first_direction_share" if question == "alignment" else "centred_effective_rank"]
         assert number["passages"] == values
         assert f"{title}: {log_median(values):{form}} ({number['interval'][0]:{form}} to" in text
+        assert "(medians over passages, here and below)." in finding["sentences"][0]
         if question == "alignment":
             held = sum(value > 0.5 for value in values)
             assert f"above 50% in {held} of 3 passages" in text

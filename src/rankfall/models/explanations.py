@@ -301,7 +301,7 @@ def _state(one: Decision) -> str:
         return "collapses" if one.holds else "stands"
     if 0 < one.held < one.passages:
         return "collapses in some passages"
-    return "collapses, near the threshold," if one.held else "stands, near the threshold,"
+    return f"{'collapses' if one.held else 'stands'}, but not clearly"
 
 
 def _passages(count: int) -> str:

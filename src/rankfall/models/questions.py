@@ -412,8 +412,8 @@ def _sink_words(one: JudgedPlace) -> str:
     text = (
         f"{one.title}: massive tokens hold a median {energy.median:.1%} ({energy.low:.1%} to {energy.high:.1%}) of"
         f" the energy, above {_held(one.decisions[0], '.0%')}{_layers_words(one)}; the strongest is"
-        f" token {sink.position} ({sink.token!r}) of passage {sink.text + 1}, {sink.norm_ratio:.1f} times as long as the median token,"
-        f" {sink.coordinate_share:.0%} of it in coordinate {sink.coordinate}"
+        f" token {sink.position} ({sink.token!r}) of passage {sink.text + 1}, {sink.norm_ratio:.1f} times as long"
+        f" as the median token, {sink.coordinate_share:.0%} of it in coordinate {sink.coordinate}"
     )
     if one.status == "dominated":
         raw, unit = one.numbers["raw_energy_rank"], one.numbers["unit_energy_rank"]
