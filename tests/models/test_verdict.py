@@ -485,7 +485,7 @@ EDGE = (0.3, 1.95)
         (
             [FAR, NEAR, FAR, NEAR],
             "collapses in some passages",
-            "collapses in 2 of 4 passages, so nothing holds it up in",
+            "collapses in 2 of 4 passages, so nothing holds it up in these",
         ),
         ([EDGE] * 4, "collapses, but not clearly", "collapses in 4 of 4 passages, so nothing holds it up"),
         (
@@ -493,7 +493,7 @@ EDGE = (0.3, 1.95)
             "stands, but not clearly",
             "so near to collapse that another text may decide otherwise",
         ),
-        ([NEAR] + [FAR] * 10, "stands", "collapses in 1 of 11 passages, so nothing holds it up in every passage"),
+        ([NEAR] + [FAR] * 10, "stands", "collapses in 1 of 11 passages, so nothing holds it up in these"),
     ],
 )
 def test_nothing_prevents_a_collapse_that_the_full_model_has(full: Any, state: str, said: str) -> None:

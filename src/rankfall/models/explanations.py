@@ -316,7 +316,7 @@ def _holding(decided: Mapping[str, Decision]) -> str:
     if collapsed[FULL]:
         return "the full model collapses too, so nothing holds it up"
     if full.held:
-        where = "" if full.held == full.passages else " in every passage"
+        where = "" if full.held == full.passages else " in these"
         found = f"the full model itself collapses in {full.held} of {full.passages} passages"
         return f"{found}, so nothing holds it up{where}"
     if collapsed[FULL] is None:
