@@ -20,8 +20,8 @@ from rankfall.training.text.cell import TextCell
 RANKS = (4, 16, 64, 128)
 LOW_IS_BEST = {4: 1.0, 16: 1.0, 64: 1.03, 128: 1.05}
 ONE_ROW_LIKE_THEM = (
-    "they say nothing of 16 heads of rank 16, since they have keys and values for every head, as wide as its rank; of "
-    "these rows 2 heads of rank 128 lose least, 0.00%"
+    "they say nothing of 16 heads of rank 16, since they have keys and values for every head, as wide as its rank; "
+    "of these rows 2 heads of rank 128 lose least, 0.00%"
 )
 HIGH_IS_BEST = {4: 1.2, 16: 1.04, 64: 1.0, 128: 1.0}
 

@@ -21,7 +21,7 @@ Column: TypeAlias = Callable[[Candidate], Mapping[str, Any]]
 FIELDS = tuple(Cell.__dataclass_fields__)
 
 OTHER_HEADS = "they have keys and values for every head, as wide as its rank"
-"""Why models say nothing of heads that share keys and values, read them from a latent, or have wider or narrower ones."""
+"""Why models say nothing of heads that share keys and values, read them from a latent or size them otherwise."""
 
 IMPLICATIONS = (
     "The floor is a bound, not an error: no bare attention layer of these heads, its output read linearly, finds "

@@ -93,8 +93,8 @@ class LanguageModels:
             f"{', '.join(texts)}, d = {_listed(widths)}, {_listed(layers)} layer{'s' * (layers != [1])}, "
             f"{_span(sizes)} parameters, {_span(tokens)} tokens each, r from {min(ranks)} to {max(ranks)}, "
             "H r = H u = d with keys for every head, equal parameters at each width. Loss on fresh data (held-out "
-            "text), as a share above that of the best rank; linear in log r and in log d between models, empty beyond "
-            "their ranks and for other heads. Longer training, larger models and other texts were not tried."
+            "text), as a share above that of the best rank; linear in log r and in log d between models, empty "
+            "beyond their ranks and for other heads. Longer training, larger models and other texts were not tried."
         )
 
     def estimate(self, heads: int, rank: int, directions: int, width: int | None = None) -> Estimate | None:
