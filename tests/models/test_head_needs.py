@@ -159,6 +159,18 @@ def test_needs_are_those_of_attention_written_out(family: str) -> None:
     assert interior > 0, "nothing was tested: every head needs nothing or all"
 
 
+def test_heads_that_need_nothing_stay_at_zero_beside_others_that_need_more() -> None:
+    """The first head of each layer has queries of zero; the others keep the search going."""
+    model = sharp(small_model("llama", num_key_value_heads=4))
+    with torch.no_grad():
+        for name, one in model.named_parameters():
+            if name.endswith("q_proj.weight"):
+                one[: one.shape[0] // 4] = 0.0
+    needs = head_needs(model, [{"input_ids": IDS}], limit=LIMIT).records
+    assert {one.needed_rank for one in needs if one.head == 0} == {0}
+    assert all(one.needed_rank > 1 for one in needs if one.head > 0)
+
+
 def test_heads_that_share_keys_are_told() -> None:
     model = sharp(FAMILIES["grouped"]())
     records = head_needs(model, [arguments(model)]).records

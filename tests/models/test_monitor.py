@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import sys
 import warnings
@@ -263,6 +264,22 @@ def test_what_cannot_be_measured_is_one_warning_and_a_gap(case: str) -> None:
     assert [one.category for one in caught] == [RankWarning]
     assert str(caught[0].message).startswith("gap at blocks.0, step 0: sampling failed, RequestError")
     assert [row["step"] for row in logged] == [2]
+
+
+def test_where_warnings_are_errors_they_are_printed_and_training_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    model = nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 16))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RankWarning)
+        with RankMonitor(model, failing, every=1, blocks=["1"], alarms=QUIET):
+            model(torch.randn(2, 8, 16))
+    assert "rankfall: gap at" in capsys.readouterr().err
+
+
+def test_a_monitor_that_was_never_entered_says_so() -> None:
+    unused = [RankMonitor(nn.Sequential(nn.Linear(4, 4)), [], blocks=["0"])]
+    unused.clear()
+    with pytest.warns(RankWarning, match="never entered"):
+        gc.collect()
 
 
 def test_one_odd_block_leaves_the_others_measured() -> None:

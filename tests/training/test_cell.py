@@ -52,6 +52,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"data": "old"}, "data among published, fresh; got old"),
     ({"recipe": "magic"}, "a recipe among published.* stable.*; got magic; for example stable"),
     ({"recipe": "stabel"}, "got stabel; did you mean stable"),
+    (
+        {"recipe": "stable", "placement": "peri"},
+        "placement=pre, which belongs to the recipe stable; got placement=peri",
+    ),
     ({"norm": "batch"}, "a norm among .*got batch"),
     ({"placement": "middle"}, "placement among post, pre"),
     ({"positions": "rotary"}, "positions among none, additive, concatenated"),
