@@ -59,6 +59,24 @@ def test_without_a_configuration_the_tokens_that_were_read_are_the_context() -> 
     assert plan_command(nn.Linear(2, 2), (), 3, 20) is None
 
 
+class TwoTexts:
+    """A configuration with two parts that read text."""
+
+    max_position_embeddings = 40
+
+    def get_text_config(self) -> object:
+        raise ValueError("several")
+
+
+def test_of_two_texts_the_whole_configuration_is_asked() -> None:
+    network = nn.Linear(2, 2)
+    network.config = TwoTexts()  # type: ignore[assignment]
+    heads = probe_heads(small_model("llama")).records
+    assert (
+        plan_command(network, heads, 3, 20) == "rankfall plan --width 32 --layers 3 --context 40 --heads 4 --no-time"
+    )
+
+
 @pytest.mark.parametrize("shared", [2, 4])
 def test_lower_ranks_save_cache_where_heads_share_keys(shared: int, capsys: pytest.CaptureFixture[str]) -> None:
     """What the advice says of the plan that it names."""

@@ -48,9 +48,12 @@ def key_value_heads(heads: Sequence[HeadRecord]) -> int:
 
 
 def _text_configuration(network: nn.Module) -> object:
+    """The part that reads text; the whole where there is none, or several."""
     configuration = getattr(network, "config", None)
-    text = getattr(configuration, "get_text_config", None)
-    return text() if callable(text) else configuration
+    try:
+        return configuration.get_text_config()  # type: ignore[union-attr]
+    except (AttributeError, ValueError):
+        return configuration
 
 
 def _feed_forward(network: nn.Module, heads: Sequence[HeadRecord], units: int, layers: int) -> str | None:
@@ -62,4 +65,4 @@ def _feed_forward(network: nn.Module, heads: Sequence[HeadRecord], units: int, l
     inside = tuple(f"{name}." for name in {one.module for one in heads})
     shapes = [one.shape for name, one in network.named_parameters() if one.ndim == 2 and not name.startswith(inside)]
     found = sum((units in shape) + 2 * (2 * units in shape) for shape in shapes if width in shape)
-    return MATRICES.get(found // layers) if found % layers == 0 else None
+    return next((kind for number, kind in MATRICES.items() if found == number * layers > 0), None)
