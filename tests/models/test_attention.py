@@ -371,6 +371,9 @@ def test_the_summary_counts_and_names() -> None:
     assert said["heads that do nothing"].startswith("1 of 3 heads do nothing: 1 because 90% or more of their weight")
     assert "collapsed (below 10%) in 1 of 3 heads (layer 1)" in said["attention entropy"]
     assert said["attention logits"].startswith("the largest logit is 44.4, in head 0 of layer 1")
+    bounded = [head({"entropy": 2.0, "entropy_floor": floor}) for floor in (0.1, 0.5, 1.9)]
+    (entropy,) = (one.text for one in attention_reasons(bounded) if one.topic == "attention entropy")
+    assert entropy.endswith("could let the median head's entropy fall to 25% of what it is, and no lower")
     none = {one.topic: one.text for one in attention_reasons([head({"sink_mass": 0.0})])}
     assert none["heads that do nothing"].startswith("none of 1 heads does nothing")
     assert "learned" not in none["attention sinks"]

@@ -190,6 +190,7 @@ def test_a_long_token_dominates_and_aligns_nothing() -> None:
     assert verdict.statuses["alignment"] == "not aligned"
     (finding,) = (one for one in verdict.findings if one.question == "domination")
     assert "token 0 ('t') of passage" in finding.text
+    assert ": massive tokens hold a median 99." in finding.text
     assert "tokens of length one" in verdict.reasons[-1].text
 
 
@@ -227,11 +228,80 @@ def test_a_threshold_decides_where_the_passages_are_clear_of_it(values: list[flo
 def test_what_an_open_answer_depends_on_is_said() -> None:
     split = decide("aligned", 0.5, [0.5, -0.5, 0.4, -0.3], clear_factor=1.1)
     assert (split.holds, split.held, split.passages) == (None, 2, 4)
-    assert split.reason == "the passages disagree: it holds in 2 of 4"
+    assert split.reason == "the passages disagree: aligned in 2 of 4"
     near = decide("aligned", 0.5, [0.02, 0.03, 0.01], clear_factor=1.1)
     assert near.holds is None
+    assert str(near.reason).startswith("aligned in 3 of 3 passages, but the interval over them comes within")
     assert "within a factor of 1.1 of the threshold" in str(near.reason)
+    under = decide("aligned", 0.5, [-0.02, -0.03, -0.01], clear_factor=1.1)
+    assert str(under.reason).startswith("aligned in none of 3 passages, but")
     assert decide("aligned", 0.5, [0.2, 0.3], clear_factor=1.1).reason is None
+
+
+def collapsing(ranks: Sequence[float], shares: Sequence[float]) -> Verdict:
+    """Of passages whose tokens of length one end with these energy ranks and shares of the first direction."""
+    start, end = depth(many(noise, len(ranks)), many(noise, len(ranks)))
+    changed = [
+        replace(
+            one,
+            values={
+                **one.values,
+                "unit": {
+                    **one.values["unit"],
+                    "energy_rank": rank,
+                    "relative_mu": 0.3,
+                    "first_direction_share": share,
+                },
+            },
+        )
+        for one, rank, share in zip(end.per_text, ranks, shares, strict=True)
+    ]
+    return judge("m", [start, replace(end, per_text=tuple(changed))])
+
+
+def test_tokens_that_are_aligned_everywhere_and_collapse_in_some_passages_are_aligned() -> None:
+    verdict = collapsing([1.5, 1.9, 2.1, 2.6], [0.89, 0.81, 0.91, 0.85])
+    assert verdict.statuses["alignment"] == "aligned"
+    assert verdict.headline.startswith("m: tokens are aligned (collapsed in 2 of 4 passages); distinctions")
+    finding = verdict.findings[0]
+    assert all(one.endswith("; collapsed in 2 of 4 passages.") for one in finding.sentences[1:])
+    assert "it holds" not in finding.text
+    assert [one.decision.condition for one in finding.places] == ["aligned"] * 2
+    said = verdict.reasons[-1].text
+    assert "tokens grow alike in 2 of 4 passages: try a local mask" in said
+    assert "tokens share a direction" in said
+    assert "depends" not in said
+
+
+@pytest.mark.parametrize(
+    ("ranks", "headline", "held"),
+    [([1.9, 1.92, 1.95], " (collapsed in 3 of 3 passages)", "3"), ([2.1, 2.11, 2.05], "", "none")],
+)
+def test_a_collapse_that_is_near_is_said_after_what_holds(ranks: list[float], headline: str, held: str) -> None:
+    verdict = collapsing(ranks, [0.8] * 3)
+    assert verdict.headline.startswith(f"m: tokens are aligned{headline}; distinctions")
+    assert f"; collapsed in {held} of 3 passages, but the interval over them" in verdict.findings[0].text
+    assert ("tokens grow alike in 3 of 3" in verdict.reasons[-1].text) == bool(headline)
+
+
+def test_an_answer_that_depends_names_all_that_is_open_and_calls_for_more_text() -> None:
+    verdict = collapsing([1.5, 2.6, 1.5, 2.6], [0.6, 0.4, 0.6, 0.4])
+    assert verdict.statuses["alignment"] == "depends"
+    assert "; the passages disagree: collapsed in 2 of 4; the passages disagree: aligned in 2 of 4." in str(
+        verdict.findings[0].text
+    )
+    assert "an answer depends on the text" in verdict.reasons[-1].text
+    assert "tokens grow alike in 2 of 4 passages" in verdict.reasons[-1].text
+
+
+def test_distinctions_that_are_lost_are_not_also_said_to_be_perhaps_reduced() -> None:
+    rows = depth(many(noise), [narrow(5, seed=s) for s in range(3)])
+    random = scaled(rows, 1 / 0.9)
+    verdict = judge("m", rows, controls=[Control("random_weights", "", tuple(random))])
+    place = verdict.findings[1].places[0]
+    assert [one.holds for one in place.decisions] == [True, None]
+    assert (place.status, place.worse, place.partly) == ("lost", None, "")
+    assert "factor of 1.02" not in verdict.findings[1].text
 
 
 def test_medians_of_logarithms_do_not_care_for_decades() -> None:
@@ -307,7 +377,7 @@ def test_heads_stand_beside_random_ones_and_the_lowest_are_named() -> None:
     ]
     fewer = heads_reason(ours, [head(qk_energy_rank=7.0)])
     assert fewer is not None
-    assert "over 3.0 of 8 directions (energy rank), fewer than with random weights (7.0)" in fewer.text
+    assert "over 3.0 of 8 directions (energy rank), fewer than with random weights (7.0, nine heads" in fewer.text
     assert "layer 1 (attention) 2.5 (2.0 to 3.0)" in fewer.text
     assert "lowest heads: head 0 of layer 1 with 2.0" in fewer.text
     alike = heads_reason(ours, [head(qk_energy_rank=3.01)])
@@ -317,6 +387,16 @@ def test_heads_stand_beside_random_ones_and_the_lowest_are_named() -> None:
     assert more is not None
     assert "more than with random" in more.text
     assert heads_reason([]) is None
+
+
+@pytest.mark.parametrize(
+    ("usual", "said"), [(12.8, "as many as"), (12.4, "as many as"), (13.5, "more than"), (12.0, "fewer than")]
+)
+def test_a_head_within_the_spread_of_random_ones_has_as_many_directions_as_they(usual: float, said: str) -> None:
+    random = [head(head=number, qk_energy_rank=12.2 + 0.05 * number) for number in range(21)]
+    reason = heads_reason([head(qk_energy_rank=usual)], random)
+    assert reason is not None
+    assert f"{said} with random weights (12.7, nine heads of ten from 12.2 to 13.1" in reason.text
 
 
 def test_random_heads_are_not_the_model_s_own() -> None:
@@ -396,6 +476,48 @@ def test_parts_name_what_holds_the_rank_up(norm: Any, residual: Any, both: Any, 
     assert variant_ends(ablated(ends)) == ends
 
 
+EDGE = (0.3, 1.95)
+
+
+@pytest.mark.parametrize(
+    ("full", "state", "said"),
+    [
+        (
+            [FAR, NEAR, FAR, NEAR],
+            "collapses in some passages",
+            "collapses in 2 of 4 passages, so nothing holds it up in these",
+        ),
+        ([EDGE] * 4, "collapses, but not clearly", "collapses in 4 of 4 passages, so nothing holds it up"),
+        (
+            [(0.3, 2.1)] * 4,
+            "stands, but not clearly",
+            "so near to collapse that another text may decide otherwise",
+        ),
+        ([NEAR] + [FAR] * 10, "stands", "collapses in 1 of 11 passages, so nothing holds it up in these"),
+    ],
+)
+def test_nothing_prevents_a_collapse_that_the_full_model_has(full: Any, state: str, said: str) -> None:
+    ends = {PURE: [NEAR] * len(full), NORM: [NEAR] * len(full), RESIDUAL: [FAR] * len(full), FULL: full}
+    reason = parts_reason(ablated(ends))
+    assert reason is not None
+    assert f"full model {state} (" in reason.text
+    assert said in reason.text
+    assert "enough" not in reason.text
+
+
+def test_one_passage_concludes_nothing_about_what_holds_it_up() -> None:
+    ids = torch.randint(4, 60, (1, 20), generator=torch.Generator().manual_seed(0))
+    verdict = audit(small_model("llama"), inputs=ids, heads=False, attention=False, controls=False).verdict
+    (reason,) = (one for one in verdict.reasons if one.topic == "what holds it up")
+    assert reason.text.startswith(f"{verdict.too_little_text}; blocks taken apart")
+    assert "collapsed is a relative mu below 0.1 or an energy rank below 2: attention (relative mu" in reason.text
+    assert "of 1 passage)" in reason.text
+    for firm in ("collapses", "stands", "enough", "median"):
+        assert firm not in reason.text
+    (rank,) = (one.text for one in verdict.reasons if one.topic == "token rank")
+    assert "median" not in rank
+
+
 def test_one_passage_far_from_the_others_does_not_decide_what_holds_it_up() -> None:
     """A mean over decades would be the largest of them."""
     ends = {PURE: [(1e-7, 1.0), (1e-7, 1.0), (1e-6, 1.0), (1e-8, 1.0), (0.9, 30.0)], FULL: [FAR] * 5}
@@ -456,6 +578,7 @@ def test_answers_state_the_numbers_of_the_record(
         number = place["numbers"]["first_direction_share" if question == "alignment" else "centred_effective_rank"]
         assert number["passages"] == values
         assert f"{title}: {log_median(values):{form}} ({number['interval'][0]:{form}} to" in text
+        assert "(medians over passages, here and below)." in finding["sentences"][0]
         if question == "alignment":
             held = sum(value > 0.5 for value in values)
             assert f"above 50% in {held} of 3 passages" in text
@@ -493,14 +616,14 @@ def test_what_stands_beside_states_the_numbers_of_the_record(record: dict[str, A
         [f"{log_median(column(row, measure)):.1f}" for row in places] for measure in ("energy_rank", "effective_rank")
     )
     assert said["token rank"] == (
-        f"tokens scaled to length one have an energy rank of {energy[0]} at the embeddings, {energy[1]} at layer"
-        f" {low['layer']} ({low['module']}), the lowest of the stream, and {energy[2]} at the output; their"
-        f" effective rank is {effective[0]}, {effective[1]} and {effective[2]}, of at most 20"
+        f"in the median passage tokens scaled to length one have an energy rank of {energy[0]} at the embeddings,"
+        f" {energy[1]} at layer {low['layer']} ({low['module']}), the lowest of the stream, and {energy[2]} at the"
+        f" output; their effective rank is {effective[0]}, {effective[1]} and {effective[2]}, of at most 20"
     )
     used = statistics.median(one["qk_energy_rank"] for one in record["heads"])
     chance = statistics.median(rank for layer in record["random_heads"] for rank in layer["qk_energy_rank"])
     assert f"over {used:.1f} of 8 directions (energy rank)" in said["head rank"]
-    assert f"with random weights ({chance:.1f})" in said["head rank"]
+    assert f"with random weights ({chance:.1f}, nine heads of ten from" in said["head rank"]
     lowest = min(record["heads"], key=lambda one: one["qk_energy_rank"])
     assert f"lowest heads: head {lowest['head']} of layer {lowest['layer']} with" in said["head rank"]
     assert f"it is {record['heads'][0]['mse_lower_bound']:.4f} for this shape" in said["head bound"]

@@ -43,6 +43,7 @@ from rankfall.models.load.named import DEFAULT_NAME
 from rankfall.models.load.open import open_model
 from rankfall.models.loss import last_hidden, text_loss
 from rankfall.models.masks import MaskObserver, ObservedMask, observe_masks
+from rankfall.models.questions import too_little_text
 from rankfall.models.recorder import Coverage, recorded
 from rankfall.models.result import AuditFindings, ModelFacts, TextFacts
 from rankfall.models.single_texts import single_texts
@@ -219,7 +220,9 @@ def audit(
             "head cuts": lambda: [cut_reason(study.head_cut)],
             "head bound": lambda: [bound_reason(found_heads)],
             "keys and values": lambda: [key_value_reason(key_values)],
-            "what holds it up": lambda: [parts_reason([row.record() for row in parts.rows])],
+            "what holds it up": lambda: [
+                parts_reason([row.record() for row in parts.rows], too_little=too_little_text(depth))
+            ],
         },
         missing,
     )

@@ -43,8 +43,9 @@ def depth_reason(rows: Sequence[DepthRow]) -> Reason:
     )
     shapes = sorted({(one.tokens, one.width) for one in run.output.per_text})
     most = f", of at most {min(shapes[0])}" if len(shapes) == 1 else ""
+    medians = "in the median passage " if len(run.output.per_text) > 1 else ""
     text = (
-        f"tokens scaled to length one have an energy rank of {energy['embeddings']:.1f} at the embeddings,"
+        f"{medians}tokens scaled to length one have an energy rank of {energy['embeddings']:.1f} at the embeddings,"
         f" {energy['lowest']:.1f} at {low.title}, the lowest of the stream, and {energy['output']:.1f} at the output;"
         f" their effective rank is {effective['embeddings']:.1f}, {effective['lowest']:.1f} and"
         f" {effective['output']:.1f}{most}"
@@ -117,6 +118,8 @@ def _effect(rate: float) -> str:
 
 # How many of the lowest heads and layers are named.
 NAMED = 3
+# A median head within what nine of ten random heads have is like them.
+CHANCE_RANGE = (0.05, 0.95)
 
 
 def heads_reason(heads: Sequence[HeadRecord], random: Sequence[HeadRecord] = ()) -> Reason | None:
@@ -134,14 +137,10 @@ def heads_reason(heads: Sequence[HeadRecord], random: Sequence[HeadRecord] = ())
     )
     by_chance = statistics.median(head.qk_energy_rank for head in random) if random else None
     if by_chance is not None:
-        compared = (
-            "as many as"
-            if abs(usual / by_chance - 1) < SEPARATED
-            else "fewer than"
-            if usual < by_chance
-            else "more than"
-        )
-        text += f", {compared} with random weights ({by_chance:.1f})"
+        low, high = np.quantile([head.qk_energy_rank for head in random], CHANCE_RANGE)
+        like_chance = low <= usual <= high or abs(usual / by_chance - 1) < SEPARATED
+        compared = "as many as" if like_chance else "fewer than" if usual < by_chance else "more than"
+        text += f", {compared} with random weights ({by_chance:.1f}, nine heads of ten from {low:.1f} to {high:.1f})"
     text += _limits_and_gates(heads)
     layers: dict[tuple[int, str], list[float]] = {}
     for head in heads:
@@ -241,22 +240,30 @@ PURE, NORM, RESIDUAL, BOTH, CROSS, FULL = (
 )
 
 
-def parts_reason(rows: Sequence[Mapping[str, Any]], thresholds: Thresholds = THRESHOLDS) -> Reason | None:
-    """Which variants of the block collapse, by the thresholds of the verdict, and in how many passages."""
+def parts_reason(
+    rows: Sequence[Mapping[str, Any]], thresholds: Thresholds = THRESHOLDS, *, too_little: str | None = None
+) -> Reason | None:
+    """Which variants of the block collapse, by the thresholds of the verdict, and in how many passages.
+
+    Where there was `too_little` text to judge, numbers and counts are given, and nothing is concluded from them.
+    """
     ends = variant_ends(rows)
     if PURE not in ends or FULL not in ends:
         return None
     decided = {name: _collapse(values, thresholds) for name, values in ends.items()}
     listed = "; ".join(
-        f"{name} {_state(decided[name])} (relative mu {middle([mu for mu, _ in values]).median:.2g}, energy rank"
+        f"{name}{'' if too_little else ' ' + _state(decided[name])}"
+        f" (relative mu {middle([mu for mu, _ in values]).median:.2g}, energy rank"
         f" {middle([rank for _, rank in values]).median:.2g}, collapsed in {decided[name].held} of"
-        f" {decided[name].passages} passages)"
+        f" {_passages(decided[name].passages)})"
         for name, values in ends.items()
     )
     text = (
         "blocks taken apart, scale-matched, tokens of length one at the last layer, before the final norm where the"
-        f" replay shows that: {listed}: {_holding({name: one.holds for name, one in decided.items()})}"
+        f" replay shows that; collapsed is a relative mu below {thresholds.collapsed_relative_mu:g} or an energy rank"
+        f" below {thresholds.collapsed_energy_rank:g}{'' if too_little else '; medians over passages'}: {listed}"
     )
+    text = f"{too_little}; {text}" if too_little else f"{text}: {_holding(decided)}"
     numbers = {
         name: {
             "relative_mu": middle([mu for mu, _ in ends[name]]).median,
@@ -290,15 +297,30 @@ def _collapse(values: Sequence[tuple[float, float]], t: Thresholds) -> Decision:
 
 
 def _state(one: Decision) -> str:
-    return {True: "collapses", False: "stands", None: "may or may not collapse"}[one.holds]
+    if one.holds is not None:
+        return "collapses" if one.holds else "stands"
+    if 0 < one.held < one.passages:
+        return "collapses in some passages"
+    return f"{'collapses' if one.held else 'stands'}, but not clearly"
 
 
-def _holding(collapsed: Mapping[str, bool | None]) -> str:
+def _passages(count: int) -> str:
+    return f"{count} passage{'' if count == 1 else 's'}"
+
+
+def _holding(decided: Mapping[str, Decision]) -> str:
     """What prevents the collapse, from which variants collapse (None: open)."""
+    collapsed, full = {name: one.holds for name, one in decided.items()}, decided[FULL]
     enough = [name.removeprefix("attention + ") for name in (NORM, RESIDUAL) if collapsed.get(name, True) is False]
     without = [name for name in (NORM, RESIDUAL, BOTH) if name in collapsed]
     if collapsed[FULL]:
         return "the full model collapses too, so nothing holds it up"
+    if full.held:
+        where = "" if full.held == full.passages else " in these"
+        found = f"the full model itself collapses in {full.held} of {full.passages} passages"
+        return f"{found}, so nothing holds it up{where}"
+    if collapsed[FULL] is None:
+        return "the full model comes so near to collapse that another text may decide otherwise"
     if collapsed[PURE] is False:
         return "not even attention alone collapses within this depth"
     if collapsed[PURE] is None:

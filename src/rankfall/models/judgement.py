@@ -85,10 +85,10 @@ def decide(
     reason = None
     if holds is None:
         reason = (
-            f"the passages disagree: it holds in {held} of {passages}"
+            f"the passages disagree: {condition} in {held} of {passages}"
             if 0 < held < passages
-            else f"the interval over passages comes within a factor of {clear_factor:g} of the threshold,"
-            " so that another text may decide otherwise"
+            else f"{condition} in {held or 'none'} of {passages} passages, but the interval over them comes within a"
+            f" factor of {clear_factor:g} of the threshold, so that another text may decide otherwise"
         )
     ratio, least, most = (math.exp(one) for one in (median, low, high))
     return Decision(condition, threshold, holds, held, passages, ratio, least, most, reason)

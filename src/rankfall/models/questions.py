@@ -16,7 +16,7 @@ from rankfall.models.controls import Control
 from rankfall.models.depth.massive import MassiveToken
 from rankfall.models.depth.rows import DepthRow, Measured
 from rankfall.models.judgement import Decision, Middle, decide, log, middle
-from rankfall.models.thresholds import Thresholds
+from rankfall.models.thresholds import THRESHOLDS, Thresholds
 
 Status = Literal[
     "not aligned", "aligned", "collapsed", "kept", "reduced", "lost", "not dominated", "dominated", "depends",
@@ -31,6 +31,9 @@ SEVERITY: tuple[Status, ...] = (
     "not aligned", "kept", "not dominated", "too little text", "depends", "reduced", "aligned", "dominated", "lost",
     "collapsed",
 )  # fmt: skip
+
+# Tables by depth have means.
+MEDIANS = " (medians over passages, here and below)"
 
 
 @final
@@ -77,8 +80,20 @@ class JudgedPlace:
 
     @property
     def decision(self) -> Decision:
-        """The one that decided: the first that holds or is open, else the last."""
-        return next((one for one in self.decisions if one.holds is not False), self.decisions[-1])
+        """The one that decided: the first that holds, else the first that is open, else the last."""
+        return _deciding(self.decisions)
+
+    @property
+    def worse(self) -> Decision | None:
+        """An open answer that is worse than the one that holds."""
+        worse = self.decisions[: self.decisions.index(self.decision)]
+        return next((one for one in worse if one.holds is None), None)
+
+    @property
+    def partly(self) -> str:
+        """That worse answer in words, where some passages give it: `collapsed in 2 of 4 passages`."""
+        one = self.worse
+        return f"{one.condition} in {one.held} of {one.passages} passages" if one is not None and one.held else ""
 
     def record(self) -> dict[str, Any]:
         """The place as `--json` prints it."""
@@ -235,6 +250,11 @@ class Asked:
         return tuple(found)
 
 
+def too_little_text(rows: Sequence[DepthRow], thresholds: Thresholds = THRESHOLDS) -> str | None:
+    """Why nothing can be judged from these rows, if so."""
+    return Asked(rows, (), thresholds).too_little
+
+
 def at_output(run: Stretch) -> DepthRow:
     """The other place: what leaves the model."""
     return run.output
@@ -271,7 +291,7 @@ def alignment(asked: Asked) -> Finding:
         }
         places.append(_judged(name, row, "not aligned", numbers, decisions, layers, asked.compared(choice, share)))
     start = asked.middle(asked.ours.embeddings, share).median
-    said = [f"Of tokens scaled to length one the first direction holds {start:.0%} at the embeddings."]
+    said = [f"Of tokens scaled to length one the first direction holds {start:.0%} at the embeddings{MEDIANS}."]
     said += [_aligned_words(one) for one in places]
     names = ("aligned_share", "collapsed_relative_mu", "collapsed_energy_rank", "clear_factor")
     return _finding("alignment", said, places, t, names)
@@ -327,7 +347,7 @@ def distinctions(asked: Asked) -> Finding:
     first = places[0].numbers["embeddings"].median
     said = [
         f"{asked.tokens} tokens of each passage, scaled to length one and centred, have an effective rank of"
-        f" {first:.1f} at the embeddings, of at most {_possible(asked)}."
+        f" {first:.1f} at the embeddings, of at most {_possible(asked)}{MEDIANS}."
     ]
     said += [_distinct_words(one, t) for one in places]
     names = ("lost_share", "reduced_share", "clear_factor", "paired_clear_factor")
@@ -390,10 +410,10 @@ def _sink_words(one: JudgedPlace) -> str:
         where = one.title if one.place == "output" else "Stream"
         return f"{where}: no massive token{_controls_words(one, '.0%')}."
     text = (
-        f"{one.title}: massive tokens hold {energy.median:.1%} ({energy.low:.1%} to {energy.high:.1%}) of the"
-        f" energy, above {_held(one.decisions[0], '.0%')}{_layers_words(one)}; the strongest is token {sink.position}"
-        f" ({sink.token!r}) of passage {sink.text + 1}, {sink.norm_ratio:.1f} times as long as the median token,"
-        f" {sink.coordinate_share:.0%} of it in coordinate {sink.coordinate}"
+        f"{one.title}: massive tokens hold a median {energy.median:.1%} ({energy.low:.1%} to {energy.high:.1%}) of"
+        f" the energy, above {_held(one.decisions[0], '.0%')}{_layers_words(one)}; the strongest is"
+        f" token {sink.position} ({sink.token!r}) of passage {sink.text + 1}, {sink.norm_ratio:.1f} times as long"
+        f" as the median token, {sink.coordinate_share:.0%} of it in coordinate {sink.coordinate}"
     )
     if one.status == "dominated":
         raw, unit = one.numbers["raw_energy_rank"], one.numbers["unit_energy_rank"]
@@ -448,16 +468,19 @@ def _judged(
     controls: tuple[Compared, ...],
     sink: MassiveToken | None = None,
 ) -> JudgedPlace:
-    """The status is that of the first decision, worst first, that holds; open where one before it is."""
-    status: Status = good
-    for one in decisions:
-        if one.holds is not False:
-            status = one.condition if one.holds else "depends"  # type: ignore[assignment]
-            break
+    """The status is that of the first decision, worst first, that holds, even where a worse one is open; without one
+    it depends where any is open."""
+    deciding = _deciding(decisions)
+    status: Status = {True: deciding.condition, None: "depends", False: good}[deciding.holds]  # type: ignore[assignment]
     return JudgedPlace(
         place, row.layer, row.module, row.part, _title(place, row, good), status, numbers, tuple(decisions), layers,
         controls, sink,
     )  # fmt: skip
+
+
+def _deciding(decisions: Sequence[Decision]) -> Decision:
+    holding, undecided = ([one for one in decisions if one.holds is holds] for holds in (True, None))
+    return (holding or undecided or [decisions[-1]])[0]
 
 
 def _finding(
@@ -479,8 +502,13 @@ def _controls_words(one: JudgedPlace, form: str) -> str:
 
 
 def _open_words(one: JudgedPlace) -> str:
-    reason = one.decision.reason
-    return f"; {reason}" if one.status == "depends" and reason else ""
+    """What is open, by name: all where the answer depends, else only what is worse than the answer."""
+    if one.status == "depends":
+        return "".join(f"; {other.reason}" for other in one.decisions if other.holds is None)
+    worse = one.worse
+    if worse is None:
+        return ""
+    return f"; {one.partly if 0 < worse.held < worse.passages else worse.reason}"
 
 
 def _unit(measure: str) -> Number:

@@ -22,6 +22,7 @@ from rankfall.models.given import Reading
 from rankfall.models.heads.seen import SeenWatch
 from rankfall.models.layers import as_in_tokens
 from rankfall.models.masks import ObservedMask
+from rankfall.models.questions import too_little_text
 from rankfall.models.verdict import Verdict, judge
 from rankfall.progress import Progress, silent
 
@@ -115,7 +116,7 @@ def study_stack(
     compared = controls_of(network, given, stack, rows[-1].layer, draws, seed, own) if controls else ()
     reason = None
     with noted(own, "words about what holds it up"):
-        reason = parts_reason([row.record() for row in parts.rows])
+        reason = parts_reason([row.record() for row in parts.rows], too_little=too_little_text(rows))
     missing |= {f"in {stack.name}, {name}": why for name, why in own.items()}
     seen = as_in_tokens([one for one in masks if within(one.module, stack)], rows)
     verdict = judge(label, rows, masks=seen, controls=compared, more=[] if reason is None else [reason], seed=seed)

@@ -91,7 +91,10 @@ def _headline(asked: Asked, findings: Sequence[Finding]) -> str:
 
 def _clause(finding: Finding) -> str:
     """One clause where stream and output agree, one for each where they do not."""
-    said = [CLAUSES.get(one.status, OPEN[finding.question]) for one in finding.places]
+    said = [
+        CLAUSES.get(one.status, OPEN[finding.question]) + (f" ({one.partly})" if one.partly else "")
+        for one in finding.places
+    ]
     if len(set(said)) == 1:
         return said[0]
     stream, output = said
@@ -123,24 +126,41 @@ def lower_rank(plan: str) -> str:
     return f"`{plan}` lists more heads of lower rank at equal cost{saved}"
 
 
+def _alike(findings: Sequence[Finding]) -> str:
+    """Where tokens collapse or lose their distinctions: for sure, or in some of the passages."""
+    ends = [
+        one for finding in findings for place in finding.places for one in place.decisions
+        if one.condition in ("collapsed", "lost")
+    ]  # fmt: skip
+    if any(one.holds for one in ends):
+        return "tokens grow alike"
+    some = max((one for one in ends if one.holds is None and one.held), key=lambda one: one.held, default=None)
+    return f"tokens grow alike in {some.held} of {some.passages} passages" if some is not None else ""
+
+
 def advice(findings: Sequence[Finding], reasons: Sequence[Reason], plan: str | None = None) -> Reason:
     """One sentence per finding that calls for something; says so when nothing does. `plan`: as for `judge`."""
     status = {one.question: one.status for one in findings}
+    alike = _alike(findings)
     lines: list[str] = []
     if "too little text" in status.values():
         lines.append("read more text: `--passages 4`, a longer `--text`, or several of them")
-    if status.get("alignment") == "collapsed" or status.get("distinctions") == "lost":
+    if alike:
         lines.append(
-            "tokens grow alike: try a local mask, a stronger residual, a norm before instead of after the branch, or"
+            f"{alike}: try a local mask, a stronger residual, a norm before instead of after the branch, or"
             " fewer layers; `rankfall simulate` shows what each does"
         )
-    elif status.get("alignment") == "aligned":
+    if status.get("alignment") == "aligned" and status.get("distinctions") != "lost":
         lines.append(
             "tokens share a direction: compare them after their mean is taken off (the centred views), where the"
             " distinctions between them are"
         )
     if status.get("domination") == "dominated":
         lines.append("raw numbers are about a few tokens: read those of tokens of length one, as is done here")
+    if "depends" in status.values():
+        lines.append(
+            "an answer depends on the text: read the text that matters (`--text`), and more of it (`--passages 8`)"
+        )
     found: Mapping[str, Any] = next((one.numbers for one in reasons if one.topic == "head rank"), {})
     most = found.get("structural_rank", found.get("head_dim"))
     spare = [one for one in found.get("lowest_layers", ()) if one["qk_energy_rank"] < SPARE_SHARE * most]

@@ -102,8 +102,8 @@ def _entropy(heads: Sequence[HeadAttention]) -> Reason:
     few = [one for one in heads if one.values["relative_entropy"] < THRESHOLDS.collapsed_entropy]
     known = [one.values["entropy_floor"] / one.values["entropy"] for one in heads if one.values.get("entropy_floor")]
     bound = (
-        f"; the size of its logits alone would allow the median head {statistics.median(known):.0%} of the entropy"
-        " that it has"
+        f"; logits as large as its own could let the median head's entropy fall to {statistics.median(known):.0%} of"
+        " what it is, and no lower"
         if known
         else ""
     )

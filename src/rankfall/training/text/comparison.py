@@ -125,7 +125,7 @@ def _verdict(records: Sequence[Mapping[str, Any]]) -> str:
     rivals = [record for record in others if not _apart(best, record, alone)]
     if rivals:
         ranks = ", ".join(f"{record['rank']} with {record['heads']}" for record in rivals)
-        return f"{where}: too close to tell: {least}, and within {spread} so do rank {ranks} heads"
+        return f"{where}: too close to tell without more seeds: {least}, and within {spread} so do rank {ranks} heads"
     return f"{where}: {least}, less than all {len(others)} others beyond {spread}"
 
 
