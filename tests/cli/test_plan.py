@@ -155,6 +155,41 @@ def test_a_larger_cache_is_a_wish_not_a_default(capsys: pytest.CaptureFixture[st
     assert answer(capsys, "plan", *asked, "--most-cache", "2")["recommendation"]["rank"] == 256
 
 
+def test_room_that_would_change_it_is_more_than_what_is_allowed(capsys: pytest.CaptureFixture[str]) -> None:
+    """9 heads of rank 72 have 1.125 times the cache; the printed room, rounded up, is enough."""
+    asked = (*("--dim", "576", "--heads", "9", "--kv-heads", "3", "--hidden", "1536"), *("--directions", "72"))
+    said = answer(capsys, "plan", *asked, "--no-time")["recommendation"]
+    assert "at most 1.1 times the usual cache" in said["criterion"]
+    (room,) = (line for line in said["changes"] if line.startswith("room"))
+    assert room == "room for 1.13 times the usual cache: 9 heads of rank 72 in matches of 72 directions"
+    roomy = answer(capsys, "plan", *asked, "--most-cache", "1.13", "--no-time")["recommendation"]
+    assert (said["rank"], roomy["rank"]) == (64, 72)
+    exact = answer(capsys, "plan", *asked, "--most-cache", "1.125", "--no-time")["recommendation"]
+    assert exact["rank"] == 72
+
+
+def printed(capsys: pytest.CaptureFixture[str], *asked: str) -> tuple[list[str], str]:
+    """The lines of the table, and all words."""
+    status, out, _ = call(capsys, "plan", *asked, "--no-time")
+    assert status == 0
+    return out.split("Recommended")[0].splitlines(), " ".join(out.split())
+
+
+def test_the_loss_of_text_is_printed_for_ranks_and_heads_that_were_trained(capsys, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    table, _ = printed(capsys, "--dim", "512")
+    filled = {int(line.replace("->", "").split()[1]): "%" in line for line in table if " 0." in line}
+    assert filled == {8: True, 16: True, 32: True, 64: True, 128: True, 256: False, 512: False}
+    table, words = printed(capsys, "--dim", "1024", "--heads", "16", "--kv-heads", "4")
+    assert "text loss" not in table[2], "no row has one"
+    assert "of which none is known for such heads" in words
+    within, beyond = (
+        {row["rank"]: row["text_excess"] for row in answer(capsys, "plan", *asked, "--no-time")["candidates"]}
+        for asked in (("--dim", width, "--rank", "16", "--rank", "64") for width in ("512", "520"))
+    )
+    assert {rank: beyond[rank] for rank in within} == within
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

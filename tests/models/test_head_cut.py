@@ -281,11 +281,12 @@ def test_the_words_about_needs_follow_the_numbers() -> None:
     assert few.text.endswith("5.0% of the heads are at their limit, the others are not short of rank")
     assert many.text.endswith("67% of the heads are at their limit, and for these the rank is a bottleneck")
     rank = Reason("head rank", "", {"width": 64, "head_dim": 16, "lowest_layers": []})
-    said = advice([], [rank, many], layers=2, context=100).text
-    assert (
-        "2 of 3 heads need all of their rank: `rankfall plan --width 64 --layers 2 --context 100` lists wider" in said
+    said = advice([], [rank, many], "rankfall plan --width 64").text
+    assert "2 of 3 heads need all of their rank: `rankfall plan --width 64` lists wider heads at equal cost" in said
+    assert advice([], [rank, spare], "rankfall plan --width 64").text == (
+        "the median head of layer 1 needs at most 25% of its rank on this text: `rankfall plan --width 64` lists "
+        "more heads of lower rank at equal cost"
     )
-    assert "the median head of layer 1 needs at most 25%" in advice([], [rank, spare], layers=2, context=9).text
 
 
 def curve_of(costs: Mapping[int, float], loss: float | None, alone: Mapping[int, float]) -> CutCurve:

@@ -537,11 +537,16 @@ def test_one_passage_far_from_the_others_does_not_decide_what_holds_it_up() -> N
     assert parts_reason(ablated(ends)).numbers[PURE]["relative_mu"] == pytest.approx(1e-7)  # type: ignore[union-attr]
 
 
-def test_advice_has_the_numbers_of_the_model() -> None:
+def test_advice_says_what_a_plan_of_the_model_lists() -> None:
     found = {"width": 576, "head_dim": 64, "lowest_layers": [{"layer": 1, "qk_energy_rank": 5.0}]}
-    said = advice([], [Reason("head rank", "", found)], layers=30, context=128).text
-    assert "heads of layer 1 spread" in said
-    assert "`rankfall plan --width 576 --layers 30 --context 128`" in said
+    reasons = [Reason("head rank", "", found)]
+    said = advice([], reasons, "rankfall plan --width 576 --kv-heads 3").text
+    assert said == (
+        "the heads of layer 1 spread over less than 25% of their rank: `rankfall plan --width 576 --kv-heads 3` "
+        "lists more heads of lower rank at equal cost, with a smaller cache"
+    )
+    assert advice([], reasons, "rankfall plan --width 576").text.endswith("at equal cost"), "nothing is saved"
+    assert advice([], reasons).text == "nothing here calls for a change"
 
 
 @pytest.fixture(scope="module")

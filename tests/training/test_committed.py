@@ -10,7 +10,7 @@ import rankfall
 from rankfall.store.identity import identity
 from rankfall.store.results import import_results
 from rankfall.store.store import Store
-from rankfall.training.cell import Cell
+from rankfall.training.kinds import cell_from
 from rankfall.training.plan import make_plan
 
 RESULTS = Path(rankfall.__file__).parents[2] / "results"
@@ -22,7 +22,7 @@ def test_committed_results_are_cells_that_a_sweep_leaves_out(store: Store, page:
     taken = import_results(store, page)
     assert len(taken) == len(page.read_text().splitlines()) - 1
     runs = list(store.runs())
-    cells = [Cell(**run.config) for run in runs]
+    cells = [cell_from(run.config) for run in runs]
     assert [identity(cell) for cell in cells] == [run.id for run in runs]
     assert make_plan(cells, store, memory=2**40).stacks == ()
     for run in runs:

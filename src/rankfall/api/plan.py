@@ -156,6 +156,7 @@ def plan(
     from rankfall.planning.table import (
         IMPLICATIONS,
         accuracy_column,
+        estimated,
         evidence_column,
         floor_column,
         timing_column,
@@ -202,12 +203,13 @@ def plan(
     rows = rows_of(chosen, columns)
     matches, texts = (next(one for one in EVIDENCE if one.by_directions is kind) for kind in (True, False))
 
+    spoken = {(one.shape.heads, one.shape.rank): estimated(texts, one.shape, compared) for one in chosen}
+
     def error_at(row: Mapping[str, Any], k: int) -> Estimate | None:
         return matches.estimate(row["heads"], row["structural_rank"], k, width)
 
     def text_at(row: Mapping[str, Any]) -> Estimate | None:
-        alike = row["kv_heads"] == row["heads"] and row["structural_rank"] == row["rank"] == row["value_rank"]
-        return texts.estimate(row["heads"], row["rank"], compared, width) if alike else None
+        return spoken[row["heads"], row["rank"]]
 
     advice = recommend(rows, compared, error_at, most_cache, text_at)
     kept = {row["rank"] for row in rows}

@@ -35,9 +35,11 @@ def draw_plan(rows: Rows, title: str, directions: int) -> Figure:
                 axis.plot(ranks, [row["mse_lower_bound_with_skip"] for row in members], **style)
                 axis.set_ylabel("lower bound, one bare layer with a skip connection")
             elif panel == "text":
-                percent = {end: [100 * row[f"text_excess{end}"] for row in members] for end in ("", "_low", "_high")}
-                axis.plot(ranks, percent[""], **style)
-                axis.fill_between(ranks, percent["_low"], percent["_high"], color=colour, alpha=0.15, linewidth=0)
+                trained = [row for row in members if row["text_excess"] is not None]
+                of = [row["rank"] for row in trained]
+                percent = {end: [100 * row[f"text_excess{end}"] for row in trained] for end in ("", "_low", "_high")}
+                axis.plot(of, percent[""], **style)
+                axis.fill_between(of, percent["_low"], percent["_high"], color=colour, alpha=0.15, linewidth=0)
                 axis.set_ylabel("loss of language models over the best rank, %")
             else:
                 axis.plot(ranks, [row["step_seconds"] for row in members], **style)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from rankfall.errors import RequestError, reason_of, require, require_count, require_number, require_seed
 from rankfall.models import configuration as aliases
 from rankfall.models.ablation import Ablation
+from rankfall.models.advised_plan import plan_command
 from rankfall.models.attention.heads import HeadAttention
 from rankfall.models.attention.observer import AttentionObserver
 from rankfall.models.attention.summary import attention_reasons
@@ -208,6 +209,7 @@ def audit(
                 )
         progress("judging", 0.98)
     boundaries = [row for row in depth if row.part == "boundary"]
+    longest = max(one.tokens for one in boundaries[-1].per_text)
     more = _said(
         {
             "attention": lambda: attention_reasons(attended),
@@ -245,6 +247,7 @@ def audit(
                 masks=masks_without(seen, others),
                 controls=compared,
                 more=more,
+                plan=plan_command(network, found_heads, boundaries[-1].layer, longest),
                 seed=seed,
                 more_text=given.more_text,
             ),

@@ -52,18 +52,20 @@ def judge(
     masks: Sequence[ObservedMask] = (),
     controls: Sequence[Control] = (),
     more: Sequence[Reason] = (),
+    plan: str | None = None,
     thresholds: Thresholds = THRESHOLDS,
     seed: int = 0,
     more_text: str | None = None,
 ) -> Verdict:
-    """Judge the stream and the output of an audit, each beside the same place of every control; `more_text` is what
-    to do where there is too little of it."""
+    """Judge the stream and the output of an audit, each beside the same place of every control.
+
+    `plan` is the command that plans for the model's shape, `more_text` what to do where there is too little of it.
+    """
     asked = Asked(rows, controls, thresholds, seed)
     findings = answers(asked)
     given = [depth_reason(rows), mask_reason([row for row in rows if row.part == "boundary"], masks), *more]
     reasons = [one for one in given if one is not None]
-    context = max(asked.lengths.values())
-    reasons.append(advice(findings, reasons, layers=asked.ours.output.layer, context=context, more_text=more_text))
+    reasons.append(advice(findings, reasons, plan, more_text))
     return Verdict(f"{name}: {_headline(asked, findings)}", findings, tuple(reasons), thresholds)
 
 
@@ -113,14 +115,20 @@ def need_advice(needs: Mapping[str, Any], plan: str) -> list[str]:
     lines = []
     if needs["at_limit"]:
         short = f"{needs['at_limit']} of {needs['heads']} heads need all of their rank"
-        lines.append(f"{short}: {plan} lists wider heads")
+        lines.append(f"{short}: `{plan}` lists wider heads at equal cost")
     low = [one["layer"] for one in needs["layers"] if one["needed_rank"] <= SPARE_SHARE * needs["head_dim"]]
     if low:
         lines.append(
             f"the median head of layer{'s' if len(low) > 1 else ''} {spans(low)} needs at most {SPARE_SHARE:.0%} of"
-            f" its rank on this text: {plan} lists what lower head rank would save"
+            f" its rank on this text: {lower_rank(plan)}"
         )
     return lines
+
+
+def lower_rank(plan: str) -> str:
+    """What such a plan shows of lower ranks: equal cost, and less cache where the key/value heads stay as many."""
+    saved = ", with a smaller cache" if "--kv-heads" in plan else ""
+    return f"`{plan}` lists more heads of lower rank at equal cost{saved}"
 
 
 def _alike(findings: Sequence[Finding]) -> str:
@@ -136,14 +144,10 @@ def _alike(findings: Sequence[Finding]) -> str:
 
 
 def advice(
-    findings: Sequence[Finding],
-    reasons: Sequence[Reason],
-    *,
-    layers: int,
-    context: int,
-    more_text: str | None = None,
+    findings: Sequence[Finding], reasons: Sequence[Reason], plan: str | None = None, more_text: str | None = None
 ) -> Reason:
-    """One sentence per finding that calls for something; says so when nothing does."""
+    """One sentence per finding that calls for something; says so when nothing does. `plan`, `more_text`: as for
+    `judge`."""
     status = {one.question: one.status for one in findings}
     alike = _alike(findings)
     lines: list[str] = []
@@ -169,13 +173,11 @@ def advice(
     most = found.get("structural_rank", found.get("head_dim"))
     spare = [one for one in found.get("lowest_layers", ()) if one["qk_energy_rank"] < SPARE_SHARE * most]
     needs: Mapping[str, Any] = next((one.numbers for one in reasons if one.topic == "head need"), {})
-    if needs and found:
-        plan = f"`rankfall plan --width {found['width']} --layers {layers} --context {context}`"
+    if needs and plan:
         lines += need_advice(needs, plan)
-    elif spare:
+    elif spare and plan:
         where = ", ".join(str(one["layer"]) for one in spare)
         lines.append(
-            f"the heads of layer {where} spread over less than {SPARE_SHARE:.0%} of their rank: `rankfall plan"
-            f" --width {found['width']} --layers {layers} --context {context}` lists what lower head rank would save"
+            f"the heads of layer {where} spread over less than {SPARE_SHARE:.0%} of their rank: {lower_rank(plan)}"
         )
     return Reason("what to change", "; ".join(lines) or "nothing here calls for a change")

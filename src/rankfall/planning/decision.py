@@ -132,7 +132,7 @@ def choose(
 ) -> Row:
     """The row that the criterion takes; the usual choice where it ties, then the cheaper one."""
     usual = rows[0]
-    allowed = [row for row in rows if row["kv_cache_bytes"] <= most_cache * usual["kv_cache_bytes"]]
+    allowed = within(rows, most_cache)
     allowed = [row for row in allowed if not costs_text(row, text_at)] or allowed
     errors = [_known(error_at(row, directions)).value for row in allowed]
     equal = [row for row, error in zip(allowed, errors, strict=True) if error <= min(errors) + EQUAL_ERRORS]
@@ -148,18 +148,20 @@ def costs_text(row: Row, text_at: TextAt) -> bool:
 def language(rows: Sequence[Row], chosen: Row, without: Row, text_at: TextAt) -> str:
     """What language models say of the chosen row; `without` is what would be chosen without them."""
     found = text_at(chosen)
-    if found is None:
+    known = [(row, one.value) for row in rows if (one := text_at(row)) is not None and one.known]
+    if found is None or not known:
         return ""
-    known = [(row, one.value) for row in rows if (one := text_at(row)) is not None]
     best, least = min(known, key=lambda one: one[1])
+    others = f"of these rows {named(best)} lose least, {least:.2%}"
+    if not found.known:
+        return f"they say nothing of {named(chosen)}, since {' and '.join(found.outside)}; {others}"
     words = (
         f"with {named(chosen)} language models lose {found.value:.2%} ({found.low:.2%} to {found.high:.2%}) over the "
-        f"best rank; of these rows {named(best)} lose least, {least:.2%}"
+        f"best rank; {others}"
     )
     if found.outside:
         return f"{words}; this did not decide, since {' and '.join(found.outside)}"
-    if without is not chosen:
-        lost = _known(text_at(without))
+    if without is not chosen and (lost := _known(text_at(without))).known:
         return f"{words}; {named(without)}, which would be taken without them, lose {lost.value:.2%}"
     return words
 
@@ -167,6 +169,12 @@ def language(rows: Sequence[Row], chosen: Row, without: Row, text_at: TextAt) ->
 def named(row: Row) -> str:
     """Heads and rank in words."""
     return f"{row['heads']} {'head' if row['heads'] == 1 else 'heads'} of rank {row['rank']}"
+
+
+def within(rows: Sequence[Row], most_cache: float) -> list[Row]:
+    """Rows whose cache is at most so many times that of the first; a rounding error is not more."""
+    most = most_cache * rows[0]["kv_cache_bytes"]
+    return [row for row in rows if row["kv_cache_bytes"] <= most * (1 + 1e-12)]
 
 
 def separation(rows: Sequence[Row]) -> str:
@@ -231,8 +239,9 @@ def _reason(rows: Sequence[Row], chosen: Row, directions: int, error_at: ErrorAt
             f"a lower rank cannot compare {directions} directions, and more heads do not make up for it: trained "
             f"error {error(near):.2g} with {named(near)}, {error(chosen):.2g} here"
         )
-    allowed = [row for row in rows if row["kv_cache_bytes"] <= most_cache * usual["kv_cache_bytes"]]
-    higher = [row for row in allowed if row["rank"] > chosen["rank"] and row["heads"] < chosen["heads"]]
+    higher = [
+        row for row in within(rows, most_cache) if row["rank"] > chosen["rank"] and row["heads"] < chosen["heads"]
+    ]
     if higher:
         near = min(higher, key=lambda row: (row["rank"], -row["heads"]))
         parts.append(f"a higher rank gains nothing at {directions} directions and leaves {named(near)}")
@@ -270,12 +279,13 @@ def _changes(
     ]
     if roomy:
         wide = choose(rows, roomy[0], error_at, math.inf, text_at)
-        factor = wide["kv_cache_bytes"] / rows[0]["kv_cache_bytes"]
-        found.append(
-            f"room for {factor:.2g} times the usual cache: {named(wide)} in matches of {roomy[0]} directions"
-        )
+        # rounded up, so that what is printed is enough and is not what was printed as allowed
+        rooms = {math.ceil(100 * row["kv_cache_bytes"] / rows[0]["kv_cache_bytes"]) / 100 for row in rows}
+        enough = (room for room in sorted(rooms) if choose(rows, roomy[0], error_at, room, text_at) is wide)
+        room = next(room for room in enough if room > most_cache)
+        found.append(f"room for {room:g} times the usual cache: {named(wide)} in matches of {roomy[0]} directions")
     spoken = text_at(chosen)
-    if spoken is None:
+    if spoken is None or not spoken.known:
         found.append("evidence from language models, of which none is known for such heads")
     elif spoken.outside:
         found.append("evidence from language models of this size")

@@ -23,12 +23,25 @@ VARIED = ("rank", "multiplier", "seed", "data", "start", "warm_up_from")
 @final
 @dataclass(frozen=True)
 class Estimate:
-    """An error with the range in which it lies, and in words why it may not: what was asked beyond what was tried."""
+    """An error with the range in which it lies, and in words why it may not: what was asked beyond what was tried.
+
+    NaN where nothing that was tried can stand for what was asked; `outside` then says why.
+    """
 
     value: float
     low: float
     high: float
     outside: tuple[str, ...] = ()
+
+    @property
+    def known(self) -> bool:
+        """Whether there is a number at all."""
+        return not math.isnan(self.value)
+
+    @classmethod
+    def missing(cls, *why: str) -> Estimate:
+        """No number, and why there is none."""
+        return cls(math.nan, math.nan, math.nan, why)
 
 
 class Evidence(Protocol):

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from rankfall.planning.candidates import Candidate
 from rankfall.planning.costs import StackShape, Timing
 from rankfall.planning.decision import separated
-from rankfall.planning.evidence import Evidence
+from rankfall.planning.evidence import Estimate, Evidence
 from rankfall.theory.head_bounds import HeadClass, mse_floor
 from rankfall.training.cell import Cell
 
@@ -19,6 +19,9 @@ Column: TypeAlias = Callable[[Candidate], Mapping[str, Any]]
 """Fields of a candidate's row; one function for each kind of evidence."""
 
 FIELDS = tuple(Cell.__dataclass_fields__)
+
+OTHER_HEADS = "they have keys and values for every head, as wide as its rank"
+"""Why models say nothing of heads that share keys and values, read them from a latent or size them otherwise."""
 
 IMPLICATIONS = (
     "The floor is a bound, not an error: no bare attention layer of these heads, its output read linearly, finds "
@@ -87,15 +90,19 @@ def floor_column(reference: StackShape) -> Column:
 
 
 def evidence_column(source: Evidence, directions: int) -> Column:
-    """What a source says of matches in so many directions, with its range; where they count, of whole vectors."""
+    """What a source says of matches in so many directions, with its range; where they count, of whole vectors.
+
+    Empty where it has no number; `_outside` then says why.
+    """
 
     def column(candidate: Candidate) -> dict[str, Any]:
         shape = candidate.shape
-        found = source.estimate(shape.heads, shape.structural_rank, directions, shape.dim)
+        found = estimated(source, shape, directions)
+        known = found is not None and found.known
         columns = {
-            source.name: found and found.value,
-            f"{source.name}_low": found and found.low,
-            f"{source.name}_high": found and found.high,
+            source.name: found.value if found and known else None,
+            f"{source.name}_low": found.low if found and known else None,
+            f"{source.name}_high": found.high if found and known else None,
             f"{source.name}_outside": "; ".join(found.outside) if found else None,
         }
         if not source.by_directions:
@@ -107,6 +114,18 @@ def evidence_column(source: Evidence, directions: int) -> Column:
         }
 
     return column
+
+
+def estimated(source: Evidence, shape: StackShape, directions: int) -> Estimate | None:
+    """What a source says of a shape. One that knows nothing of directions is about whole models, and of heads unlike
+    those of its models it says nothing."""
+    alike = (
+        shape.kv_heads == shape.heads
+        and shape.value_rank == shape.rank
+        and not (shape.kv_latent or shape.q_latent or shape.shared)
+    )
+    found = source.estimate(shape.heads, shape.structural_rank, directions, shape.dim)
+    return found if source.by_directions or alike or found is None else Estimate.missing(OTHER_HEADS)
 
 
 def timing_column(timings: Mapping[StackShape, Timing]) -> Column:

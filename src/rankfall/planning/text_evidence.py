@@ -19,6 +19,9 @@ from rankfall.training.text.results import shared_width_curves, text_results
 
 Row = Mapping[str, Any]
 
+NEAR_WIDTH = 0.1
+"""How far H r may be from d, as a share of it, for models with H r = d to stand for it."""
+
 
 @final
 @dataclass(frozen=True)
@@ -53,7 +56,9 @@ class TextCurve:
 @dataclass(frozen=True)
 class LanguageModels:
     """Committed language models, interpolated over log r and log d, in the mean of the texts with models of the width
-    or on both sides of it; of all texts where none has, by the width next to it.
+    or on both sides of it; where none has, of the texts with the trained width nearest to it, by that width. Nothing
+    stands for ranks beyond those that were trained there, where one head of full rank may cost more than two of half,
+    nor for H r far from d.
 
     The range runs over texts and over the models that enter, each with its margin: Student's over seeds, or for one
     seed two standard errors of the loss over windows of held-out text.
@@ -88,12 +93,13 @@ class LanguageModels:
             f"{', '.join(texts)}, d = {_listed(widths)}, {_listed(layers)} layer{'s' * (layers != [1])}, "
             f"{_span(sizes)} parameters, {_span(tokens)} tokens each, r from {min(ranks)} to {max(ranks)}, "
             "H r = H u = d with keys for every head, equal parameters at each width. Loss on fresh data (held-out "
-            "text), as a share above that of the best rank; linear in log r and in log d between models. Longer "
-            "training, larger models and other texts were not tried."
+            "text), as a share above that of the best rank; linear in log r and in log d between models, empty "
+            "beyond their ranks and for other heads. Longer training, larger models and other texts were not tried."
         )
 
     def estimate(self, heads: int, rank: int, directions: int, width: int | None = None) -> Estimate | None:
-        """The share of the loss that so many heads of that rank cost above the best rank of the width."""
+        """The share of the loss that so many heads of that rank cost above the best rank of the width; without a
+        number for ranks that were not trained there and for H r far from d."""
         texts: dict[str, dict[int, TextCurve]] = {}
         for curve in self.curves:
             texts.setdefault(curve.domain, {})[curve.width] = curve
@@ -102,38 +108,40 @@ class LanguageModels:
         outside = []
         around = {text: own for text, own in texts.items() if min(own) <= width <= max(own)}
         if not around:
-            around = texts
-            near = sorted({min(max(width, min(own)), max(own)) for own in texts.values()})
+            ends = {text: min(max(width, min(own)), max(own)) for text, own in texts.items()}
+            steps = {text: max(width / end, end / width) for text, end in ends.items()}
+            around = {text: texts[text] for text, step in steps.items() if step == min(steps.values())}
+            near = sorted({ends[text] for text in around})
             outside.append(
                 f"language models were trained at d = {_listed(self.widths)}; at {width} those of {_listed(near)} "
                 "stand for it"
             )
-        if heads * rank != width:
-            outside.append(f"they have H r = d, not H r = {heads * rank / width:.3g} d")
-        held = [one.rank for own in around.values() for curve in own.values() for one in curve.points]
-        if not min(held) <= rank <= max(held):
-            outside.append(f"their ranks are {min(held)} to {max(held)}, whose end stands for {rank}")
-        by_domain = {text: _along_width(own, width, rank) for text, own in around.items()}
-        entering = [point for parts in by_domain.values() for _, point in parts]
+        share = heads * rank / width
+        if share != 1:
+            outside.append(f"they have H r = d, not H r = {share:.3g} d")
+        if abs(share - 1) > NEAR_WIDTH:
+            return Estimate.missing(*outside)
+        by_domain = [_along_width(own, width) for own in around.values()]
+        held = [[one.rank for one in curve.points] for curves in by_domain for _, curve in curves]
+        least, most = max(map(min, held)), min(map(max, held))
+        if not least <= rank <= most:
+            return Estimate.missing(*outside, f"their ranks are {least} to {most}, none near {rank} was trained")
+        points = [[(along * w, one) for along, curve in curves for w, one in curve.at(rank)] for curves in by_domain]
+        entering = [point for parts in points for _, point in parts]
         return Estimate(
-            statistics.fmean(
-                sum(weight * point.excess for weight, point in parts) / sum(weight for weight, _ in parts)
-                for parts in by_domain.values()
-            ),
+            statistics.fmean(sum(weight * point.excess for weight, point in parts) for parts in points),
             max(0.0, min(point.excess - point.margin for point in entering)),
             max(point.excess + point.margin for point in entering),
             tuple(outside),
         )
 
 
-def _along_width(curves: Mapping[int, TextCurve], width: int, rank: int) -> list[tuple[float, TextPoint]]:
-    """The points around a width and a rank in the curves of one text, with the weights of interpolation."""
+def _along_width(curves: Mapping[int, TextCurve], width: int) -> list[tuple[float, TextCurve]]:
+    """The curves of one text on both sides of a width, with the weights of interpolation; one beyond the ends."""
     widths = sorted(curves)
-    place = math.log(min(max(width, widths[0]), widths[-1]))
     return [
-        (weight * along, point)
-        for index, weight in interpolation([math.log(one) for one in widths], place)
-        for along, point in curves[widths[index]].at(rank)
+        (weight, curves[widths[index]])
+        for index, weight in interpolation([math.log(one) for one in widths], math.log(width))
     ]
 
 
