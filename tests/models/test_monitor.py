@@ -278,8 +278,9 @@ def test_where_warnings_are_errors_they_are_printed_and_training_goes_on(capsys:
 def test_a_monitor_that_was_never_entered_says_so() -> None:
     unused = [RankMonitor(nn.Sequential(nn.Linear(4, 4)), [], blocks=["0"])]
     unused.clear()
-    with pytest.warns(RankWarning, match="never entered"):
+    with pytest.warns(RankWarning, match="never entered") as caught:
         gc.collect()
+    assert len(caught) == 1
 
 
 def test_one_odd_block_leaves_the_others_measured() -> None:
