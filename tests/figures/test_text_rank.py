@@ -100,14 +100,16 @@ def test_rank_matters_more_than_heads_or_does_not(by_rank: float, by_heads: floa
     (first, *_) = shape_records(audited())
     records = [
         {
-            **first,
-            "rank": rank,
-            "heads": heads,
+            **first, "rank": rank, "heads": heads, "key_heads": heads, "value_rank": first["width"] // heads,
             "nats_per_byte": 2 - by_rank * math.log2(rank) - by_heads * math.log2(heads),
         }
         for rank, heads in shapes
+    ]  # fmt: skip
+    others = [
+        {**records[0], **change, "nats_per_byte": 9.0}
+        for change in ({"value_rank": 1}, {"key_heads": 1}, {"budget": "flops=1e15 by feed_forward"})
     ]
-    (claim,) = rank_or_heads_claims(records)
+    (claim,) = rank_or_heads_claims([*records, *others])
     assert claim.holds == holds
     assert claim.statement.startswith("prose, d = 128: twice the rank changes the loss more than twice the heads")
     assert "in the mean of 6" in claim.evidence

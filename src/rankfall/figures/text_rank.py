@@ -130,12 +130,20 @@ def need_claims(rows: Sequence[Row], names: Mapping[str, str]) -> list[Claim]:
 
 
 def rank_or_heads_claims(records: Sequence[Row]) -> list[Claim]:
-    """Where models of one setting differ in either alone: whether rank matters more than the number of heads.
+    """In models of one setting at equal parameters, every head with keys of its own and H u = d, so that the
+    feed-forward alone makes up for what differs: whether rank matters more than the number of heads.
 
     What paper A says of a synthetic task, said of text; stated after the first models, of which it holds.
     """
     claims = []
-    known = [record for record in records if record["nats_per_byte"] is not None]
+    known = [
+        record
+        for record in records
+        if record["nats_per_byte"] is not None
+        and str(record["budget"]).startswith("parameters=")
+        and record["heads"] == record["key_heads"]
+        and record["heads"] * record["value_rank"] == record["width"]
+    ]
     for setting in dict.fromkeys(tuple(record[name] for name in SETTING) for record in known):
         own = [record for record in known if tuple(record[name] for name in SETTING) == setting]
         losses = {(record["rank"], record["heads"]): record["nats_per_byte"] for record in own}
