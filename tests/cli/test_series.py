@@ -22,8 +22,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return base
 
 
-def audited(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    return call(capsys, "audit", *words, "--text", "text.txt", "--tokens", "12")
+def audited(capsys: pytest.CaptureFixture[str], *words: str, tokens: int = 12) -> tuple[int, str, str]:
+    return call(capsys, "audit", *words, "--text", "text.txt", "--tokens", str(tokens))
 
 
 def test_a_pattern_is_a_series(home: Path, monkeypatch, capsys) -> None:
@@ -65,9 +65,13 @@ def test_a_bad_checkpoint_and_a_condition_give_status_1(home: Path, monkeypatch,
     assert status == 1
     assert "weights" in record["not_audited"]["bad"]
     assert record["failed"] == []
-    status, out, _ = audited(capsys, "runs/checkpoint-{0,3}", "--fail-if", "effective_rank > 0 at last")
+    failing = ("runs/checkpoint-{0,3}", "--fail-if", "effective_rank > 0 at last")
+    status, out, _ = audited(capsys, *failing, tokens=16)
     assert status == 1
     assert "FAILED effective_rank > 0 at last at checkpoint-0: layer 2" in " ".join(out.split())
+    status, out, _ = audited(capsys, *failing)
+    assert status == 3
+    assert "NOT CHECKED effective_rank > 0 at last at checkpoint-3: too little text" in " ".join(out.split())
 
 
 @pytest.mark.parametrize(
@@ -82,6 +86,7 @@ def test_a_bad_checkpoint_and_a_condition_give_status_1(home: Path, monkeypatch,
         (["runs/checkpoint-*", "--out", "text.txt"], "a place to write --out; got text.txt: a file"),
         (["bad", "no/where"], "required at least one model that can be audited; got 2 that cannot"),
         (["runs/checkpoint-{0,3}", "--fail-if", "nonsense"], "required a condition"),
+        (["runs/checkpoint-{0,3}", "--fail-if", "distinctions reduced"], "add --controls"),
     ],
 )
 def test_wrong_requests_are_one_line(words: list[str], message: str, home: Path, monkeypatch, capsys) -> None:

@@ -103,6 +103,32 @@ def test_too_little_text_passes_no_check_and_fails_none(
         assert (status, record["failed"], record["unchecked"]) == (3, [], condition)
 
 
+def test_what_controls_decide_is_not_passed_without_them(
+    folder: Path, text: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick = [str(folder), "--text", str(text), "--tokens", "20", "--no-ablate", "--no-heads", "--draws", "1"]
+    condition = "distinctions reduced at output"
+    status, out, said = call(capsys, "audit", *quick, "--no-controls", "--fail-if", condition)
+    assert (status, out) == (2, "")
+    assert "controls to decide 'distinctions reduced at output'" in " ".join(said.split())
+
+    def refuse(*args: Any, **options: Any) -> None:
+        raise RequestError(required="memory", got="none", remedy="buy some")
+
+    monkeypatch.setattr("rankfall.models.stacks.run_controls", refuse)
+    status, out, _ = call(capsys, "audit", *quick, "--fail-if", condition)
+    assert status == 3
+    assert f"NOT CHECKED {condition}: there are no random weights to compare with: " in " ".join(out.split())
+    both = [*quick, "--fail-if", condition, "--fail-if", "energy_rank > 0", "--json"]
+    status, out, _ = call(capsys, "audit", *both)
+    record = json.loads(out)
+    assert (status, record["unchecked"], [one["condition"] for one in record["failed"]]) == (
+        1,
+        condition,
+        ["energy_rank > 0"],
+    )
+
+
 def test_an_answer_of_the_verdict_can_be_a_condition(
     folder: Path, text: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from tests.models.small import measure_one
 
 from rankfall.errors import RequestError
-from rankfall.models.condition import AnswerCondition, Condition, parse_condition
+from rankfall.models.condition import (
+    AnswerCondition,
+    Checked,
+    Condition,
+    decided,
+    parse_condition,
+    require_decidable,
+)
 from rankfall.models.depth.capture import Place
 from rankfall.models.depth.rows import DepthRow, gather
 from rankfall.models.verdict import judge
@@ -99,5 +108,81 @@ def test_what_no_verdict_says_is_no_condition(text: str) -> None:
 
 
 def test_a_layer_that_is_not_there_is_refused(rows: list[DepthRow]) -> None:
-    with pytest.raises(RequestError, match="layers run from 0 to 2"):
+    with pytest.raises(RequestError, match="layers measured: 0-2"):
         measured_condition("rank < 4 at 9").failures(rows)
+
+
+def audited(answers: dict[str, list[tuple[str, list[str]]]], **more: object) -> dict[str, Any]:
+    """The record of an audit, as far as conditions read it: by question, each place's status and decisions."""
+    findings = [
+        {
+            "question": question,
+            "status": places[0][0],
+            "text": "why",
+            "places": [
+                {"place": name, "layer": 1, "status": status, "decisions": [{"condition": one} for one in made]}
+                for name, (status, made) in zip(("stream", "output"), places, strict=False)
+            ],
+        }
+        for question, places in answers.items()
+    ]
+    return {"verdict": {"findings": findings}, "other_stacks": [], "missing": {}, "depth": [], **more}
+
+
+@pytest.mark.parametrize(
+    ("text", "places", "undecided"),
+    [
+        ("distinctions reduced", [("not lost", ["lost"]), ("not lost", ["lost"])], True),
+        ("distinctions depends", [("depends", ["lost"]), ("lost", ["lost"])], False),  # it holds in the stream
+        ("distinctions depends at output", [("depends", ["lost"]), ("not lost", ["lost"])], True),
+        ("distinctions reduced at output", [("not lost", ["lost"]), ("lost", ["lost"])], False),
+        ("distinctions lost", [("not lost", ["lost"]), ("not lost", ["lost"])], False),
+        ("distinctions reduced", [("kept", ["lost", "reduced"]), ("kept", ["lost", "reduced"])], False),
+    ],
+)
+def test_what_only_random_weights_decide_does_not_pass_without_them(
+    text: str, places: list[tuple[str, list[str]]], undecided: bool
+) -> None:
+    checked = Checked.of([text], audited({"distinctions": places}, missing={"control random_weights": "no memory"}))
+    assert list(checked.unchecked) == ([text] if undecided else [])
+    if undecided:
+        assert checked.failed == ()
+        assert "no random weights to compare with: no memory" in checked.unchecked[text]
+        with pytest.raises(RequestError, match="no random weights"):
+            decided(text, audited({"distinctions": places}, missing={"controls": "no memory"}))
+
+
+def test_another_stack_without_controls_leaves_it_open() -> None:
+    known = audited({"distinctions": [("kept", ["lost", "reduced"])] * 2})
+    other = {"name": "decoder.layers", **audited({"distinctions": [("not lost", ["lost"])] * 2})}
+    missing = {"in decoder.layers, control random_weights": "too large"}
+    checked = Checked.of(["distinctions reduced"], known | {"other_stacks": [other], "missing": missing})
+    assert "in decoder.layers, there are no random weights to compare with: too large" in str(checked.unchecked)
+
+
+def test_a_stack_that_was_not_measured_leaves_every_condition_open() -> None:
+    found = audited({"distinctions": [("kept", ["lost", "reduced"])] * 2}, missing={"depth of decoder": "it broke"})
+    checked = Checked.of(["energy_rank < 4", "distinctions lost"], found)
+    assert checked.failed == ()
+    assert set(checked.unchecked.values()) == {"there is no depth of decoder: it broke"}
+
+
+def test_a_number_that_is_none_does_not_pass() -> None:
+    depth = [{"layer": layer, "unit": {"energy_rank": value}} for layer, value in enumerate((8.0, None, 9.0))]
+    found = audited({}, depth=depth)
+    for text, undecided in (
+        ("energy_rank < 4", True),
+        ("energy_rank < 4 at last", False),
+        ("energy_rank < 4 at 1", True),
+        ("energy_rank > 8.5", False),
+    ):
+        assert bool(Checked.of([text], found).unchecked) == undecided
+    assert "unit.energy_rank is not a number at layer 1" in str(Checked.of(["energy_rank < 4"], found).unchecked)
+
+
+def test_conditions_that_need_controls_are_refused_before_the_audit() -> None:
+    require_decidable(["distinctions lost", "energy_rank < 4"], controls=False)
+    require_decidable(["distinctions reduced"], controls=True)
+    for text in ("distinctions reduced", "distinctions depends at output"):
+        with pytest.raises(RequestError, match=rf"controls to decide '{text}'.*add --controls"):
+            require_decidable(["energy_rank < 4", text], controls=False)

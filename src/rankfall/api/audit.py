@@ -49,10 +49,13 @@ class AuditResult(Result, AuditFindings):
         return AuditFindings.tables(self)
 
     def failures(self, condition: str) -> list[dict[str, Any]]:
-        """Where a condition such as `effective_rank < 4 at last` or `distinctions lost` holds: layers and values."""
-        from rankfall.models.condition import parse_condition
+        """Where a condition such as `effective_rank < 4 at last` or `distinctions lost` holds: layers and values.
 
-        return parse_condition(condition).held_in(AuditFindings.record(self))
+        One that this audit cannot decide, such as `distinctions reduced` without controls, is refused.
+        """
+        from rankfall.models.condition import decided
+
+        return decided(condition, AuditFindings.record(self))
 
     def save_spectra(self, path: str | Path) -> Path:
         """Write the singular values of every head's query/key form as .npz, .csv or .json; needs `head_needs`."""

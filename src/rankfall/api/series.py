@@ -60,11 +60,13 @@ class SeriesResult(Result):
         return tables_of(self.models)
 
     def failures(self, condition: str) -> dict[str, list[dict[str, Any]]]:
-        """The layers and values at which a condition such as `effective_rank < 4 at last` holds, by label."""
-        from rankfall.models.condition import parse_condition
+        """The layers and values at which a condition such as `effective_rank < 4 at last` holds, by label.
 
-        asked = parse_condition(condition)
-        found = {one.label: asked.held_in(one.record) for one in self.models if one.record is not None}
+        One that the audits cannot decide, such as `distinctions reduced` without controls, is refused.
+        """
+        from rankfall.models.condition import decided
+
+        found = {one.label: decided(condition, one.record) for one in self.models if one.record is not None}
         return {label: held for label, held in found.items() if held}
 
     def save(self, folder: str | Path, *, command: str | None = None) -> Path:

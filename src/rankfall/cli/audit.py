@@ -10,11 +10,9 @@ import typer
 from rankfall.catalogue import ENGINES, NAMED_MODELS
 from rankfall.cli import output
 from rankfall.cli.output import JsonFlag, Outputs, command, emit, paper, shown, table
-from rankfall.cli.series import audit_series, is_series, place_of_failure
+from rankfall.cli.series import audit_series, is_series, leave, place_of_failure
 from rankfall.errors import require
 
-# Exit status of --fail-if where there was too little text to judge.
-TOO_LITTLE_TEXT = 3
 COLOURS = {
     **dict.fromkeys(("not aligned", "kept", "not lost", "not dominated"), "green"),
     **dict.fromkeys(("depends", "reduced", "aligned", "dominated", "too little text"), "yellow"),
@@ -97,7 +95,7 @@ def audit(
         typer.Option(
             "--fail-if",
             help="Exit with status 1 if this holds, such as 'effective_rank < 4 at last' or 'distinctions lost';"
-            " with 3 if there was too little text.",
+            " with 3 if it could not be decided, as on too little text.",
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Folder for the report, its tables and pictures.")] = None,
@@ -164,9 +162,11 @@ def audit(
         return
     from rankfall.api.audit import audit as run
     from rankfall.api.audit import layer_numbers
-    from rankfall.models.condition import parse_condition
+    from rankfall.models.condition import Checked, parse_condition, require_decidable
 
     conditions = [parse_condition(one).text for one in fail_if or ()]
+    with_controls = controls and (not several or _given(context, "controls"))
+    require_decidable(conditions, controls=with_controls)
     chosen = None if layers is None else layer_numbers(layers, "--layers")
     if head_spectra is not None:
         from rankfall.models.heads.spectra import require_spectra_file
@@ -194,7 +194,7 @@ def audit(
                 "head_needs": head_needs,
                 "head_cut": head_cut,
                 "head_divergence": head_divergence,
-                "controls": controls and _given(context, "controls"),
+                "controls": with_controls,
                 "draws": draws,
                 "ablate": ablate and _given(context, "ablate"),
                 "offset": offset,
@@ -243,22 +243,19 @@ def audit(
             progress=progress,
             command=command(),
         )
-    failed = [{"condition": one, "layers": found} for one in conditions if (found := result.failures(one))]
-    unchecked = "; ".join(conditions) if result.verdict.too_little_text is not None else ""
-    record = result.record() | {
-        "failed": [] if unchecked else failed,
-        "unchecked": unchecked,
+    found = result.record()
+    checked = Checked.of(conditions, found)
+    record = found | {
+        "failed": list(checked.failed),
+        "unchecked": "; ".join(checked.unchecked),
+        "unchecked_reasons": dict(checked.unchecked),
         "report": outputs.page,
     }
     emit(record, as_json=json, show=lambda: _show(record))
     if head_spectra is not None and result.head_spectra:
         result.save_spectra(head_spectra)
     outputs.write(result)
-    if conditions and result.verdict.too_little_text is not None:
-        # Neither passed nor failed: a check of two words must not look like either.
-        raise typer.Exit(TOO_LITTLE_TEXT)
-    if failed:
-        raise typer.Exit(1)
+    leave(failed=bool(checked.failed), undecided=bool(checked.unchecked))
 
 
 def _refuse_what_needs_a_run(options: dict[str, Any]) -> None:
@@ -329,13 +326,13 @@ def _show(record: dict[str, Any]) -> None:
     paper.print(f"  {loss_line(text['loss'], text['loss_reason'])}", markup=False, highlight=False)
     for note in record["model"]["notes"]:
         paper.print(f"  note: {note}", style="yellow", markup=False, highlight=False)
-    if record["unchecked"]:
-        paper.print(f"  NOT CHECKED {record['unchecked']}", style="bold yellow", markup=False, highlight=False)
     for part, why in record["missing"].items():
         paper.print(f"  missing, {part}: {why}", style="yellow", markup=False, highlight=False)
     for one in record["failed"]:
         places = ", ".join(map(place_of_failure, one["layers"][:4]))
         paper.print(f"  FAILED {one['condition']}: {places}", style="bold red", markup=False, highlight=False)
+    for condition, why in record["unchecked_reasons"].items():
+        paper.print(f"  NOT CHECKED {condition}: {why}", style="bold yellow", markup=False, highlight=False)
 
 
 def _show_stacks(record: dict[str, Any]) -> None:

@@ -10,6 +10,8 @@ import typer
 
 from rankfall.cli.output import Outputs, command, emit, notes, paper, shown, table
 
+# Exit status of --fail-if where a condition could be neither passed nor failed.
+UNDECIDED = 3
 COLUMNS = (
     "model",
     "loss",
@@ -48,8 +50,10 @@ def audit_series(
     out: Path | None,
     json: bool,
 ) -> None:
-    """Audit them, print and write the report. Exit status 1: one could not be audited, or a condition holds."""
+    """Audit them, print and write the report. Exit status 1: one could not be audited, or a condition holds; 3: a
+    condition could not be decided."""
     from rankfall.api.series import STORE, series
+    from rankfall.models.condition import Checked
 
     outputs = Outputs(out=out)
     with shown("series") as progress:
@@ -74,16 +78,27 @@ def audit_series(
                 soft_wrap=True,
             )
             raise typer.Exit(130)
-    failed = [
-        {"condition": one, "model": label, "layers": layers}
-        for one in conditions
-        for label, layers in result.failures(one).items()
-    ]
-    record = result.record() | {"failed": failed, "report": outputs.page}
+    checked = {
+        one.label: Checked.of(conditions, one.record) for one in result.models if one.record is not None
+    }
+    record = result.record() | {
+        "failed": [{"model": label, **held} for label, one in checked.items() for held in one.failed],
+        "unchecked": [
+            {"model": label, "condition": condition, "reason": why}
+            for label, one in checked.items()
+            for condition, why in one.unchecked.items()
+        ],
+        "report": outputs.page,
+    }
     emit(record, as_json=json, show=lambda: _show(record))
     outputs.write(result)
-    if failed or result.failed:
-        raise typer.Exit(1)
+    leave(failed=bool(record["failed"] or result.failed), undecided=bool(record["unchecked"]))
+
+
+def leave(*, failed: bool, undecided: bool) -> None:
+    """End with the status of the checks: 1 where one fails for sure, else 3 where one could not be decided."""
+    if failed or undecided:
+        raise typer.Exit(1 if failed else UNDECIDED)
 
 
 def _show(record: Mapping[str, Any]) -> None:
@@ -106,6 +121,9 @@ def _show(record: Mapping[str, Any]) -> None:
         places = ", ".join(map(place_of_failure, one["layers"][:4]))
         told = f"  FAILED {one['condition']} at {one['model']}: {places}"
         paper.print(told, style="bold red", markup=False, highlight=False)
+    for one in record["unchecked"]:
+        told = f"  NOT CHECKED {one['condition']} at {one['model']}: {one['reason']}"
+        paper.print(told, style="bold yellow", markup=False, highlight=False)
     found = sum(row["stored"] for row in rows)
     made = sum(row["audited"] for row in rows) - found
     paper.print(f"  {made} audited now, {found} found in {record['store']}", markup=False, highlight=False)

@@ -26,6 +26,7 @@ from rankfall.catalogue import MEASURES
 from rankfall.errors import RequestError
 from rankfall.measures.profile import VIEWS
 from rankfall.models.depth.rows import DepthRow
+from rankfall.models.questions import spans
 
 OPERATORS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 PLACE = r"(?:\s+at\s+(?P<{0}>any|last|\d{{1,5}}))?"
@@ -76,11 +77,28 @@ class Condition:
                 raise RequestError(
                     required="a layer that was measured in --fail-if",
                     got=self.where,
-                    remedy=f"layers run from {layers[0]} to {layers[-1]}",
+                    remedy=f"layers measured: {spans(layers)}",
                 )
         values = [(row["layer"], row[self.view][self.measure]) for row in boundaries]
         known = [(layer, value) for layer, value in values if value is not None]
         return [(layer, value) for layer, value in known if OPERATORS[self.operator](value, self.number)]
+
+    @property
+    def needs_controls(self) -> bool:
+        """Whether it can be decided beside random weights only."""
+        return False
+
+    def undecided_in(self, audited: Mapping[str, Any]) -> str | None:
+        """Why the audit's record does not tell whether it holds, if so: numbers that are missing."""
+        if (why := stack_without_depth(audited)) is not None:
+            return why
+        for stack in (audited, *audited["other_stacks"]):
+            for row in stack["depth"][-1:] if self.where == "last" else stack["depth"]:
+                asked = self.where in ("any", "last") or row["layer"] == int(self.where)
+                if asked and row[self.view][self.measure] is None:
+                    place = "" if stack is audited else f" of {stack['name']}"
+                    return f"{self.view}.{self.measure} is not a number at layer {row['layer']}{place}"
+        return None
 
 
 # What a verdict may say, by question, apart from that all is well.
@@ -89,6 +107,8 @@ STATUSES = {
     "distinctions": ("reduced", "lost", "depends"),
     "domination": ("dominated", "depends"),
 }
+# Of these about distinctions random weights decide.
+BESIDE_RANDOM_WEIGHTS = ("reduced", "depends")
 ANSWER = re.compile(
     r"\s*(?P<question>" + "|".join(STATUSES) + r")\s+(?P<status>[a-z]+)(?:\s+at\s+(?P<place>stream|output))?\s*"
 )
@@ -120,6 +140,101 @@ class AnswerCondition:
             for one in finding["places"]
             if one["status"] == self.status and self.place in (None, one["place"])
         ]
+
+    @property
+    def needs_controls(self) -> bool:
+        """Whether it can be decided beside random weights only: what they would leave is what is asked."""
+        return self.question == "distinctions" and self.status in BESIDE_RANDOM_WEIGHTS
+
+    def undecided_in(self, audited: Mapping[str, Any]) -> str | None:
+        """Why the verdicts of an audit's record do not tell whether it holds, if so."""
+        if (short := too_little_text_in(audited)) is not None:
+            return short
+        if (why := stack_without_depth(audited)) is not None:
+            return why
+        if not self.needs_controls:
+            return None
+        for stack in (audited, *audited["other_stacks"]):
+            name = stack["name"] if stack is not audited else None
+            if self._open_in(stack["verdict"]):
+                prefix = "" if name is None else f"in {name}, "
+                known = (audited["missing"].get(f"{prefix}{part}") for part in ("control random_weights", "controls"))
+                reason = next((one for one in known if one is not None), "controls were not run")
+                return f"{prefix}there are no random weights to compare with: {reason}"
+        return None
+
+    def _open_in(self, verdict: Mapping[str, Any]) -> bool:
+        """Whether random weights are missing where they would decide: what is lost is lost without them."""
+        return any(
+            one["status"] != "lost" and all(made["condition"] != "reduced" for made in one["decisions"])
+            for finding in verdict["findings"]
+            if finding["question"] == self.question
+            for one in finding["places"]
+            if self.place in (None, one["place"])
+        )
+
+
+@final
+@dataclass(frozen=True)
+class Checked:
+    """Conditions asked of one audit: where those that hold do, and why others could not be decided."""
+
+    failed: tuple[dict[str, Any], ...]
+    unchecked: Mapping[str, str]
+
+    @classmethod
+    def of(cls, conditions: Sequence[str], audited: Mapping[str, Any]) -> Checked:
+        """Ask them of an audit's record. On too little text none is decided: a check of two words must not look as if
+        it had passed or failed."""
+        asked = {text: parse_condition(text) for text in conditions}
+        held = {text: one.held_in(audited) for text, one in asked.items()}
+        if (short := too_little_text_in(audited)) is not None:
+            return cls((), dict.fromkeys(asked, short))
+        open_ones = {text: one.undecided_in(audited) for text, one in asked.items() if not held[text]}
+        return cls(
+            tuple({"condition": text, "layers": found} for text, found in held.items() if found),
+            {text: why for text, why in open_ones.items() if why is not None},
+        )
+
+
+def decided(condition: str, audited: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Where a condition holds in an audit's record; one that cannot be decided there is refused."""
+    asked = parse_condition(condition)
+    held = asked.held_in(audited)
+    why = None if held else asked.undecided_in(audited)
+    if why is not None:
+        raise RequestError(
+            required=f"an audit that decides '{asked.text}'",
+            got=why,
+            remedy="audit with controls" if asked.needs_controls else "ask for what was measured",
+        )
+    return held
+
+
+def too_little_text_in(audited: Mapping[str, Any]) -> str | None:
+    """Why the verdict of an audit's record, or that of another of its stacks, judges nothing, if so."""
+    for stack in (audited, *audited["other_stacks"]):
+        for finding in stack["verdict"]["findings"]:
+            if finding["status"] == "too little text":
+                return str(finding["text"])
+    return None
+
+
+def stack_without_depth(audited: Mapping[str, Any]) -> str | None:
+    """Why one of the stacks that ran was not measured, if so: what holds there nobody knows."""
+    found = ((name, why) for name, why in audited["missing"].items() if name.startswith("depth of "))
+    return next((f"there is no {name}: {why}" for name, why in found), None)
+
+
+def require_decidable(conditions: Sequence[str], *, controls: bool) -> None:
+    """Refuse, before anything runs, conditions that only controls decide where none will be run."""
+    open_ones = [text for text in conditions if parse_condition(text).needs_controls]
+    if open_ones and not controls:
+        raise RequestError(
+            required=f"controls to decide '{open_ones[0]}': what random weights would leave is what it asks",
+            got="an audit without controls",
+            remedy="add --controls, or ask for 'distinctions lost', which needs none",
+        )
 
 
 def parse_condition(text: str) -> Condition | AnswerCondition:
