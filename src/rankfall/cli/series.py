@@ -78,9 +78,7 @@ def audit_series(
                 soft_wrap=True,
             )
             raise typer.Exit(130)
-    checked = {
-        one.label: Checked.of(conditions, one.record) for one in result.models if one.record is not None
-    }
+    checked = {one.label: Checked.of(conditions, one.record) for one in result.models if one.record is not None}
     record = result.record() | {
         "failed": [{"model": label, **held} for label, one in checked.items() for held in one.failed],
         "unchecked": [

@@ -21,7 +21,7 @@ WIDE = 12
 def draw_attention_maps(heads: pd.DataFrame, title: str) -> Figure:
     """Three maps of heads by layer: entropy, mass on the first token or a learned sink, what they write. A cross
     marks a head that does nothing."""
-    shown, label = _placed(heads)
+    shown, label = placed(heads[heads["kind"] == "self"] if (heads["kind"] == "self").any() else heads)
     first, last, count = int(shown["place"].min()), int(shown["place"].max()), int(shown["head"].max()) + 1
     layers = last - first + 1
     size = (max(4.2, 0.22 * layers + 2), max(2.6, 0.22 * count + 1.2))
@@ -68,7 +68,7 @@ PREDICTED = {
 def draw_attention_depth(heads: pd.DataFrame, title: str, masks: pd.DataFrame | None = None) -> Figure:
     """By layer: the mass on the first token of every head and its mean, with that on learned sinks, and what the mask
     alone would give; and the logits: medians over heads of their quantiles, and the largest of each head."""
-    shown, label = _placed(heads)
+    shown, label = placed(heads[heads["kind"] == "self"] if (heads["kind"] == "self").any() else heads)
     figure, axes = canvas(1, 2, size=(5.4, 3.8))
     mass, logits = axes[0]
     by_place = shown.groupby("place")
@@ -104,14 +104,14 @@ def draw_attention_depth(heads: pd.DataFrame, title: str, masks: pd.DataFrame | 
     return figure
 
 
-def _placed(heads: pd.DataFrame) -> tuple[pd.DataFrame, str]:
-    """Heads of self-attention, or of all where there is no other, by layer; where a layer number stands for several
-    modules, as in a model of two stacks, by the order in which they run."""
-    shown = heads[heads["kind"] == "self"]
-    shown = (shown if len(shown) else heads).copy()
-    modules = shown[["layer", "module"]].drop_duplicates()
+def placed(heads: pd.DataFrame) -> tuple[pd.DataFrame, str]:
+    """Heads with their `place` on an axis and its label: the layer; where a layer number stands for several modules,
+    as in a model of two stacks, the order in which they run."""
+    if "module" not in heads:
+        return heads.assign(place=heads["layer"]), "layer"
+    modules = heads[["layer", "module"]].drop_duplicates()
     if modules["layer"].is_unique:
-        return shown.assign(place=shown["layer"]), "layer"
+        return heads.assign(place=heads["layer"]), "layer"
     order = {pair: at for at, pair in enumerate(modules.itertuples(index=False, name=None), 1)}
-    pairs = zip(shown["layer"], shown["module"], strict=True)
-    return shown.assign(place=[order[pair] for pair in pairs]), "attention module, in order"
+    pairs = zip(heads["layer"], heads["module"], strict=True)
+    return heads.assign(place=[order[pair] for pair in pairs]), "attention module, in order"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rankfall.drawing.attention import placed
 from rankfall.drawing.canvas import COLOURS, MARKERS, canvas, heading, literal
 from rankfall.models.thresholds import THRESHOLDS
 
@@ -76,18 +77,19 @@ def draw_views(rows: Sequence[DepthRow], title: str) -> Figure:
 
 def draw_head_ranks(heads: pd.DataFrame, title: str) -> Figure:
     """Two maps of heads: bright heads spread their scores over many directions."""
-    first, last, count = int(heads["layer"].min()), int(heads["layer"].max()), int(heads["head"].max()) + 1
+    heads, label = placed(heads)
+    first, last, count = int(heads["place"].min()), int(heads["place"].max()), int(heads["head"].max()) + 1
     layers = last - first + 1
     figure, axes = canvas(1, 2, size=(max(4.5, 0.22 * layers + 2), max(3.2, 0.22 * count + 1.2)))
     widest = int(heads["head_dim"].max())
     edges = (first - 0.5, last + 0.5, -0.5, count - 0.5)
     for panel, measure in zip(axes[0], RANKS, strict=True):
         grid = np.full((count, layers), np.nan)
-        grid[heads["head"], heads["layer"] - first] = heads[f"qk_{measure}"]
+        grid[heads["head"], heads["place"] - first] = heads[f"qk_{measure}"]
         panel.grid(False)
         image = panel.imshow(grid, aspect="auto", origin="lower", vmin=0, vmax=widest, cmap="viridis", extent=edges)
         figure.colorbar(image, ax=panel, label=f"{measure.replace('_', ' ')}, of {widest}")
-        panel.set_xlabel("layer")
+        panel.set_xlabel(label)
         panel.set_ylabel("head")
         for axis in (panel.xaxis, panel.yaxis):
             axis.get_major_locator().set_params(integer=True)

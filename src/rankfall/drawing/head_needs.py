@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rankfall.drawing.attention import placed
 from rankfall.drawing.canvas import COLOURS, canvas, heading
 
 if TYPE_CHECKING:
@@ -21,28 +22,29 @@ NAMED_LAYERS = 3
 
 def draw_needed_ranks(needs: pd.DataFrame, title: str) -> Figure:
     """A map of layers and heads, and how many heads need at most so many directions, beside random weights."""
-    first, last, count = int(needs["layer"].min()), int(needs["layer"].max()), int(needs["head"].max()) + 1
+    needs, label = placed(needs)
+    first, last, count = int(needs["place"].min()), int(needs["place"].max()), int(needs["head"].max()) + 1
     layers = last - first + 1
     figure, axes = canvas(1, 2, size=(max(4.5, 0.22 * layers + 2), max(3.2, 0.22 * count + 1.2)))
     widest = int(needs["head_dim"].max())
     grid = np.full((count, layers), np.nan)
-    grid[needs["head"], needs["layer"] - first] = needs["needed_rank"]
+    grid[needs["head"], needs["place"] - first] = needs["needed_rank"]
     panel = axes[0, 0]
     panel.grid(False)
     edges = (first - 0.5, last + 0.5, -0.5, count - 0.5)
     image = panel.imshow(grid, aspect="auto", origin="lower", vmin=0, vmax=widest, cmap="viridis", extent=edges)
     figure.colorbar(image, ax=panel, label=f"needed rank, of {widest}")
-    panel.set_xlabel("layer")
+    panel.set_xlabel(label)
     panel.set_ylabel("head")
     for axis in (panel.xaxis, panel.yaxis):
         axis.get_major_locator().set_params(integer=True)
     ranks = np.arange(widest + 1)
     columns = {"model": "needed_rank", "random weights": "random_needed_rank"}
-    for (label, column), colour in zip(columns.items(), COLOURS, strict=False):
+    for (whose, column), colour in zip(columns.items(), COLOURS, strict=False):
         found = needs[column].dropna().to_numpy(dtype=float) if column in needs else np.array([])
         if len(found):
             shares = (found[None] <= ranks[:, None]).mean(axis=1)
-            axes[0, 1].step(ranks, shares, where="post", color=colour, label=label)
+            axes[0, 1].step(ranks, shares, where="post", color=colour, label=whose)
     axes[0, 1].set_xlabel("directions")
     axes[0, 1].set_ylabel("share of heads that need no more")
     axes[0, 1].set_ylim(0, 1.02)
@@ -63,14 +65,14 @@ def draw_cut_curve(curve: CutCurve, title: str) -> Figure:
     layers: dict[tuple[int | None, str | None], list[CutPoint]] = {}
     for point in curve.alone:
         layers.setdefault((point.layer, point.module), []).append(point)
+    alone = len({layer for layer, _ in layers}) == len(layers)
+    names = {key: f"layer {key[0]}" if alone else f"layer {key[0]} ({key[1]})" for key in layers}
     worst = sorted(layers, key=lambda key: -max(value(point) for point in layers[key]))[:NAMED_LAYERS]
     for panel in axes[0]:
         for points in (layers[key] for key in layers if key not in worst):
             panel.plot(*_line(points, curve, own, value), "-", color="grey", linewidth=0.7, alpha=0.6)
         for key, colour in zip(worst, COLOURS[1:], strict=False):
-            panel.plot(
-                *_line(layers[key], curve, own, value), "-", color=colour, linewidth=1.2, label=f"layer {key[0]}"
-            )
+            panel.plot(*_line(layers[key], curve, own, value), "-", color=colour, linewidth=1.2, label=names[key])
         panel.set_xscale("log", base=2)
         ranks = [point.rank for point in curve.together]
         panel.set_xticks(ranks, [str(rank) for rank in ranks])

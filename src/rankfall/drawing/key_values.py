@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rankfall.drawing.attention import placed
 from rankfall.drawing.canvas import COLOURS, MARKERS, canvas, heading
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ def draw_key_values(
     layers: pd.DataFrame, energy: pd.DataFrame, overlap: Sequence[Sequence[float | None]], title: str
 ) -> Figure:
     """The energy that a latent of each size keeps, the latent that each layer needs, and what layers share."""
+    layers, axis_label = placed(layers)
     figure, axes = canvas(1, 3, size=(4.8, 3.8))
     kept, needed, shared = axes[0]
     for (name, label), colour in zip(CURVES.items(), COLOURS, strict=False):
@@ -44,14 +46,14 @@ def draw_key_values(
         known = layers[layers[name].notna()]
         if not known.empty:
             style = {"color": colour, "marker": marker, "markersize": 3, "label": label}
-            needed.plot(known["layer"], known[name].astype(float), "-", **style)
-    needed.set(xlabel="layer", ylabel="numbers that a latent needs")
+            needed.plot(known["place"], known[name].astype(float), "-", **style)
+    needed.set(xlabel=axis_label, ylabel="numbers that a latent needs")
     needed.set_ylim(0, 1.35 * float(layers[list(NEEDED)].max().max()))
     needed.xaxis.get_major_locator().set_params(integer=True)
     needed.legend(fontsize=7, ncols=2, loc="upper center")
     grid = np.array([[np.nan if one is None else one for one in row] for row in overlap], dtype=float)
     shared.grid(False)
-    first, last = int(layers["layer"].min()) - 0.5, int(layers["layer"].min()) + len(grid) - 0.5
+    first, last = int(layers["place"].min()) - 0.5, int(layers["place"].min()) + len(grid) - 0.5
     edges = (first, last, first, last)
     image = shared.imshow(grid, origin="lower", vmin=0, vmax=1, cmap="viridis", aspect="auto", extent=edges)
     figure.colorbar(image, ax=shared, label="share of its own latent's energy")

@@ -129,12 +129,13 @@ def audit(
         asked = {"layers": wanted, "inside": inside, "seed": seed, "also": pool}
         with last_hidden(network) as hidden, running(loaded.name, inputs_remedy(network, first)):
             chosen, others = _stacks(network, first, stack)
+            stacks = find_stacks(network)
             watched = AttentionObserver(given.real, given.names, len(given.calls), seed) if attention else None
             depth, seen, coverage = _depth(network, given, {**asked, "stack": chosen}, missing, watched)
         loss = text_loss(loaded, given.batch, hidden)
         hidden.tokens = None
-        seen = list(as_in_tokens(seen, depth))
-        attended = as_in_tokens(_attention(watched, missing), depth)
+        seen = list(as_in_tokens(seen, depth, stacks))
+        attended = as_in_tokens(_attention(watched, missing), depth, stacks)
         if layers is not None:
             _require_layers(layers, depth[-1].layer)
         parts, watch = Ablation(()), SeenWatch(given.real)
@@ -162,14 +163,14 @@ def audit(
                         spaces.take(maps)
 
                 probed = probe_heads(network, offset, sample, seen=seen_tokens, on_maps=found_maps)
-                found_heads = as_in_tokens(probed.records, depth)
-                key_values = as_in_tokens(joint.records(), depth)
+                found_heads = as_in_tokens(probed.records, depth, stacks)
+                key_values = as_in_tokens(joint.records(), depth, stacks)
                 if probed.missing:
                     missing["heads"] = _unprobed(probed)
                 if controls and found_heads:
                     with noted(missing, "control of the heads"):
                         drawn = random_head_ranks(network, seed, offset=offset, inputs=sample)
-                        by_chance = as_in_tokens(drawn, depth)
+                        by_chance = as_in_tokens(drawn, depth, stacks)
         study = HeadStudy()
         if asked_of_heads.any:
             study = study_heads(
@@ -178,6 +179,7 @@ def audit(
                 asked_of_heads,
                 rows=depth,
                 stack=chosen,
+                stacks=stacks,
                 spaces=spaces,
                 controls=controls,
                 seed=seed,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
@@ -13,6 +14,7 @@ import numpy as np
 from rankfall.models.depth.rows import DepthRow, layer_title
 from rankfall.models.heads.ranks import HeadRecord
 from rankfall.models.judgement import Decision, decide, log, middle
+from rankfall.models.layers import place_told
 from rankfall.models.masks import ObservedMask
 from rankfall.models.positions import PositionMass
 from rankfall.models.questions import Stretch, spans
@@ -129,11 +131,14 @@ def heads_reason(heads: Sequence[HeadRecord], random: Sequence[HeadRecord] = ())
     """
     if not heads:
         return None
-    width, rank, count = heads[0].width, heads[0].structural_rank, heads[0].heads
+    shapes = Counter({(one.layer, one.module): (one.width, one.structural_rank, one.heads) for one in heads}.values())
+    (width, rank, count), alike = shapes.most_common(1)[0]
+    layers_with = "each layer has" if len(shapes) == 1 else f"{alike} of {shapes.total()} layers have"
     usual = statistics.median(head.qk_energy_rank for head in heads)
+    of_rank = f" of {rank}" if len({shape[1] for shape in shapes}) == 1 else ""
     text = (
-        f"each layer has {count} heads of rank {rank} in width {width} (H r / d = {count * rank / width:.2g}); the"
-        f" median head spreads its query/key form over {usual:.1f} of {rank} directions (energy rank)"
+        f"{layers_with} {count} heads of rank {rank} in width {width} (H r / d = {count * rank / width:.2g}); the"
+        f" median head spreads its query/key form over {usual:.1f}{of_rank} directions (energy rank)"
     )
     by_chance = statistics.median(head.qk_energy_rank for head in random) if random else None
     if by_chance is not None:
@@ -152,7 +157,7 @@ def heads_reason(heads: Sequence[HeadRecord], random: Sequence[HeadRecord] = ())
         for key in lowest_layers
     )
     text += f"; lowest layers by their median head: {named}; lowest heads: " + ", ".join(
-        f"head {head.head} of layer {head.layer} with {head.qk_energy_rank:.1f}" for head in lowest_heads
+        f"head {head.head} of {place_told(head, heads)} with {head.qk_energy_rank:.1f}" for head in lowest_heads
     )
     numbers = {
         "width": width,
@@ -166,7 +171,13 @@ def heads_reason(heads: Sequence[HeadRecord], random: Sequence[HeadRecord] = ())
             for layer, module in lowest_layers
         ],
         "lowest_heads": [
-            {"layer": head.layer, "head": head.head, "qk_energy_rank": head.qk_energy_rank} for head in lowest_heads
+            {
+                "layer": head.layer,
+                "module": head.module,
+                "head": head.head,
+                "qk_energy_rank": head.qk_energy_rank,
+            }
+            for head in lowest_heads
         ],
     }
     return Reason("head rank", text, numbers)

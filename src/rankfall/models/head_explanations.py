@@ -9,6 +9,7 @@ from rankfall.models.depth.rows import layer_title
 from rankfall.models.explanations import NAMED, Reason
 from rankfall.models.heads.cut_curve import CutCurve, CutPoint
 from rankfall.models.heads.needed import HeadNeed
+from rankfall.models.layers import place_told
 from rankfall.models.verdict import SPARE_SHARE
 
 # A layer or model counts as unharmed by a cut up to here: nats per token, and of the output.
@@ -42,7 +43,7 @@ def needs_reason(needs: Sequence[HeadNeed], random: Sequence[HeadNeed] = ()) -> 
     text += (
         f"; {limit} of {len(needs)} heads need all that they have, {spare} need at most {SPARE_SHARE:.0%}; the most:"
     )
-    text += " " + ", ".join(f"head {one.head} of layer {one.layer} with {one.needed_rank}" for one in most)
+    text += " " + ", ".join(f"head {one.head} of {place_told(one, needs)} with {one.needed_rank}" for one in most)
     text += f": {_bottleneck(limit, len(needs), most[0])}"
     layers: dict[tuple[int, str], list[int]] = {}
     for one in needs:

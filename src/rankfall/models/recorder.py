@@ -28,6 +28,9 @@ multi-head attention (all but the weights), or at a softmax inside a module that
 only)."""
 
 
+AttentionKind = Literal["self", "cross"]
+"""Whether the keys are those of the queries' own tokens, or of others: a decoder's look at its encoder."""
+
 # Under these names modules take the tokens that cross-attention looks at.
 CONTEXT_NAMES = ("key_value_states", "encoder_hidden_states")
 

@@ -20,7 +20,6 @@ from rankfall.models.depth.rows import DepthRow
 from rankfall.models.explanations import layer_rate, parts_reason
 from rankfall.models.given import Reading
 from rankfall.models.heads.seen import SeenWatch
-from rankfall.models.layers import as_in_tokens
 from rankfall.models.masks import ObservedMask
 from rankfall.models.questions import too_little_text
 from rankfall.models.verdict import Verdict, judge
@@ -118,7 +117,7 @@ def study_stack(
     with noted(own, "words about what holds it up"):
         reason = parts_reason([row.record() for row in parts.rows], too_little=too_little_text(rows))
     missing |= {f"in {stack.name}, {name}": why for name, why in own.items()}
-    seen = as_in_tokens([one for one in masks if within(one.module, stack)], rows)
+    seen = [one for one in masks if within(one.module, stack)]
     more = [] if reason is None else [reason]
     verdict = judge(label, rows, masks=seen, controls=compared, more=more, seed=seed, more_text=given.more_text)
     return StackFindings(stack.name, label, tuple(rows), compared, parts.rows, verdict, parts.check)

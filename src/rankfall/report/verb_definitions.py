@@ -10,6 +10,7 @@ MOST_LAYERS = 64
 
 WORDS: dict[str, dict[str, str]] = {
     "audit": {
+        "kind": "self: queries and keys are the same tokens; cross: others",
         "model": "name of the model",
         "stack": "name of the list of blocks in the model",
         "run": "the model itself, or the control that was run in its place",

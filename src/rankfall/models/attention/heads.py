@@ -14,6 +14,7 @@ from torch import Tensor
 
 from rankfall.models.attention.statistics import LOGIT_STATISTICS, MATRIX_STATISTICS, ROW_STATISTICS
 from rankfall.models.depth.rows import bootstrap
+from rankfall.models.recorder import AttentionKind
 from rankfall.models.thresholds import THRESHOLDS
 
 STATISTICS = (*ROW_STATISTICS, *MATRIX_STATISTICS, *LOGIT_STATISTICS, "busiest_mass", "output_share")
@@ -56,7 +57,7 @@ class HeadAttention:
     module: str
     head: int
     heads: int
-    kind: Literal["self", "cross"]
+    kind: AttentionKind
     texts: int
     tokens: int
     rows: int
@@ -119,7 +120,7 @@ class HeadAttention:
 
 
 def head_attention(
-    layer: int, module: str, kind: Literal["self", "cross"], texts: Sequence[AttendedText], seed: int = 0
+    layer: int, module: str, kind: AttentionKind, texts: Sequence[AttendedText], seed: int = 0
 ) -> list[HeadAttention]:
     """One record for each head of an attention call that was seen on these texts; none of one without a choice."""
     names = [name for name in STATISTICS if all(name in one.values for one in texts)]
@@ -169,15 +170,15 @@ def head_attention(
     return found
 
 
-def layer_means(heads: Sequence[HeadAttention], name: str) -> dict[int, float]:
-    """The mean of a statistic over the heads of each layer, by the layer's number; of a layer with several attention
-    modules the first."""
-    found: dict[int, tuple[str, list[float]]] = {}
+def layer_means(heads: Sequence[HeadAttention], name: str) -> dict[int | str, float]:
+    """The mean of a statistic over the heads of each layer, by the layer's number; by module where numbers stand for
+    several, as in a model of two stacks."""
+    found: dict[tuple[int, str], list[float]] = {}
     for one in heads:
-        module, values = found.setdefault(one.layer, (one.module, []))
-        if module == one.module and name in one.values:
-            values.append(one.values[name])
-    return {layer: statistics.fmean(values) for layer, (_, values) in found.items() if values}
+        if name in one.values:
+            found.setdefault((one.layer, one.module), []).append(one.values[name])
+    unique = len({layer for layer, _ in found}) == len(found)
+    return {layer if unique else module: statistics.fmean(values) for (layer, module), values in found.items()}
 
 
 def _over_rows(by_row: Mapping[str, Tensor], seed: int) -> list[dict[str, tuple[float, float]]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Literal, final
+from typing import final
 
 import numpy as np
 import torch
@@ -29,7 +29,7 @@ from rankfall.models.attention.statistics import (
     received,
     row_statistics,
 )
-from rankfall.models.recorder import Call, Ran
+from rankfall.models.recorder import AttentionKind, Call, Ran
 
 ROWS_AT_MOST = 256
 # Rows of which what each head writes is computed, per text.
@@ -57,7 +57,7 @@ class _Layer:
     """What was seen of the call of one number in every pass."""
 
     module: str
-    kind: Literal["self", "cross"]
+    kind: AttentionKind
     texts: list[AttendedText]
 
 

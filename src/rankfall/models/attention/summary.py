@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from rankfall.models.attention.heads import HeadAttention, layer_means
 from rankfall.models.depth.rows import layer_title
 from rankfall.models.explanations import Reason
-from rankfall.models.questions import spans
+from rankfall.models.layers import layers_told, place_told
 from rankfall.models.thresholds import THRESHOLDS
 
 WORDS = {
@@ -26,7 +26,8 @@ def attention_reasons(heads: Sequence[HeadAttention]) -> list[Reason]:
     mine = [one for one in heads if one.kind == "self"] or list(heads)
     if max((one.tokens for one in mine), default=0) < THRESHOLDS.fewest_tokens:
         return []
-    return [_sinks(mine), _idle(mine), _entropy(mine), *_logits(mine)]
+    named = "heads" if len(mine) == len(heads) else "heads of self-attention"
+    return [_sinks(mine, named), _idle(mine, named), _entropy(mine, named), *_logits(mine)]
 
 
 def _layers(heads: Sequence[HeadAttention], value: Callable[[HeadAttention], float]) -> dict[tuple[int, str], float]:
@@ -37,7 +38,7 @@ def _layers(heads: Sequence[HeadAttention], value: Callable[[HeadAttention], flo
     return {key: statistics.fmean(values) for key, values in by_layer.items()}
 
 
-def _sinks(heads: Sequence[HeadAttention]) -> Reason:
+def _sinks(heads: Sequence[HeadAttention], named: str) -> Reason:
     sinks = [one for one in heads if one.is_sink]
     by_layer = _layers(heads, lambda one: one.resting_mass)
     most = max(by_layer, key=lambda key: by_layer[key])
@@ -47,15 +48,16 @@ def _sinks(heads: Sequence[HeadAttention]) -> Reason:
     if learned > 0:
         place = f"on the first token or on learned sinks, which get {learned:.0%} of all weight"
     share = f"more than {THRESHOLDS.attention_sink_mass:.0%} of their weight"
-    text = f"{len(sinks)} of {len(heads)} heads put {share} {place}{_in_layers(sinks)}"
+    text = f"{len(sinks)} of {len(heads)} {named} put {share} {place}{_in_layers(sinks, heads)}"
     text += f"; most at {layer_title(*most)}, {by_layer[most]:.0%} in the mean of its heads"
     elsewhere = [one for one in heads if one.busiest[0] != 0 and _held_elsewhere(one)]
     if elsewhere:
         strongest = max(elsewhere, key=lambda one: one.values["busiest_mass"])
         named = f" ({strongest.busiest[1]!r})" if strongest.busiest[1] else ""
         text += (
-            f"; {len(elsewhere)} heads put as much on another single token, the most head {strongest.head} of layer"
-            f" {strongest.layer}: {strongest.values['busiest_mass']:.0%} on token {strongest.busiest[0]}{named}"
+            f"; {len(elsewhere)} heads put as much on another single token, the most head {strongest.head} of"
+            f" {place_told(strongest, heads)}: {strongest.values['busiest_mass']:.0%} on token"
+            f" {strongest.busiest[0]}{named}"
         )
     numbers = {
         "heads": len(heads),
@@ -67,35 +69,36 @@ def _sinks(heads: Sequence[HeadAttention]) -> Reason:
     return Reason("attention sinks", text, numbers)
 
 
-def _in_layers(heads: Sequence[HeadAttention]) -> str:
-    layers = sorted({one.layer for one in heads})
-    return "" if not layers else f" (layer {layers[0]})" if len(layers) == 1 else f" (layers {spans(layers)})"
+def _in_layers(some: Sequence[HeadAttention], heads: Sequence[HeadAttention]) -> str:
+    return f" ({layers_told(some, heads)})" if some else ""
 
 
 def _held_elsewhere(head: HeadAttention) -> bool:
     return head.values["busiest_mass"] > THRESHOLDS.attention_sink_mass
 
 
-def _idle(heads: Sequence[HeadAttention]) -> Reason:
+def _idle(heads: Sequence[HeadAttention], named: str) -> Reason:
     why = Counter(one.does_nothing for one in heads if one.does_nothing is not None)
     idle = sum(why.values())
     if not idle:
         text = (
-            f"none of {len(heads)} heads does nothing: in none {THRESHOLDS.idle_mass:.0%} of the weight rests on one"
-            f" token, on the token itself or in a sink, or is the output below {THRESHOLDS.idle_output_share:g} of a"
-            " fair share"
+            f"none of {len(heads)} {named} does nothing: in none {THRESHOLDS.idle_mass:.0%} of the weight rests on"
+            f" one token, on the token itself or in a sink, or is the output below {THRESHOLDS.idle_output_share:g}"
+            " of a fair share"
         )
     else:
         reasons = ", ".join(f"{count} because {WORDS[reason]}" for reason, count in why.most_common())
-        where = Counter(one.layer for one in heads if one.does_nothing is not None).most_common(1)[0]
-        inside = sum(one.layer == where[0] for one in heads)
-        text = f"{idle} of {len(heads)} heads do nothing: {reasons}"
+        (where, count), *_ = Counter(
+            (one.layer, one.module) for one in heads if one.does_nothing is not None
+        ).most_common(1)
+        inside = [one for one in heads if (one.layer, one.module) == where]
+        text = f"{idle} of {len(heads)} {named} do nothing: {reasons}"
         if len(why) + idle > 2:
-            text += f"; most in layer {where[0]}, {where[1]} of {inside}"
+            text += f"; most in {place_told(inside[0], heads)}, {count} of {len(inside)}"
     return Reason("heads that do nothing", text, {"heads": len(heads), "idle": idle, "why": dict(why)})
 
 
-def _entropy(heads: Sequence[HeadAttention]) -> Reason:
+def _entropy(heads: Sequence[HeadAttention], named: str) -> Reason:
     by_layer = _layers(heads, lambda one: one.values["relative_entropy"])
     low, high = (pick(by_layer, key=lambda key: by_layer[key]) for pick in (min, max))
     usual = statistics.median(one.values["relative_entropy"] for one in heads)
@@ -110,7 +113,8 @@ def _entropy(heads: Sequence[HeadAttention]) -> Reason:
     text = (
         f"the median head has {usual:.0%} of the entropy that its mask allows; layers from {by_layer[low]:.0%} at"
         f" {layer_title(*low)} to {by_layer[high]:.0%} at {layer_title(*high)}; entropy is collapsed (below"
-        f" {THRESHOLDS.collapsed_entropy:.0%}) in {len(few) or 'none'} of {len(heads)} heads{_in_layers(few)}{bound}"
+        f" {THRESHOLDS.collapsed_entropy:.0%}) in {len(few) or 'none'} of {len(heads)} {named}"
+        f"{_in_layers(few, heads)}{bound}"
     )
     numbers = {
         "median_relative_entropy": usual,
@@ -131,5 +135,5 @@ def _logits(heads: Sequence[HeadAttention]) -> list[Reason]:
         f" {layer_title(top.layer, top.module)}; in the median head 1 % of the pairs are more than {usual:.1f} above"
         " its median logit"
     )
-    numbers = {"logit_max": top.values["logit_max"], "layer": top.layer, "head": top.head}
+    numbers = {"logit_max": top.values["logit_max"], "layer": top.layer, "head": top.head, "module": top.module}
     return [Reason("attention logits", text, numbers)]

@@ -16,6 +16,7 @@ from rankfall.models.heads.gates import output_gate
 from rankfall.models.heads.latents import Latents, find_latents, linear_norms, spread
 from rankfall.models.interface import Eager, Route
 from rankfall.models.placement import input_device
+from rankfall.models.recorder import AttentionKind
 from rankfall.models.replay import Passed, Replay, Site
 from rankfall.models.small import image_shape
 
@@ -27,7 +28,8 @@ class HeadMaps:
 
     query (h, d, r)     key (g, c, r)     value (g, c, v)     output (h, v, o), or None where W_O was not found
     `checks` are self-checks by name, as relative errors; `notes` say what the numbers leave out. `gate` (h, v) is
-    the median over tokens of what multiplies attention's output before W_O; `output` has it in it.
+    the median over tokens of what multiplies attention's output before W_O; `output` has it in it. `kind` is
+    None where nothing was run.
     """
 
     layer: int
@@ -44,6 +46,7 @@ class HeadMaps:
     notes: tuple[str, ...] = ()
     latents: Latents = field(default_factory=Latents)
     gate: Tensor | None = None
+    kind: AttentionKind | None = None
 
     @property
     def groups(self) -> int:
@@ -175,6 +178,7 @@ def probe_site(
         notes=tuple(one for one in (latents.note, note) if one),
         latents=latents,
         gate=gate,
+        kind="self" if site.context_name is None else "cross",
     )
 
 

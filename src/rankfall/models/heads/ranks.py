@@ -25,6 +25,7 @@ from rankfall.models.load.files import find_weights
 from rankfall.models.load.guards import clean_config, read_json
 from rankfall.models.load.headers import read_safetensors_header
 from rankfall.models.load.named import named_path
+from rankfall.models.recorder import AttentionKind
 from rankfall.models.replay import Site, Trace, traced
 from rankfall.models.twin import RandomBlocks
 from rankfall.theory.head_bounds import HeadClass, mse_floor, structural_rank
@@ -49,7 +50,7 @@ class HeadRecord:
     this shape can have: min(head size, `q_latent`, `kv_latent` + `rope_dims`), where 0 stands for no latent and
     `rope_dims` counts what of a key does not come from its latent. `output_gate` is the median of what multiplies
     attention's output before W_O, None where nothing does. `self_check` holds relative errors by name;
-    `notes` say what the numbers leave out.
+    `notes` say what the numbers leave out. `kind`: self- or cross-attention, None where only weights were read.
     """
 
     layer: int
@@ -80,6 +81,7 @@ class HeadRecord:
     source: str
     self_check: Mapping[str, float]
     notes: tuple[str, ...]
+    kind: AttentionKind | None = None
 
     def record(self) -> dict[str, Any]:
         """The head as `--json` prints it."""
@@ -338,6 +340,7 @@ def head_records(maps: HeadMaps) -> list[HeadRecord]:
             source=maps.source,
             self_check=dict(maps.checks),
             notes=tuple(maps.notes),
+            kind=maps.kind,
         )
         for head in range(heads)
     ]

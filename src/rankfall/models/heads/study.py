@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar, final
+from typing import Any, final
 
 from torch import nn
 
@@ -16,11 +16,9 @@ from rankfall.models.heads.cut_curve import CutCurve, cut_curve
 from rankfall.models.heads.needed import DIVERGENCE, HeadNeed, head_needs, on_random_twin
 from rankfall.models.heads.spectra import HeadSpectrum
 from rankfall.models.heads.subspaces import HeadSpaces, SpaceOverlap
-from rankfall.models.layers import layer_number
+from rankfall.models.layers import as_in_tokens, layer_number
 from rankfall.models.load.folder import LoadedModel
 from rankfall.progress import Progress, part, silent
-
-Numbered = TypeVar("Numbered", HeadNeed, HeadSpectrum)
 
 
 @final
@@ -58,6 +56,7 @@ def study_heads(
     *,
     rows: Sequence[DepthRow],
     stack: BlockStack,
+    stacks: Sequence[BlockStack] = (),
     spaces: HeadSpaces,
     controls: bool = True,
     seed: int = 0,
@@ -69,12 +68,12 @@ def study_heads(
         head_overlaps=tuple(
             replace(
                 one,
-                layer=layer_number(one.module, rows, one.layer),
-                other_layer=layer_number(one.other_module, rows, one.other_layer),
+                layer=layer_number(one.module, rows, stacks, one.layer),
+                other_layer=layer_number(one.other_module, rows, stacks, one.other_layer),
             )
             for one in spaces.overlaps()
         ),
-        head_spectra=_numbered(spaces.spectra, rows),
+        head_spectra=as_in_tokens(spaces.spectra, rows, stacks),
     )
     progress("what heads need", 0.0)
     try:
@@ -84,7 +83,7 @@ def study_heads(
         return study
     if found.missing:
         missing["head needs"] = "; ".join(f"{name}: {why}" for name, why in list(found.missing.items())[:1])
-    study = replace(study, head_needs=_numbered(found.records, rows))
+    study = replace(study, head_needs=as_in_tokens(found.records, rows, stacks))
     if controls:
         progress("what random heads need", 0.05 if asked.cut else 0.5)
 
@@ -92,7 +91,9 @@ def study_heads(
             return head_needs(twin, given.calls, given.real, limit=asked.divergence).records
 
         try:
-            study = replace(study, random_head_needs=_numbered(on_random_twin(loaded.network, seed, on_twin), rows))
+            study = replace(
+                study, random_head_needs=as_in_tokens(on_random_twin(loaded.network, seed, on_twin), rows, stacks)
+            )
         except Exception as error:
             missing["control of what heads need"] = reason_of(error)
     if asked.cut:
@@ -110,22 +111,13 @@ def study_heads(
         except Exception as error:
             missing["head cut"] = reason_of(error)
         else:
-            study = replace(study, head_cut=_with_layers(curve, rows))
+            study = replace(study, head_cut=_with_layers(curve, rows, stacks))
     return study
 
 
-def _numbered(records: Sequence[Numbered], rows: Sequence[DepthRow]) -> tuple[Numbered, ...]:
-    return tuple(replace(one, layer=layer_number(one.module, rows, one.layer)) for one in records)
-
-
-def _with_layers(curve: CutCurve, rows: Sequence[DepthRow]) -> CutCurve:
-    points = (
-        one
-        if one.layer is None or one.module is None
-        else replace(one, layer=layer_number(one.module, rows, one.layer))
-        for one in curve.points
-    )
-    return replace(curve, points=tuple(points))
+def _with_layers(curve: CutCurve, rows: Sequence[DepthRow], stacks: Sequence[BlockStack]) -> CutCurve:
+    alone = iter(as_in_tokens(curve.alone, rows, stacks))
+    return replace(curve, points=tuple(one if one.layer is None else next(alone) for one in curve.points))
 
 
 def by_layer(needs: Sequence[HeadNeed]) -> list[Mapping[str, Any]]:
