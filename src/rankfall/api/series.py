@@ -107,18 +107,27 @@ TABLES = ("checkpoints", "depth", "differences", "heads", "head_differences")
 
 
 def tables_of(models: Sequence[AuditedModel]) -> dict[str, pd.DataFrame]:
-    """All tables of a series, those with nothing in them left out."""
+    """All tables of a series, those with nothing in them left out; with a column `stack` where models have several
+    stacks of blocks, such as an encoder and a decoder."""
     from rankfall.models.series import records
+    from rankfall.models.series.halves import by_stack
 
-    done = records.audited(models)
-    ends = (done[0], done[-1]) if len(done) > 1 else None
-    made = {
-        "checkpoints": records.checkpoint_rows(models),
-        "depth": records.depth_rows(models),
-        "differences": records.differences(*ends) if ends else [],
-        "heads": records.head_rows(models),
-        "head_differences": records.head_differences(*ends) if ends else [],
-    }
+    made: dict[str, list[dict[str, Any]]] = {name: [] for name in TABLES}
+    for series in by_stack(models):
+        done = records.audited(series.models)
+        ends = (done[0], done[-1]) if len(done) > 1 else None
+        found = {
+            "checkpoints": records.checkpoint_rows(series.models),
+            "depth": records.depth_rows(series.models),
+            "differences": records.differences(*ends) if ends else [],
+            "heads": records.head_rows(series.models),
+            "head_differences": records.head_differences(*ends) if ends else [],
+        }
+        for name, rows in found.items():
+            made[name] += rows if series.label is None else [records.in_stack(row, series.label) for row in rows]
+    for name in ("heads", "head_differences"):
+        if any("kind" in row for row in made[name]):
+            made[name] = [row | {"kind": row.get("kind", "self")} for row in made[name]]
     return {name: frame(rows) for name, rows in made.items() if rows}
 
 

@@ -87,9 +87,7 @@ def audit(
     weights_only: Annotated[
         bool, typer.Option("--weights-only", help="Head ranks from the safetensors file; the model is not run.")
     ] = False,
-    stack: Annotated[
-        str | None, typer.Option("--stack", help="Part of the name of the stack of layers, such as decoder.")
-    ] = None,
+    stack: output.StackName = None,
     fail_if: Annotated[
         list[str] | None,
         typer.Option(
@@ -105,12 +103,8 @@ def audit(
             "--device", help="Device: cpu, cuda, or auto: all GPUs, then host memory, then disk (extra large)."
         ),
     ] = "cpu",
-    dtype: Annotated[
-        str, typer.Option("--dtype", help="Precision of the weights: float32, bfloat16, float16 or float64.")
-    ] = "float32",
-    allow_download: Annotated[
-        bool, typer.Option("--allow-download", help="Allow a hub id to be downloaded; otherwise nothing is fetched.")
-    ] = False,
+    dtype: output.Precision = "float32",
+    allow_download: output.AllowDownload = False,
     load_seconds: Annotated[
         float, typer.Option("--load-seconds", help="Longest time that loading may take, in seconds.")
     ] = 600.0,

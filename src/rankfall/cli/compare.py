@@ -11,8 +11,8 @@ from rankfall.catalogue import NAMED_MODELS
 from rankfall.cli import output
 from rankfall.cli.output import JsonFlag, Outputs, emit, notes, paper, shown, table
 
-COLUMNS = ("model", "layer", "effective_rank", "energy_rank", "relative_mu", "mean_abs_cosine")
-DIFFERENCES = ("layer", "other_layer", *COLUMNS[2:])
+COLUMNS = ("model", "stack", "layer", "effective_rank", "energy_rank", "relative_mu", "mean_abs_cosine")
+DIFFERENCES = ("stack", "layer", "other_layer", *COLUMNS[3:])
 
 
 def compare(
@@ -30,6 +30,9 @@ def compare(
     passages: output.PassageCount = None,
     out: Annotated[Path | None, typer.Option("--out", help="Folder for the report, its tables and pictures.")] = None,
     device: output.Device = "cpu",
+    stack: output.StackName = None,
+    dtype: output.Precision = "float32",
+    allow_download: output.AllowDownload = False,
     seed: Annotated[int, typer.Option("--seed", help="Seed of the bootstrap.")] = 0,
     store: Annotated[Path, typer.Option("--store", help="Folder that keeps finished audits.")] = Path("audits"),
     json: JsonFlag = False,
@@ -51,6 +54,9 @@ def compare(
             tokens=tokens,
             passages=passages,
             device=device,
+            stack=stack,
+            dtype=dtype,
+            allow_download=allow_download,
             seed=seed,
             store=store,
             out=out,
@@ -60,9 +66,13 @@ def compare(
     record = result.record() | {"report": outputs.page}
 
     def show() -> None:
-        table("tokens of length one, layer by layer", record["depth"], COLUMNS)
+        several = any("stack" in row for row in record["depth"])
+        columns, changes = (
+            [name for name in names if several or name != "stack"] for names in (COLUMNS, DIFFERENCES)
+        )
+        table("tokens of length one, layer by layer", record["depth"], columns)
         first, second = result.labels
-        table(f"{second} minus {first}, layer by layer", record["differences"], DIFFERENCES)
+        table(f"{second} minus {first}, layer by layer", record["differences"], changes)
         for headline in result.verdicts.values():
             paper.print(headline, markup=False, highlight=False)
         for line in result.changes:

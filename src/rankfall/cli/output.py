@@ -47,6 +47,16 @@ PassageCount = Annotated[
     int | None, typer.Option("--passages", help="Passages from each file (default: 4 in all, at least 1 of each).")
 ]
 Device = Annotated[str, typer.Option("--device", help="Device: cpu or cuda.")]
+StackName = Annotated[
+    str | None,
+    typer.Option("--stack", help="Part of the name of the stack of layers, such as decoder (default: all)."),
+]
+Precision = Annotated[
+    str, typer.Option("--dtype", help="Precision of the weights: float32, bfloat16, float16 or float64.")
+]
+AllowDownload = Annotated[
+    bool, typer.Option("--allow-download", help="Allow a hub id to be downloaded; otherwise nothing is fetched.")
+]
 PlotPath = Annotated[Path | None, typer.Option("--plot", help="Draw the result into this file (.png, .svg or .pdf).")]
 # The papers' word for it still works.
 WIDTH = ("--width", "--dim")

@@ -24,7 +24,7 @@ COLUMNS = (
     "mean_abs_cosine",
 )
 # Numbers and facts of a row; whatever else it has is a status of the verdict.
-OTHERS = (*COLUMNS, "step", "audited", "layers", "parameters", "stored", "seconds", "reason", "id")
+OTHERS = (*COLUMNS, "step", "stack", "audited", "layers", "parameters", "stored", "seconds", "reason", "id")
 
 
 def is_series(names: Sequence[str]) -> bool:
@@ -101,9 +101,10 @@ def leave(*, failed: bool, undecided: bool) -> None:
 
 def _show(record: Mapping[str, Any]) -> None:
     rows = record["checkpoints"]
+    models = {row["model"]: row for row in rows}
     words = [name for name in dict.fromkeys(key for row in rows for key in row) if name not in OTHERS]
     table(
-        f"{len(rows)} models: tokens of length one at the last layer",
+        f"{len(models)} models: tokens of length one at the last layer",
         [_brief(row) for row in rows],
         _columns(rows, words),
     )
@@ -122,14 +123,15 @@ def _show(record: Mapping[str, Any]) -> None:
     for one in record["unchecked"]:
         told = f"  NOT CHECKED {one['condition']} at {one['model']}: {one['reason']}"
         paper.print(told, style="bold yellow", markup=False, highlight=False)
-    found = sum(row["stored"] for row in rows)
-    made = sum(row["audited"] for row in rows) - found
+    found = sum(row["stored"] for row in models.values())
+    made = sum(row["audited"] for row in models.values()) - found
     paper.print(f"  {made} audited now, {found} found in {record['store']}", markup=False, highlight=False)
 
 
 def _columns(rows: Sequence[Mapping[str, Any]], words: Sequence[str]) -> list[str]:
     """Those that somebody has a value in; steps instead of names, where these differ in nothing else."""
-    known = [name for name in (*COLUMNS, *words) if any(row.get(name) is not None for row in rows)]
+    columns = (COLUMNS[0], "stack", *COLUMNS[1:], *words)
+    known = [name for name in columns if any(row.get(name) is not None for row in rows)]
     numbered = all(row["step"] is not None for row in rows)
     return ["step", *known[1:]] if numbered else known
 

@@ -127,7 +127,10 @@ def draw_ablation(rows: pd.DataFrame, title: str) -> Figure:
 
 
 def draw_comparison(table: pd.DataFrame) -> Figure:
-    """The same measures over relative depth, one line per model; `table` has a row per model and layer."""
+    """The same measures over relative depth, one line per model, and per stack of blocks where there is a column
+    `stack`; `table` has a row per model and layer."""
+    if "stack" in table:
+        table = table.assign(model=table["model"] + ", " + table["stack"])
     figure, axes = canvas(2, 3, size=(4.4, 3.2))
     for axis, (measure, label) in zip(axes.flat, PANELS, strict=True):
         for name, colour in zip(table["model"].drop_duplicates(), COLOURS, strict=False):

@@ -10,6 +10,7 @@ import pandas as pd
 from rankfall.drawing.audit import draw_comparison
 from rankfall.drawing.series import FIRST, draw_series
 from rankfall.models.judgement import middle
+from rankfall.models.series.halves import by_stack
 from rankfall.models.series.names import stem
 from rankfall.models.series.verdict import COMPARED, SeriesVerdict
 from rankfall.models.series.work import AuditedModel
@@ -30,6 +31,7 @@ QUESTIONS = {
 }
 LEVELS: dict[str, Level] = {"not audited": "bad", "depth": "warn"}
 COLUMNS = {
+    "stack": "which of the model's stacks of blocks, such as its encoder or its decoder",
     "step": "the number in which the names of the checkpoints differ",
     "loss": "mean loss of the model on the text that was read, in nats a token",
     "lowest_rank": "lowest effective rank of tokens of length one over all layers",
@@ -102,28 +104,61 @@ def series_document(
     )
 
 
-def series_figure(tables: Mapping[str, pd.DataFrame]) -> Any:
-    """The measures to read first, the median head, and the loss."""
+def stacks_in(tables: Mapping[str, pd.DataFrame]) -> list[str | None]:
+    """The stacks of blocks that the tables tell apart, the first one first; None where there is one."""
+    depth = tables["depth"]
+    return list(depth["stack"].drop_duplicates()) if "stack" in depth else [None]
+
+
+def of_stack(tables: Mapping[str, pd.DataFrame], stack: str | None) -> dict[str, pd.DataFrame]:
+    """What the tables have of one stack."""
+    if stack is None:
+        return dict(tables)
+    return {name: table[table["stack"] == stack] for name, table in tables.items()}
+
+
+def series_figure(tables: Mapping[str, pd.DataFrame], stack: str | None = None) -> Any:
+    """The measures to read first, the median head of self-attention, and the loss; of the first stack by default."""
+    stack = stacks_in(tables)[0] if stack is None else stack
+    tables = of_stack(tables, stack)
     first = tables["checkpoints"]
     losses = {row["model"]: row["loss"] for row in first.to_dict("records")} if "loss" in first else {}
     known = {name: loss for name, loss in losses.items() if loss is not None and loss == loss}
     depth = tables["depth"]
     shown = [name for name in FIRST if name in depth]
-    return draw_series(depth, shown, heads=tables.get("heads"), losses=known, title="Layers by checkpoints")
+    heads = tables.get("heads")
+    if heads is not None and "kind" in heads:
+        heads = heads[heads["kind"] == "self"]
+    return draw_series(depth, shown, heads=heads, losses=known, title=_titled("Layers by checkpoints", stack))
+
+
+def _titled(title: str, stack: str | None) -> str:
+    return title if stack is None else f"{title}: {stack}"
 
 
 def series_pictures(tables: Mapping[str, pd.DataFrame]) -> list[Picture]:
-    """The picture, and a second one with every other measure."""
+    """The picture, and a second one with every other measure; of every stack of blocks."""
     depth = tables["depth"]
-    others = [name for name in depth.columns if name not in (*FIRST, "model", "step", "layer", "depth", "most")]
+    beside = (*FIRST, "model", "step", "stack", "layer", "depth", "most")
+    others = [name for name in depth.columns if name not in beside]
     caption = (
         "Tokens scaled to length one; layer 0 is the embeddings. Every panel has its own scale of colours."
         " The loss is that on the text which was read, where the models have one."
     )
-    return [
-        Picture("maps", "Layers by checkpoints", caption, series_figure(tables)),
-        Picture("other_maps", REST, "The same for the other measures.", draw_series(depth, others, title=REST)),
-    ]
+    made = []
+    for number, stack in enumerate(stacks_in(tables)):
+        ending = f"_{number + 1}" if number else ""
+        own, rest = of_stack(tables, stack)["depth"], _titled(REST, stack)
+        made += [
+            Picture(f"maps{ending}", _titled("Layers by checkpoints", stack), caption, series_figure(tables, stack)),
+            Picture(
+                f"other_maps{ending}",
+                rest,
+                "The same for the other measures.",
+                draw_series(own, others, title=rest),
+            ),
+        ]
+    return made
 
 
 def comparison_document(
@@ -140,7 +175,11 @@ def comparison_document(
             for name, one in ((name, record["model"]) for name, record in records.items())
         ),
         answers=[
-            Answer("Which keeps more distinctions between tokens?", kept(records)),
+            *(
+                Answer(_asked("Which keeps more distinctions between tokens?", series.label), kept(series.models))
+                for series in by_stack(models)
+                if len(series.models) == len(models)
+            ),
             *(Answer(QUESTIONS[one.topic], one.text, LEVELS.get(one.topic, "unknown")) for one in told),
             *(Answer(f"{name}: what is its verdict?", one["verdict"]["headline"]) for name, one in records.items()),
         ],
@@ -173,9 +212,14 @@ def _grids(tables: Mapping[str, pd.DataFrame], *names: str) -> list[Grid]:
     ]
 
 
-def kept(records: Mapping[str, Mapping[str, Any]]) -> str:
+def _asked(question: str, stack: str | None) -> str:
+    return question if stack is None else f"{stack}: {question}"
+
+
+def kept(models: Sequence[AuditedModel]) -> str:
     """Which of two models keeps more distinctions: centred effective ranks at the output over
     those of the embeddings, of as many tokens of every passage of both."""
+    records: dict[str, Mapping[str, Any]] = {one.label: one.record for one in models if one.record is not None}
     ends = {
         name: [one for one in record["depth"][-1]["passages"] if one["rarefied"]] for name, record in records.items()
     }

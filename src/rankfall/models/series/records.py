@@ -73,15 +73,20 @@ def depth_rows(models: Sequence[AuditedModel]) -> list[Row]:
 
 
 def head_rows(models: Sequence[AuditedModel]) -> list[Row]:
-    """The median head of every layer of every model; `share` is its query/key rank over the most that it can be."""
+    """The median head of every layer of every model; `share` is its query/key rank over the most that it can be.
+
+    Where a model has cross-attention, `kind` tells it from self-attention.
+    """
     rows = []
+    crossing = any(_is_cross(head) for one in audited(models) if one.record for head in one.record["heads"])
     for one in audited(models):
         assert one.record is not None
-        layers: dict[int, list[Mapping[str, Any]]] = {}
+        layers: dict[tuple[int, bool], list[Mapping[str, Any]]] = {}
         for head in one.record["heads"]:
-            layers.setdefault(head["layer"], []).append(head)
-        for layer, heads in layers.items():
+            layers.setdefault((head["layer"], _is_cross(head)), []).append(head)
+        for (layer, cross), heads in layers.items():
             row: Row = {"model": one.label, "step": one.step, "layer": layer}
+            row |= {"kind": "cross" if cross else "self"} if crossing else {}
             row |= {name: statistics.median(head[name] for head in heads) for name in _ranks_of(heads, "head_dim")}
             row["share"] = statistics.median(head["qk_effective_rank"] / head["head_dim"] for head in heads)
             rows.append(row)
@@ -110,16 +115,22 @@ def head_differences(first: AuditedModel, second: AuditedModel) -> list[Row]:
     assert first.record is not None
     assert second.record is not None
     mine, theirs = (
-        {(one["layer"], one["head"]): one for one in record["heads"]} for record in (first.record, second.record)
+        {(one["layer"], _is_cross(one), one["head"]): one for one in record["heads"]}
+        for record in (first.record, second.record)
     )
     if mine.keys() != theirs.keys():
         return []
     rows = []
-    for (layer, head), one in mine.items():
-        other = theirs[layer, head]
-        changed = {name: other[name] - one[name] for name in _ranks_of([one, other])}
-        rows.append({"layer": layer, "head": head, **changed})
+    crossing = any(cross for _, cross, _ in mine)
+    for (layer, cross, head), one in mine.items():
+        other = theirs[layer, cross, head]
+        row: Row = {"layer": layer, "head": head} | ({"kind": "cross" if cross else "self"} if crossing else {})
+        rows.append(row | {name: other[name] - one[name] for name in _ranks_of([one, other])})
     return rows
+
+
+def _is_cross(head: Mapping[str, Any]) -> bool:
+    return head.get("kind") == "cross"
 
 
 def _ranks_of(heads: Sequence[Mapping[str, Any]], *more: str) -> list[str]:
@@ -135,3 +146,9 @@ def _minus(one: float | None, other: float | None) -> float | None:
 def column_of(record: Mapping[str, Any], measure: str) -> list[float]:
     """The measure of tokens of length one by layer; JSON has no NaN, so that it comes back as None."""
     return [float("nan") if row["unit"][measure] is None else row["unit"][measure] for row in record["depth"]]
+
+
+def in_stack(row: Row, label: str) -> Row:
+    """A row with the name of its stack of blocks, after that of the model where it has one."""
+    before = [name for name in row if name in ("model", "step")]
+    return {**{name: row[name] for name in before}, "stack": label, **row}

@@ -6,10 +6,11 @@ import itertools
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, final
 
 from rankfall.models.explanations import Reason
+from rankfall.models.series.halves import StackSeries, by_stack
 from rankfall.models.series.records import (
     Row,
     audited,
@@ -29,6 +30,8 @@ COMPARED = ("layers", "heads", "loss", "depth")
 """What a comparison of two says of their differences."""
 RELATED = 0.5
 """Loss and rank are said to go together where the rank correlation is at least this."""
+OF_ALL = ("loss", "not audited")
+"""What is about whole models, not about one stack of their blocks."""
 FEWEST = 4
 """Below so many checkpoints a correlation says nothing."""
 
@@ -36,7 +39,8 @@ FEWEST = 4
 @final
 @dataclass(frozen=True)
 class SeriesVerdict:
-    """`trend` is that of the effective rank at the last layer; `reasons` hold the numbers, each with its sentence."""
+    """`trend` is that of the effective rank at the last layer, of the first stack of blocks where there are several;
+    `reasons` hold the numbers, each with its sentence."""
 
     trend: Trend
     headline: str
@@ -49,7 +53,28 @@ class SeriesVerdict:
 
 
 def judge_series(models: Sequence[AuditedModel]) -> SeriesVerdict:
-    """Judge a series by the records of its audits."""
+    """Judge a series by the records of its audits; of models of several stacks of blocks, stack by stack."""
+    series = by_stack(models)
+    verdicts = [_judged(one.models) if one is series[0] or len(one.models) > 1 else _alone(one) for one in series]
+    if len(series) == 1:
+        return verdicts[0]
+    first, *_ = verdicts
+    reasons = [
+        one
+        if one.topic in OF_ALL
+        else replace(one, text=f"{of.label}: {one.text}", numbers={**one.numbers, "stack": of.label})
+        for of, verdict in zip(series, verdicts, strict=True)
+        for one in verdict.reasons
+    ]
+    headline = ". ".join(f"{of.label}: {one.headline}" for of, one in zip(series, verdicts, strict=True))
+    return SeriesVerdict(first.trend, headline, tuple(reasons))
+
+
+def _alone(series: StackSeries) -> SeriesVerdict:
+    return SeriesVerdict("unknown", f"only {series.models[0].label} has it, so there is nothing to compare", ())
+
+
+def _judged(models: Sequence[AuditedModel]) -> SeriesVerdict:
     done = audited(models)
     failed = failed_reason(models)
     if len(done) < 2:
@@ -154,7 +179,8 @@ def heads_reason(done: Sequence[AuditedModel]) -> Reason | None:
     most = max(rows, key=lambda row: abs(row["qk_effective_rank"]))
     text = (
         f"from first to last the query/key effective rank of the {len(rows)} heads changes by {median:+.3g} in the"
-        f" median, most in head {most['head']} of layer {most['layer']}: {most['qk_effective_rank']:+.3g}"
+        f" median, most in head {most['head']} of layer {most['layer']}"
+        f"{' (cross-attention)' if most.get('kind') == 'cross' else ''}: {most['qk_effective_rank']:+.3g}"
     )
     return Reason("heads", text, {"median_change": median, "most": most})
 

@@ -29,7 +29,7 @@ from rankfall.training.engines.jobs import BUSY, Job, JobWatch
 from rankfall.training.options import Options
 from rankfall.training.work import stop_on_signals
 
-RECORD = 2
+RECORD = 3
 """Raised when what an audit measures changes its meaning, so that stored audits are not taken for new ones."""
 
 # How an audit is run, not what it measures.
