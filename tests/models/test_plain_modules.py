@@ -15,6 +15,7 @@ from tests.models.plain import (
     VOCABULARY,
     WIDTH,
     Columns,
+    GPTBlock,
     Llama,
     WholeBlock,
     encoder_layer,
@@ -568,3 +569,77 @@ def test_shuffled_inputs_stay_within_their_text() -> None:
     first, second = shuffled.rows[0].per_text
     assert second.values["unit"]["rank"] == 0
     assert first.values["unit"]["rank"] == 9
+
+
+class TwoStacks(nn.Module):
+    """Words under a name of their own, and a longer stack of pictures."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(VOCABULARY, WIDTH)
+        self.pictures = nn.ModuleList([GPTBlock(manual=False) for _ in range(3)])
+        self.words = nn.ModuleList([GPTBlock(manual=False) for _ in range(2)])
+
+    def forward(self, patches: torch.Tensor, caption: torch.Tensor) -> torch.Tensor:
+        for block in self.pictures:
+            patches = block(patches)
+        words = self.table(caption)
+        for block in self.words:
+            words = block(words)
+        return words
+
+
+QUICK = {"controls": False, "ablation": False, "heads": False, "attention": False}
+
+
+def test_the_stack_of_the_words_comes_first_whatever_they_are_called() -> None:
+    torch.manual_seed(0)
+    given = {"patches": torch.randn(2, 20, WIDTH), "caption": torch.randint(VOCABULARY, (2, 16))}
+    found = audit(TwoStacks(), inputs=given, **QUICK)
+    assert (found.stack, [one.name for one in found.other_stacks]) == ("words", ["pictures"])
+    assert found.text.tokens == (16, 16)
+
+
+class HandsOn(nn.Module):
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.module(*args, **kwargs)
+
+
+def test_a_wrapper_that_hands_everything_on_is_called_as_what_is_inside() -> None:
+    torch.manual_seed(0)
+    model, ids = GPT(), torch.randint(VOCABULARY, (2, 16))
+    plain, wrapped = (audit(one, inputs=ids, **QUICK) for one in (model, HandsOn(model)))
+    assert wrapped.boundaries[-1].values == plain.boundaries[-1].values
+
+
+def test_a_number_that_is_none_is_refused_with_its_layer() -> None:
+    torch.manual_seed(0)
+    model = GPT()
+    with torch.no_grad():
+        model.get_submodule("transformer.h.1.attn.c_proj").weight.fill_(torch.nan)
+    with pytest.raises(RequestError, match=r"nan at layer 2 \(transformer.h.1\), text 1.*NaN in the weights"):
+        audit(model, inputs=torch.randint(VOCABULARY, (2, 16)), **QUICK)
+
+
+def test_one_is_not_said_in_the_plural() -> None:
+    from rankfall.api.audit import audit as public_audit
+
+    torch.manual_seed(0)
+    said = repr(public_audit(GPT(layers=1), inputs=[7], controls=False, ablate=False))
+    assert "1 layer of transformer.h" in said
+    assert "one passage of 1 token," in said
+    assert "1 token of all texts together" in said
+    assert not {"1 tokens", "1 layers"} & {
+        " ".join(pair) for pair in zip(said.split(), said.split()[1:], strict=False)
+    }
+
+
+def test_a_module_without_a_tokenizer_is_told_of_what_it_can_have() -> None:
+    with pytest.raises(RequestError) as refused:
+        audit(GPT())
+    assert "pass tokenizer= or inputs=" in str(refused.value)
+    assert "folder" not in str(refused.value)

@@ -77,7 +77,8 @@ class AuditResult(Result, AuditFindings):
 
         verdict = self.verdict
         return [
-            f"{self.model.name}, {self.model.layers} layers of {self.stack}, width {self.model.width}",
+            f"{self.model.name}, {self.model.layers} layer{'' if self.model.layers == 1 else 's'} of {self.stack},"
+            f" width {self.model.width}",
             verdict.headline,
             *(
                 f"{QUESTIONS[finding.question]} {self._in_each_stack(number)}"

@@ -389,7 +389,7 @@ def _read(text: dict[str, Any]) -> str:
         return f"{text['texts']} inputs"
     spread = str(lengths[0]) if min(lengths) == max(lengths) else f"{min(lengths)} to {max(lengths)}"
     return (
-        f"one passage of {spread} tokens"
+        f"one passage of {spread} token{'' if spread == '1' else 's'}"
         if len(lengths) == 1
         else f"means over {len(lengths)} passages of {spread} tokens"
     )

@@ -18,7 +18,7 @@ from rankfall.models.attention.heads import HeadAttention
 from rankfall.models.attention.observer import AttentionObserver
 from rankfall.models.attention.summary import attention_reasons
 from rankfall.models.blocks import BlockStack, body_of, choose_stack, find_stacks, stacks_that_run
-from rankfall.models.calling import as_tensors, unwrapped
+from rankfall.models.calling import as_tensors, ids_argument, unwrapped
 from rankfall.models.controls import DRAWS, MOST_DRAWS, Control
 from rankfall.models.depth.measure import measure_depth
 from rankfall.models.depth.pooled import Pool
@@ -64,6 +64,7 @@ from rankfall.provenance import provenance
 
 DEFAULT_TOKENS = USUAL_TOKENS
 MOST_LOAD_SECONDS = 1e7
+IN_MEMORY = "a module in memory"
 
 
 def audit(
@@ -287,7 +288,7 @@ def _stacks(
     """The stack to measure and the others through which the inputs run; none where the user named one."""
     if name is not None:
         return choose_stack(network, name), ()
-    ran = stacks_that_run(network, given)
+    ran = stacks_that_run(network, given, ids_argument(network, given))
     require(
         len(ran) > 0,
         required=f"inputs that run through one of {', '.join(one.name for one in find_stacks(network))}",
@@ -330,7 +331,7 @@ def _loaded(model: Any, tokenizer: Any, options: Mapping[str, Any]) -> LoadedMod
         inner = unwrapped(model)
         body = body_of(inner)
         whole = None if body is inner else inner
-        return LoadedModel(body, tokenizer, type(inner).__name__, "a module in memory", whole=whole)
+        return LoadedModel(body, tokenizer, type(inner).__name__, IN_MEMORY, whole=whole)
     return open_model(model, **options)
 
 
@@ -343,7 +344,11 @@ def _reading(
             loaded.tokenizer is not None,
             required="a tokenizer to read texts with",
             got=f"{loaded.name} without one",
-            remedy="save it into the model's folder, or use --weights-only; in Python pass tokenizer= or inputs=",
+            remedy=(
+                "pass tokenizer= or inputs="
+                if loaded.source == IN_MEMORY
+                else "save it into the model's folder, or use --weights-only; in Python pass tokenizer= or inputs="
+            ),
         )
         if passages is None:
             passages = PASSAGES_IN_ALL if texts is None else math.ceil(PASSAGES_IN_ALL / max(1, len(texts)))

@@ -123,14 +123,16 @@ def same_stack(model: nn.Module, like: BlockStack) -> BlockStack:
     return next(stack for stack in find_stacks(model) if stack.name == like.name)
 
 
-def stacks_that_run(model: nn.Module, inputs: Mapping[str, Any]) -> list[BlockStack]:
+def stacks_that_run(
+    model: nn.Module, inputs: Mapping[str, Any], ids_name: str | None = "input_ids"
+) -> list[BlockStack]:
     """The stacks through which these inputs run, the one to look at first: the one that the input's own tokens run
-    through, if there are token ids, and of those the first of the longest."""
+    through, if there are token ids (under `ids_name`), and of those the first of the longest."""
     stacks = find_stacks(model)
     if len(stacks) == 1:
         return stacks
     entered: dict[int, Tensor | None] = {}
-    ids = inputs.get("input_ids")
+    ids = None if ids_name is None else inputs.get(ids_name)
 
     def entering(block: nn.Module, args: Any, kwargs: Any) -> None:
         stream = stream_of(args, kwargs)

@@ -52,8 +52,15 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 
 def takes(model: nn.Module) -> Mapping[str, inspect.Parameter]:
-    """The parameters of the forward pass by name."""
-    return inspect.signature(model.forward).parameters
+    """The parameters of the forward pass by name; of a wrapper that hands on whatever it is given, those of the one
+    module inside it."""
+    own = inspect.signature(model.forward).parameters
+    inner = list(model.children())
+    handed_on = {one.kind for one in own.values()} == {
+        inspect.Parameter.VAR_POSITIONAL,
+        inspect.Parameter.VAR_KEYWORD,
+    }
+    return takes(inner[0]) if handed_on and len(inner) == 1 else own
 
 
 def first_argument(model: nn.Module) -> str:
@@ -278,7 +285,7 @@ def rows_of(model: nn.Module, inputs: Any) -> list[Tensor]:
         words is None,
         required="lists of token ids, or of vectors",
         got=f"{words!r:.40}",
-        remedy="in Python give texts=[...] and a tokenizer= to have words read",
+        remedy="in Python give text=[...] and a tokenizer= to have words read",
     )
     rows = [torch.as_tensor(row) for row in several]
     bad = next((at for at, row in enumerate(rows) if row.ndim not in (1, 2) or row.shape[0] == 0), None)

@@ -196,7 +196,9 @@ class Asked:
         if len(self.texts) >= t.fewest_passages and self.tokens:
             return None
         lengths = sorted(self.lengths.values())
-        got = f"one passage of {lengths[0]} tokens" if len(lengths) == 1 else f"passages of {_listed(lengths)} tokens"
+        got = f"passages of {_listed(lengths)} tokens"
+        if len(lengths) == 1:
+            got = f"one passage of {lengths[0]} token{'' if lengths[0] == 1 else 's'}"
         return (
             f"too little text to judge: {got}, and an answer needs at least {t.fewest_passages} passages of at least"
             f" {t.fewest_tokens} tokens"

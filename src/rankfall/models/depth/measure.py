@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from rankfall.catalogue import MEASURES
+from rankfall.errors import RequestError, require
 from rankfall.measures.measures import EFFECTIVE_RANK, NUMBERS_AT_ONCE, as_tokens
 from rankfall.measures.profile import VIEWS, views
 from rankfall.models.blocks import BlockStack
@@ -23,7 +24,7 @@ from rankfall.models.calling import Inputs, as_calls
 from rankfall.models.depth.capture import Place, capture
 from rankfall.models.depth.massive import find_massive
 from rankfall.models.depth.pooled import Pool
-from rankfall.models.depth.rows import DepthRow, Measured, Values, gather
+from rankfall.models.depth.rows import DepthRow, Measured, Values, gather, layer_title
 
 # A rank grows with the number of tokens. Texts of different length are compared by so many of their tokens, drawn at
 # random so many times; the same tokens at every place.
@@ -147,7 +148,11 @@ def _measured(
     sinks = [tuple(find_massive(one.tokens, one.text, _names(one, names))) for one in taken]
     repeated = [at for at, some in enumerate(sinks) if some and without_sinks]
     rest = [_without(taken[at].tokens, [sink.position for sink in sinks[at]]) for at in repeated]
-    values = _values([*(one.tokens for one in taken), *rest], chosen)
+    try:
+        values = _values([*(one.tokens for one in taken), *rest], chosen)
+    except RequestError:
+        _require_finite(taken)
+        raise
     without = dict(zip(repeated, values[len(taken) :], strict=True))
     fewer = _rarefied(taken)
     return [
@@ -163,6 +168,19 @@ def _measured(
         )
         for at, one in enumerate(taken)
     ]
+
+
+def _require_finite(taken: Sequence[_Taken]) -> None:
+    """Name the first layer at which a number is NaN or infinite."""
+    for one in sorted(taken, key=lambda one: one.place.layer):
+        bad = one.tokens[~torch.isfinite(one.tokens)]
+        require(
+            bad.numel() == 0,
+            required="finite tokens at every layer",
+            got=f"{float(bad[0]) if bad.numel() else 0} at {layer_title(one.place.layer, one.place.module)}, text"
+            f" {one.text + 1}",
+            remedy="look for NaN in the weights of that block; for overflow in half precision, try --dtype float32",
+        )
 
 
 def _rarefied(taken: Sequence[_Taken]) -> dict[int, dict[int, float]]:

@@ -52,7 +52,8 @@ class Pooled:
     def told(self) -> str:
         """In one sentence."""
         where = "before the final norm" if self.part == "before_final_norm" else f"after layer {self.layer}"
-        what = "tokens of all texts together" if self.vectors == "tokens" else "mean tokens of texts"
+        ending = "" if self.rows == 1 else "s"
+        what = f"token{ending} of all texts together" if self.vectors == "tokens" else f"mean token{ending} of texts"
         drawn = "" if self.rows == self.drawn_from else f" (drawn from {self.drawn_from})"
         return (
             f"{self.rows} {what}{drawn}, {where}: RankMe {self.rankme:.1f} of at most {self.most}, energy rank"
