@@ -451,3 +451,9 @@ def test_too_many_tokens_for_the_model(folder: Path) -> None:
 def test_the_shipped_text_is_long_enough_for_several_passages() -> None:
     # Four passages of 512 tokens, at less than a token and a half a word.
     assert 2200 <= len(shipped_text().split()) <= 2600
+
+
+def test_a_model_that_reads_no_text_says_what_it_reads() -> None:
+    model = next(small_models("whisper")).eval()
+    with pytest.raises(RequestError, match=r"required input_features.*got text.*inputs=\{\"input_features\": tensor"):
+        audit(model)

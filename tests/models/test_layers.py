@@ -41,6 +41,8 @@ def test_sentences_name_the_module_where_a_number_stands_for_several(t5: AuditFi
     assert all("code" in one and "Attention) with" in one for one in lowest)
     assert "of 24 heads of self-attention" in said["attention sinks"]
     assert len(t5.heads) == 36
+    lowest = next(one for one in t5.verdict.reasons if one.topic == "head rank").numbers["lowest_layers"]
+    assert all(one["title"] == f"layer {one['layer']} ({one['module']})" for one in lowest)
     by_layer = next(one for one in t5.verdict.reasons if one.topic == "attention entropy").numbers
     assert len(by_layer["relative_entropy_by_layer"]) == 6
 

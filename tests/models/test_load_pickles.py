@@ -128,3 +128,23 @@ def test_a_lone_file_without_a_configuration_says_what_would_work(
     (tmp_path / "lone.pt").write_bytes(b"")
     with pytest.raises(RequestError, match=r"folder with config\.json.*got lone\.pt with tensors such as x\.weight"):
         open_model(tmp_path / "lone.pt")
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        (torch.nn.Linear(2, 2), "torch.nn.modules.linear.Linear"),
+        ({"weight": torch.zeros(2), "made": Path("x")}, "Path"),
+    ],
+)
+def test_what_is_no_tensor_is_named_and_nobody_is_told_to_read_it_unsafely(
+    folder: Path, content: Any, named: str
+) -> None:
+    torch.save(content, folder / "pytorch_model.bin")
+    with pytest.raises(RequestError) as refused:
+        open_model(folder)
+    said = str(refused.value)
+    assert "which is no tensor" in said
+    assert named in said
+    assert "weights_only" not in said
+    assert "trust the source" not in said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
-from tests.models.small import small_config
+from tests.models.small import save_small, small_config
 
 from rankfall.errors import RequestError
 from rankfall.models.audit import audit
@@ -90,3 +91,12 @@ def test_a_missing_part_of_the_body_is_refused(tmp_path: Path) -> None:
     save_file(tensors, weights, {"format": "pt"})
     with pytest.raises(RequestError, match="weights for every part of the model; got 1 missing"):
         open_model(tmp_path / "model")
+
+
+def test_weights_without_a_place_in_the_configuration_are_noted(tmp_path: Path) -> None:
+    folder = save_small(tmp_path / "model", "bert")
+    assert open_model(folder).notes == ()
+    table = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(table | {"num_hidden_layers": 2}))
+    (note,) = open_model(folder).notes
+    assert note.startswith("16 weights of the files have no place in this configuration, such as encoder.layer.2.")

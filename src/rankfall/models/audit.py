@@ -288,7 +288,8 @@ def _stacks(
     """The stack to measure and the others through which the inputs run; none where the user named one."""
     if name is not None:
         return choose_stack(network, name), ()
-    ran = stacks_that_run(network, given, ids_argument(network, given))
+    # The library's models of sound or images have ids as well, those of the text that they are to give.
+    ran = stacks_that_run(network, given, "input_ids" if of_library(network) else ids_argument(network, given))
     require(
         len(ran) > 0,
         required=f"inputs that run through one of {', '.join(one.name for one in find_stacks(network))}",
@@ -340,6 +341,13 @@ def _reading(
 ) -> Reading:
     """What the model reads: the inputs, or the texts by its tokenizer."""
     if inputs is None:
+        main = getattr(loaded.network, "main_input_name", "input_ids")
+        require(
+            loaded.tokenizer is not None or main == "input_ids",
+            required=f"{main}, which is what {loaded.name} reads",
+            got="text",
+            remedy=f'from Python: rankfall.audit("{loaded.name}", inputs={{"{main}": tensor, ...}})',
+        )
         require(
             loaded.tokenizer is not None,
             required="a tokenizer to read texts with",

@@ -167,7 +167,12 @@ def heads_reason(heads: Sequence[HeadRecord], random: Sequence[HeadRecord] = ())
         "qk_energy_rank": usual,
         "random_qk_energy_rank": by_chance,
         "lowest_layers": [
-            {"layer": layer, "module": module, "qk_energy_rank": statistics.median(layers[layer, module])}
+            {
+                "layer": layer,
+                "module": module,
+                "title": place_told(next(one for one in heads if one.module == module), heads),
+                "qk_energy_rank": statistics.median(layers[layer, module]),
+            }
             for layer, module in lowest_layers
         ],
         "lowest_heads": [

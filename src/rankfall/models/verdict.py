@@ -176,8 +176,8 @@ def advice(
     if needs and plan:
         lines += need_advice(needs, plan)
     elif spare and plan:
-        where = ", ".join(str(one["layer"]) for one in spare)
+        where = ", ".join(one.get("title", f"layer {one['layer']}") for one in spare)
         lines.append(
-            f"the heads of layer {where} spread over less than {SPARE_SHARE:.0%} of their rank: {lower_rank(plan)}"
+            f"the heads of {where} spread over less than {SPARE_SHARE:.0%} of their rank: {lower_rank(plan)}"
         )
     return Reason("what to change", "; ".join(lines) or "nothing here calls for a change")

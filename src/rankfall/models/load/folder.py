@@ -126,6 +126,7 @@ def open_folder(
             **spreading(device, undo),
         )
         unused = require_complete(info, network)
+        notes += left_out(info)
         if method is not None:
             _forget_quantisation(network, dtype)
             notes += (f"weights in {method} were turned back into {str(dtype).removeprefix('torch.')}",)
@@ -196,6 +197,14 @@ def require_complete(info: dict[str, Any], network: nn.Module) -> list[str]:
         remedy="the files do not belong to this configuration; download the model again",
     )
     return [key for key in missing if key not in needed]
+
+
+def left_out(info: dict[str, Any]) -> tuple[str, ...]:
+    """A note on weights of the files for which the configuration has no place: it may ask for fewer layers."""
+    extra = sorted(str(key) for key in info.get("unexpected_keys", ()))
+    if not extra:
+        return ()
+    return (f"{len(extra)} weights of the files have no place in this configuration, such as {extra[0]}; left out",)
 
 
 def _body_names(network: nn.Module) -> set[str]:

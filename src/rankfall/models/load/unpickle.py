@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from typing import Any
 
@@ -45,9 +46,19 @@ def main() -> None:
     except MemoryError:
         answer = {"refused": "more memory asked for than the file can hold"}
     except BaseException as error:
-        text = " ".join(str(error).split())
-        answer = {"refused": f"{type(error).__name__}: {text[:200]}"}
+        answer = {"refused": why_not(error)}
     print(json.dumps(answer))
+
+
+def why_not(error: BaseException) -> str:
+    """Why the file could not be read, in words of ours: torch's advise to read it without safety."""
+    text = " ".join(str(error).split())
+    if type(error).__name__ != "UnpicklingError":
+        return f"{type(error).__name__}: {text[:200]}"
+    asked = re.search(r"GLOBAL ([\w.]{1,80})", text)
+    return (
+        f"a pickled {asked[1]}, which is no tensor" if asked else "a pickled object that is no tensor, or is damaged"
+    )
 
 
 def _confine(memory: int, seconds: int) -> None:
