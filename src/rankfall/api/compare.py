@@ -107,6 +107,9 @@ def compare(
     tokens: int = 128,
     passages: int | None = None,
     device: str = "cpu",
+    stack: str | None = None,
+    dtype: str = "float32",
+    allow_download: bool = False,
     seed: int = 0,
     store: str | Path = STORE,
     out: str | Path | None = None,
@@ -116,14 +119,15 @@ def compare(
 ) -> ComparisonResult:
     """Audit two models on the same text, without controls and ablations, and lay one over the other.
 
-    Models, `text` and all other `options` are given as to `audit`; audits are kept in `store`, and not made again.
+    Models, `text` and all other `options` are given as to `audit`; of models with several stacks of blocks each is
+    compared with the one of the same name, or `stack` alone; audits are kept in `store`, and not made again.
     `out` is where the report will be saved: a folder that cannot be is refused at once.
     """
     members = members_of([first, second], distinct=False)
     if out is not None:
         _require_report_folder(out, [one.label for one, _ in members])
-    asked = {"tokens": tokens, "passages": passages, "device": device, "seed": seed}
-    asked |= {"controls": False, "ablate": False, **options}
+    asked = {"tokens": tokens, "passages": passages, "device": device, "seed": seed, "stack": stack, "dtype": dtype}
+    asked |= {"allow_download": allow_download, "controls": False, "ablate": False, **options}
     found = run_members(members, text, asked, store, "local", None, progress, note)
     bad = next((one for one in found.models if one.record is None), None)
     if bad is not None:

@@ -25,7 +25,7 @@ def key_value_reason(records: Sequence[KeyValueRecord], *, caches: bool = False)
     now = (
         f"a latent of {first.kv_latent} and {first.rope_dims} rotary dimensions beside it"
         if first.kv_latent
-        else f"{first.kv_heads} key/value head{'' if first.kv_heads == 1 else 's'} of {first.key_dim} + {first.value_dim}"
+        else f"{first.kv_heads} key/value head{'s' * (first.kv_heads != 1)} of {first.key_dim} + {first.value_dim}"
     )
     size = f"caches {cached:.0f} numbers" if caches else f"has keys and values of {cached:.0f} numbers"
     text = (
