@@ -10,7 +10,7 @@ from rankfall.errors import RequestError
 from rankfall.models.condition import AnswerCondition, Condition, parse_condition
 from rankfall.models.depth.capture import Place
 from rankfall.models.depth.rows import DepthRow, gather
-from rankfall.models.verdict import judge
+from rankfall.models.verdict.verdict import judge
 
 
 def measured_condition(text: str) -> Condition:

@@ -9,8 +9,7 @@ from tests.models.small import measure_one
 
 from rankfall.models.depth.capture import Place
 from rankfall.models.depth.massive import find_massive
-from rankfall.models.depth.rows import CONFIDENCE, RESAMPLES, bootstrap, gather
-from rankfall.models.questions import spans
+from rankfall.models.depth.rows import CONFIDENCE, RESAMPLES, bootstrap, gather, spans
 
 
 def crowd(n: int = 40, d: int = 16) -> torch.Tensor:

@@ -32,7 +32,7 @@ from rankfall.models.stacks import (
     question_lines,
     stack_tables,
 )
-from rankfall.models.verdict import Verdict
+from rankfall.models.verdict.verdict import Verdict
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -17,13 +17,14 @@ from rankfall.models.chaos import with_chaos
 from rankfall.models.controls import Control, Given, run_controls
 from rankfall.models.depth.measure import measure_depth
 from rankfall.models.depth.rows import DepthRow
-from rankfall.models.explanations import layer_rate, parts_reason
 from rankfall.models.given import Reading
 from rankfall.models.heads.seen import SeenWatch
 from rankfall.models.layers import as_in_tokens
 from rankfall.models.masks import ObservedMask
-from rankfall.models.questions import too_little_text
-from rankfall.models.verdict import Verdict, judge
+from rankfall.models.verdict.asked import too_little_text
+from rankfall.models.verdict.parts_reason import parts_reason
+from rankfall.models.verdict.reasons import layer_rate
+from rankfall.models.verdict.verdict import Verdict, judge
 from rankfall.progress import Progress, silent
 
 # What of a verdict's reasons is about one stack; the others are about all heads of the model.

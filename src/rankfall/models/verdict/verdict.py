@@ -7,11 +7,13 @@ from dataclasses import asdict, dataclass
 from typing import Any, final
 
 from rankfall.models.controls import Control
-from rankfall.models.depth.rows import DepthRow
-from rankfall.models.explanations import Reason, depth_reason, mask_reason
+from rankfall.models.depth.rows import DepthRow, spans
 from rankfall.models.masks import ObservedMask
-from rankfall.models.questions import Asked, Finding, Status, answers, spans
 from rankfall.models.thresholds import THRESHOLDS, Thresholds
+from rankfall.models.verdict.asked import Asked
+from rankfall.models.verdict.findings import Finding, Status
+from rankfall.models.verdict.questions import answers
+from rankfall.models.verdict.reasons import Reason, depth_reason, mask_reason
 
 
 @final
@@ -40,7 +42,7 @@ class Verdict:
             "headline": self.headline,
             "statuses": self.statuses,
             "findings": [one.record() for one in self.findings],
-            "reasons": [{"topic": one.topic, "text": one.text, "numbers": dict(one.numbers)} for one in self.reasons],
+            "reasons": [one.record() for one in self.reasons],
             "thresholds": asdict(self.thresholds),
         }
 
