@@ -17,7 +17,7 @@ from rankfall.equilibria.families import EquilibriumFamily
 from rankfall.errors import RequestError
 from rankfall.figures.base import Reproduction
 from rankfall.masks import Explicit, Mask, Window
-from rankfall.measures.measures import Measure
+from rankfall.measures.base import Measure
 from rankfall.models.heads.weights import WeightLayout
 from rankfall.models.load.named import NamedModel
 from rankfall.norms import LayerNorm, Norm

@@ -14,7 +14,7 @@ from rankfall.equilibria.layer import NormalisedLayer
 from rankfall.equilibria.stability import multipliers, stability
 from rankfall.errors import RequestError
 from rankfall.masks import Causal, Complete, Mask, Window
-from rankfall.measures.measures import measure
+from rankfall.measures.base import measure
 from rankfall.theory.norm_collapse import hemisphere
 
 SIGNS = torch.tensor([1.0, -1.0, 1.0, 1.0, -1.0], dtype=torch.float64)

@@ -20,7 +20,8 @@ from rankfall.dynamics.weights import GivenWeights
 from rankfall.errors import RequestError
 from rankfall.masks import Complete
 from rankfall.measures import measures as module
-from rankfall.measures.measures import EFFECTIVE_RANK, RANK, Measure, entropy_of, measure, rankme
+from rankfall.measures.base import Measure, measure
+from rankfall.measures.measures import EFFECTIVE_RANK, RANK, entropy_of, rankme
 from rankfall.measures.profile import Profile
 from rankfall.mechanism.heads import Heads
 from rankfall.models.depth.capture import Place

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rankfall.errors import RequestError
 from rankfall.masks import Causal, Complete, InStar, Mask, MaskSchedule, RandomSparse, Ring, Window
-from rankfall.measures.measures import measure
+from rankfall.measures.base import measure
 from rankfall.mechanism.attend import softmax_weights
 from rankfall.mechanism.heads import Heads, attention
 from rankfall.norms import LayerNorm, NoNorm, Norm, RMSNorm, UnitNorm

@@ -11,7 +11,8 @@ from torch import nn
 
 from rankfall.errors import reason_of
 from rankfall.models.ablated_block import ReplayCheck
-from rankfall.models.ablation import AUDITED, Ablation, AblationRow, ablate
+from rankfall.models.ablation import Ablation, ablate
+from rankfall.models.ablation_rows import AUDITED, AblationRow
 from rankfall.models.blocks import BlockStack
 from rankfall.models.chaos import with_chaos
 from rankfall.models.controls import Control, Given, run_controls
