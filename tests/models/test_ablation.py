@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from tests.sampling import normal
 from torch import Tensor
 
 from rankfall.masks import Causal, Complete, Window
@@ -227,7 +228,7 @@ def test_replay_goes_below_float32(config: str, arguments: dict[str, Any]) -> No
 def test_casts_to_float32_are_kept_at_float64() -> None:
     model = build("LlamaConfig", GROUPED)
     norm = model.norm.double()
-    tokens = torch.randn(5, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    tokens = normal(0, 5, 32)
     exact = tokens / (tokens.square().mean(-1, keepdim=True) + norm.variance_epsilon).sqrt()
     with torch.no_grad():
         assert float((norm(tokens) - exact).abs().max()) > 1e-9
@@ -247,7 +248,7 @@ def test_matched_tokens_are_as_large_as_what_the_real_layer_got(config: str) -> 
     model = build(config, GROUPED if config == "LlamaConfig" else SMALL)
     site = traced(model, inputs_of(model)).sites[1]
     step = AblatedBlock(site, block_around(site))
-    tokens = torch.randn(1, 12, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    tokens = normal(0, 1, 12, 32)
     with torch.no_grad():
         states = model(**inputs_of(model), output_hidden_states=True).hidden_states
         entering = states[1].double()
@@ -451,7 +452,7 @@ def test_what_enters_the_first_block_is_measured_once(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("size", [1.0, 1e-180])
 def test_cosines_come_from_the_scaled_tokens(size: float) -> None:
     """To rounding those of the tokens themselves, also of tokens that are too short to be scaled."""
-    tokens = size * torch.randn(3, 6, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    tokens = size * normal(0, 3, 6, 8)
     found = ablation_rows._values(tokens, ablation_rows.AUDITED)
     for name, value in measure(tokens, ("mu", "relative_mu", "mean_abs_cosine")).items():
         assert torch.allclose(found[name], value, rtol=1e-14, atol=0)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from tests.models.small import measure_one, small_model
+from tests.sampling import normal
 
 from rankfall.models.ablation import FULL
 from rankfall.models.audit import audit
@@ -30,7 +31,7 @@ Tokens = torch.Tensor
 
 
 def noise(n: int = 64, d: int = 80, seed: int = 0) -> Tokens:
-    return torch.randn(n, d, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return normal(seed, n, d)
 
 
 def narrow(rank: int, n: int = 64, d: int = 80, seed: int = 0) -> Tokens:

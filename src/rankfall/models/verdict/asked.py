@@ -9,7 +9,7 @@ from typing import final
 
 from rankfall.models.controls import Control
 from rankfall.models.depth.rows import DepthRow, Measured
-from rankfall.models.thresholds import THRESHOLDS, Thresholds
+from rankfall.models.thresholds import THRESHOLDS
 from rankfall.models.verdict.findings import Compared
 from rankfall.models.verdict.judgement import Decision, Middle, decide, log, middle
 
@@ -41,15 +41,13 @@ class Asked:
     """The rows of an audit and of its controls as the questions need them: which passages are long enough, and the
     number of tokens to which they are rarefied."""
 
-    def __init__(
-        self, rows: Sequence[DepthRow], controls: Sequence[Control], thresholds: Thresholds, seed: int = 0
-    ) -> None:
-        self.thresholds, self.seed = thresholds, seed
+    def __init__(self, rows: Sequence[DepthRow], controls: Sequence[Control], seed: int = 0) -> None:
+        self.seed = seed
         self.ours = Stretch.of(rows)
         self.controls = [(one.name, Stretch.of(one.rows)) for one in controls if one.rows]
         passages = self.ours.output.per_text
         self.lengths = {one.text: one.tokens for one in passages}
-        self.texts = [text for text, count in self.lengths.items() if count >= thresholds.fewest_tokens]
+        self.texts = [text for text, count in self.lengths.items() if count >= THRESHOLDS.fewest_tokens]
         sizes = [set(one.rarefied) for one in passages if one.text in self.texts]
         self.tokens = max(set.intersection(*sizes), default=0) if sizes else 0
         self.width = max((one.width for one in passages), default=0)
@@ -57,7 +55,7 @@ class Asked:
     @property
     def too_little(self) -> str | None:
         """Why nothing can be judged, if so."""
-        t = self.thresholds
+        t = THRESHOLDS
         if len(self.texts) >= t.fewest_passages and self.tokens:
             return None
         lengths = sorted(self.lengths.values())
@@ -88,8 +86,8 @@ class Asked:
         return lambda run: min(run.stream, key=lambda row: self.typical(row, number))
 
     def decide(self, condition: str, threshold: float, margins: Sequence[float], *, paired: bool = False) -> Decision:
-        """Under this verdict's thresholds; `paired`: the threshold of a passage is a control's number of it."""
-        clear = self.thresholds.paired_clear_factor if paired else self.thresholds.clear_factor
+        """Under the thresholds of verdicts; `paired`: the threshold of a passage is a control's number of it."""
+        clear = THRESHOLDS.paired_clear_factor if paired else THRESHOLDS.clear_factor
         return decide(condition, threshold, margins, clear_factor=clear, seed=self.seed)
 
     def draws(self, name: str, choice: Choice) -> list[DepthRow]:
@@ -115,9 +113,9 @@ class Asked:
         return tuple(found)
 
 
-def too_little_text(rows: Sequence[DepthRow], thresholds: Thresholds = THRESHOLDS) -> str | None:
+def too_little_text(rows: Sequence[DepthRow]) -> str | None:
     """Why nothing can be judged from these rows, if so."""
-    return Asked(rows, (), thresholds).too_little
+    return Asked(rows, ()).too_little
 
 
 def at_output(run: Stretch) -> DepthRow:

@@ -8,7 +8,7 @@ from typing import Any, Literal, final
 
 from rankfall.models.depth.massive import MassiveToken
 from rankfall.models.depth.rows import DepthRow
-from rankfall.models.thresholds import Thresholds
+from rankfall.models.thresholds import THRESHOLDS
 from rankfall.models.verdict.judgement import Decision, Middle
 
 Status = Literal[
@@ -164,12 +164,10 @@ def _deciding(decisions: Sequence[Decision]) -> Decision:
     return (holding or undecided or [decisions[-1]])[0]
 
 
-def finding(
-    question: str, said: Sequence[str], places: Sequence[JudgedPlace], thresholds: Thresholds, names: Sequence[str]
-) -> Finding:
+def finding(question: str, said: Sequence[str], places: Sequence[JudgedPlace], names: Sequence[str]) -> Finding:
     """The worse of the places' statuses, and the thresholds by name."""
     status = max((one.status for one in places), key=SEVERITY.index)
-    return Finding(question, status, tuple(said), tuple(places), {name: getattr(thresholds, name) for name in names})
+    return Finding(question, status, tuple(said), tuple(places), {name: getattr(THRESHOLDS, name) for name in names})
 
 
 def _title(place: PlaceName, row: DepthRow, good: Status) -> str:

@@ -6,16 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rankfall.models.ablation import ALL_VARIANTS, FULL
-from rankfall.models.thresholds import THRESHOLDS, Thresholds
+from rankfall.models.thresholds import THRESHOLDS
 from rankfall.models.verdict.judgement import Decision, decide, log, middle
 from rankfall.models.verdict.reasons import Reason
 
 PURE, NORM, RESIDUAL, BOTH, CROSS = (one.name for one in ALL_VARIANTS)
 
 
-def parts_reason(
-    rows: Sequence[Mapping[str, Any]], thresholds: Thresholds = THRESHOLDS, *, too_little: str | None = None
-) -> Reason | None:
+def parts_reason(rows: Sequence[Mapping[str, Any]], *, too_little: str | None = None) -> Reason | None:
     """Which variants of the block collapse, by the thresholds of the verdict, and in how many passages.
 
     Where there was `too_little` text to judge, numbers and counts are given, and nothing is concluded from them.
@@ -23,7 +21,7 @@ def parts_reason(
     ends = variant_ends(rows)
     if PURE not in ends or FULL not in ends:
         return None
-    decided = {name: _collapse(values, thresholds) for name, values in ends.items()}
+    decided = {name: _collapse(values) for name, values in ends.items()}
     listed = "; ".join(
         f"{name}{'' if too_little else ' ' + _state(decided[name])}"
         f" (relative mu {middle([mu for mu, _ in values]).median:.2g}, energy rank"
@@ -33,8 +31,8 @@ def parts_reason(
     )
     text = (
         "blocks taken apart, scale-matched, tokens of length one at the last layer, before the final norm where the"
-        f" replay shows that; collapsed is a relative mu below {thresholds.collapsed_relative_mu:g} or an energy rank"
-        f" below {thresholds.collapsed_energy_rank:g}{'' if too_little else '; medians over passages'}: {listed}"
+        f" replay shows that; collapsed is a relative mu below {THRESHOLDS.collapsed_relative_mu:g} or an energy rank"
+        f" below {THRESHOLDS.collapsed_energy_rank:g}{'' if too_little else '; medians over passages'}: {listed}"
     )
     text = f"{too_little}; {text}" if too_little else f"{text}: {_holding(decided)}"
     numbers = {
@@ -62,7 +60,8 @@ def variant_ends(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[floa
     return found
 
 
-def _collapse(values: Sequence[tuple[float, float]], t: Thresholds) -> Decision:
+def _collapse(values: Sequence[tuple[float, float]]) -> Decision:
+    t = THRESHOLDS
     margins = [
         max(log(t.collapsed_relative_mu) - log(mu), log(t.collapsed_energy_rank) - log(rank)) for mu, rank in values
     ]

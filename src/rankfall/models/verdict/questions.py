@@ -10,7 +10,7 @@ import math
 import statistics
 
 from rankfall.models.depth.rows import DepthRow, Measured, spans
-from rankfall.models.thresholds import Thresholds
+from rankfall.models.thresholds import THRESHOLDS
 from rankfall.models.verdict.asked import Asked, Choice, Number, at_output
 from rankfall.models.verdict.findings import QUESTIONS, Finding, JudgedPlace, PlaceName, Status, finding, judged
 from rankfall.models.verdict.judgement import Decision, log, middle
@@ -21,7 +21,7 @@ MEDIANS = " (medians over passages, here and below)"
 
 def alignment(asked: Asked) -> Finding:
     """Share of the first direction of tokens scaled to length one; collapsed where nothing else is left."""
-    t = asked.thresholds
+    t = THRESHOLDS
 
     def share(one: Measured) -> float:
         return one.values["unit"]["first_direction_share"]
@@ -53,7 +53,7 @@ def alignment(asked: Asked) -> Finding:
     said = [f"Of tokens scaled to length one the first direction holds {start:.0%} at the embeddings{MEDIANS}."]
     said += [_aligned_words(one) for one in places]
     names = ("aligned_share", "collapsed_relative_mu", "collapsed_energy_rank", "clear_factor")
-    return finding("alignment", said, places, t, names)
+    return finding("alignment", said, places, names)
 
 
 def _aligned_words(one: JudgedPlace) -> str:
@@ -73,7 +73,7 @@ def _aligned_words(one: JudgedPlace) -> str:
 def distinctions(asked: Asked) -> Finding:
     """Centred effective rank of equally many tokens of every passage: beside the embeddings, random weights, and what
     is possible."""
-    t = asked.thresholds
+    t = THRESHOLDS
 
     def rank(one: Measured) -> float:
         return one.rarefied[asked.tokens]
@@ -110,9 +110,9 @@ def distinctions(asked: Asked) -> Finding:
         f"{asked.tokens} tokens of each passage, scaled to length one and centred, have an effective rank of"
         f" {first:.1f} at the embeddings, of at most {_possible(asked)}{MEDIANS}."
     ]
-    said += [_distinct_words(one, t) for one in places]
+    said += [_distinct_words(one) for one in places]
     names = ("lost_share", "reduced_share", "clear_factor", "paired_clear_factor")
-    return finding("distinctions", said, places, t, names)
+    return finding("distinctions", said, places, names)
 
 
 def _possible(asked: Asked) -> int:
@@ -120,7 +120,7 @@ def _possible(asked: Asked) -> int:
     return min(asked.tokens - 1, asked.width)
 
 
-def _distinct_words(one: JudgedPlace, t: Thresholds) -> str:
+def _distinct_words(one: JudgedPlace) -> str:
     rank, kept = one.numbers["centred_effective_rank"], one.numbers["kept_share"]
     text = (
         f"{one.title}: {rank.median:.1f} ({rank.low:.1f} to {rank.high:.1f}), {kept.median:.0%} of the embeddings',"
@@ -131,7 +131,7 @@ def _distinct_words(one: JudgedPlace, t: Thresholds) -> str:
         text += "; not compared with random weights"
     for decision in one.decisions[1:]:
         text += (
-            f"; below {t.reduced_share:.0%} of every draw of random weights in {decision.held} of"
+            f"; below {THRESHOLDS.reduced_share:.0%} of every draw of random weights in {decision.held} of"
             f" {decision.passages} passages"
         )
     return text + _open_words(one) + "."
@@ -139,7 +139,7 @@ def _distinct_words(one: JudgedPlace, t: Thresholds) -> str:
 
 def domination(asked: Asked) -> Finding:
     """The share of the energy that massive tokens hold."""
-    t = asked.thresholds
+    t = THRESHOLDS
 
     def energy(one: Measured) -> float:
         return one.sink_energy
@@ -164,7 +164,7 @@ def domination(asked: Asked) -> Finding:
         places.append(judged(name, row, "not dominated", numbers, decisions, layers, controls, strongest))
     said = [_sink_words(one) for one in places]
     names = ("dominated_share", "massive_norm_ratio", "massive_energy_share", "clear_factor")
-    return finding("domination", said, places, t, names)
+    return finding("domination", said, places, names)
 
 
 def _sink_words(one: JudgedPlace) -> str:

@@ -55,7 +55,6 @@ def judge(
     controls: Sequence[Control] = (),
     more: Sequence[Reason] = (),
     plan: str | None = None,
-    thresholds: Thresholds = THRESHOLDS,
     seed: int = 0,
     more_text: str | None = None,
 ) -> Verdict:
@@ -63,12 +62,12 @@ def judge(
 
     `plan` is the command that plans for the model's shape, `more_text` what to do where there is too little of it.
     """
-    asked = Asked(rows, controls, thresholds, seed)
+    asked = Asked(rows, controls, seed)
     findings = answers(asked)
     given = [depth_reason(rows), mask_reason([row for row in rows if row.part == "boundary"], masks), *more]
     reasons = [one for one in given if one is not None]
     reasons.append(advice(findings, reasons, plan, more_text))
-    return Verdict(f"{name}: {_headline(asked, findings)}", findings, tuple(reasons), thresholds)
+    return Verdict(f"{name}: {_headline(asked, findings)}", findings, tuple(reasons), THRESHOLDS)
 
 
 CLAUSES: dict[Status, str] = {
