@@ -182,6 +182,21 @@ def test_argument_reads_back(norm: Norm) -> None:
     assert parse_norm(str(norm)) == norm
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("rms:-1", "the rms norm's epsilon to be a finite number of at least 0; got -1.0"),
+        ("layer:nan", "the layer norm's epsilon to be a finite number of at least 0; got nan"),
+        ("layer-scaled:inf", "the layer-scaled norm's epsilon to be a finite number"),
+        ("layer-scaled:0:0", "the layer-scaled norm's depth to be a whole number of at least 1; got 0"),
+        ("dyt:0", "alpha to be a finite number above 0; got 0.0"),
+    ],
+)
+def test_numbers_that_no_norm_has_are_refused(text: str, message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        parse_norm(text)
+
+
 def test_an_unknown_name_is_refused() -> None:
     assert str(LayerNorm()) == "layer"
     assert str(LayerNorm(1e-5)) == "layer:1e-05"
