@@ -7,7 +7,7 @@ from typing import Any
 
 from rankfall.models.ablation import ALL_VARIANTS, FULL
 from rankfall.models.thresholds import THRESHOLDS
-from rankfall.models.verdict.judgement import Decision, decide, log, middle
+from rankfall.models.verdict.judgement import Decision, collapse_margin, decide, middle
 from rankfall.models.verdict.reasons import Reason
 
 PURE, NORM, RESIDUAL, BOTH, CROSS = (one.name for one in ALL_VARIANTS)
@@ -61,11 +61,8 @@ def variant_ends(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[floa
 
 
 def _collapse(values: Sequence[tuple[float, float]]) -> Decision:
-    t = THRESHOLDS
-    margins = [
-        max(log(t.collapsed_relative_mu) - log(mu), log(t.collapsed_energy_rank) - log(rank)) for mu, rank in values
-    ]
-    return decide("collapsed", t.collapsed_relative_mu, margins, clear_factor=t.clear_factor)
+    margins = [collapse_margin(mu, rank) for mu, rank in values]
+    return decide("collapsed", THRESHOLDS.collapsed_relative_mu, margins, clear_factor=THRESHOLDS.clear_factor)
 
 
 def _state(one: Decision) -> str:

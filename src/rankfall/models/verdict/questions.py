@@ -13,7 +13,7 @@ from rankfall.models.depth.rows import DepthRow, Measured, spans
 from rankfall.models.thresholds import THRESHOLDS
 from rankfall.models.verdict.asked import Asked, Choice, Number, at_output
 from rankfall.models.verdict.findings import QUESTIONS, Finding, JudgedPlace, PlaceName, Status, finding, judged
-from rankfall.models.verdict.judgement import Decision, log, middle
+from rankfall.models.verdict.judgement import Decision, collapse_margin, log, middle
 
 # Tables by depth have means.
 MEDIANS = " (medians over passages, here and below)"
@@ -30,11 +30,7 @@ def alignment(asked: Asked) -> Finding:
         return [log(value / t.aligned_share) for value in asked.values(row, share)]
 
     def collapse(one: Measured) -> float:
-        unit = one.values["unit"]
-        return max(
-            log(t.collapsed_relative_mu) - log(unit["relative_mu"]),
-            log(t.collapsed_energy_rank) - log(unit["energy_rank"]),
-        )
+        return collapse_margin(one.values["unit"]["relative_mu"], one.values["unit"]["energy_rank"])
 
     layers = tuple(row.layer for row in asked.ours.stream if statistics.median(beyond(row)) > 0)
     places = []
