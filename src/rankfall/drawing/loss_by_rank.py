@@ -18,7 +18,7 @@ def loss_by_rank(records: Sequence[Record]) -> Figure:
     """Nats per byte of held-out text, with the interval over seeds where there is one."""
     drawn = [record for record in records if record["nats_per_byte"] is not None]
     panels = list(dict.fromkeys(_panel(record) for record in drawn))
-    lines = list(dict.fromkeys(_line(record) for record in sorted(drawn, key=_times_width)))
+    lines = list(dict.fromkeys(_line(record) for record in sorted(drawn, key=times_width)))
     figure, axes = canvas(1, max(1, len(panels)), size=(4.8, 4.2), sharey=False)
     for ax, name in zip(axes[0], panels, strict=False):
         for number, label in enumerate(lines):
@@ -48,10 +48,11 @@ def _panel(record: Record) -> str:
     return f"width {record['width']}, {record['layers']} layers\n{of}{variant}"
 
 
-def _times_width(record: Record) -> Fraction:
+def times_width(record: Record) -> Fraction:
+    """How many times the width the ranks of all heads are together."""
     return Fraction(record["heads"] * record["rank"], record["width"])
 
 
 def _line(record: Record) -> str:
-    times = _times_width(record)
+    times = times_width(record)
     return "H r = d" if times == 1 else f"H r = {times} d"

@@ -25,8 +25,7 @@ from typing import Any, final
 from rankfall.catalogue import MEASURES
 from rankfall.errors import RequestError
 from rankfall.measures.profile import VIEWS
-from rankfall.models.depth.rows import DepthRow
-from rankfall.models.questions import spans
+from rankfall.models.depth.rows import DepthRow, spans
 
 OPERATORS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 PLACE = r"(?:\s+at\s+(?P<{0}>any|last|\d{{1,5}}))?"

@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 from rankfall.models.blocks import BlockStack
-from rankfall.models.depth.rows import DepthRow, layer_title
-from rankfall.models.questions import spans
+from rankfall.models.depth.rows import DepthRow, layer_title, spans
 
 
 class InLayer(Protocol):
