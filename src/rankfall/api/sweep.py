@@ -143,6 +143,7 @@ def sweep(
     take_over: bool = False,
     tensorboard: str | Path | None = None,
     text: str | Path | None = None,
+    validation: str | Path | None = None,
     where: Sequence[str] = (),
     minutes: float | None = None,
     audit: bool = True,
@@ -156,9 +157,10 @@ def sweep(
     running cluster). `dry_run` plans and estimates only. `memory` is in GiB. `results` are committed results to go
     on from; `weights` trains also cells imported without weights; `take_over` takes cells that a process of another
     machine has claimed without waiting for its silence. `text` is the file or folder that cells of the task text are
-    trained on. `where` takes only some cells: `["layers=3,5", "seed=0"]`. After `minutes` everything is saved and the
-    result has `complete` False. With `audit` each language model is audited once, from its final weights, on held-out
-    text; tokens and seconds are counted to `to_loss` nats per byte (default: what all models of a setting reach).
+    trained on, `validation` one to measure them on (default: part of `text` is held out). `where` takes only some
+    cells: `["layers=3,5", "seed=0"]`. After `minutes` everything is saved and the result has `complete` False. With
+    `audit` each language model is audited once, from its final weights, on held-out text; tokens and seconds are
+    counted to `to_loss` nats per byte (default: what all models of a setting reach).
     `note` is told what a person should know.
     """
     from rankfall.store.identity import identity
@@ -197,6 +199,7 @@ def sweep(
         # A grid that cannot be read leaves no store behind; one whose text must be kept makes it.
         around = Surroundings(
             text=None if text is None else str(text),
+            validation=None if validation is None else str(validation),
             store=lambda: Store(folder).path,
             device=chosen.device() if isinstance(grid, (str, Path)) else "cpu",
             progress=progress,

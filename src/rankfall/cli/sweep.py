@@ -52,6 +52,9 @@ def sweep(
     text: Annotated[
         Path | None, typer.Option(help="File or folder of text that cells of the task text are trained on.")
     ] = None,
+    validation: Annotated[
+        Path | None, typer.Option(help="File or folder of text to measure on (default: part of --text is held out).")
+    ] = None,
     where: Annotated[
         list[str] | None, typer.Option(help="Only some cells, such as layers=3,5; several must all hold.")
     ] = None,
@@ -98,6 +101,7 @@ def sweep(
             take_over=take_over,
             tensorboard=tensorboard,
             text=text,
+            validation=validation,
             where=where or (),
             minutes=minutes,
             audit=audit,
@@ -110,6 +114,7 @@ def sweep(
         again = ["rankfall", "sweep", grid, "--store", str(store)]
         again += [word for condition in where or () for word in ("--where", condition)]
         again += [] if text is None else ["--text", str(text)]
+        again += [] if validation is None else ["--validation", str(validation)]
         again += [] if audit else ["--no-audit"]
         notes.print(
             f"stopped with {done} of {len(result.runs)} cells finished and the rest saved; the same command goes on: "

@@ -45,7 +45,9 @@ def loss_by_rank(records: Sequence[Record]) -> Figure:
 def _panel(record: Record) -> str:
     of = record["budget"] if record["budget"] != "none" else f"{record['steps']:,} steps"
     variant = f"\n{record['variant']}" if record["variant"] else ""
-    return f"width {record['width']}, {record['layers']} layers\n{of}{variant}"
+    # where the depth was solved for, models of one panel differ in it
+    deep = "" if of.endswith(" by layers") else f", {record['layers']} layer{'s' * (record['layers'] != 1)}"
+    return f"width {record['width']}{deep}\n{of}{variant}"
 
 
 def _times_width(record: Record) -> Fraction:

@@ -69,6 +69,8 @@ class Surroundings:
     """What a grid does not say itself: the text to train on, the store, where cells will be trained."""
 
     text: str | None = None
+    validation: str | None = None
+    """Text to measure on; by default part of the text is held out."""
     store: Callable[[], Path] | None = None
     """Gives the store's folder, made when it is first asked for."""
     device: str = "cpu"

@@ -197,18 +197,63 @@ def test_verdicts_tell_apart_only_what_seeds_tell_apart() -> None:
     clear = [row(r, loss + 0.001 * seed, seed) for r, loss in ((4, 1.5), (64, 1.2)) for seed in range(3)]
     (sentence,) = verdicts(by_shape(clear))
     assert "rank 64 with 4 heads costs least" in sentence
-    assert "beyond the spread" in sentence
+    assert "less than the other by more than the 95 % intervals over seeds" in sentence
     close = [row(r, loss + 0.2 * seed, seed) for r, loss in ((4, 1.25), (64, 1.2)) for seed in range(3)]
     assert "too close to tell" in verdicts(by_shape(close))[0]
     mixed = [row(4, 1.5), row(4, 1.52, seed=1), row(64, 1.2)]
-    assert (
-        "less than all 1 others beyond the spread over seeds (of those with several)" in verdicts(by_shape(mixed))[0]
-    )
+    assert "by more than the 95 % intervals over seeds (of those with several)" in verdicts(by_shape(mixed))[0]
     near = [row(4, 1.5), row(4, 1.52, seed=1), row(64, 1.4)]
     assert "too close to tell" in verdicts(by_shape(near))[0], "0.1 is below 12.7 times a deviation of 0.014"
     assert "one seed each" in verdicts(by_shape([row(4, 1.5), row(64, 1.2)]))[0]
     assert "too small to tell" in verdicts(by_shape([row(4, 2.9), row(64, 2.8)]))[0]
     assert "no other shape" in verdicts(by_shape([row(64, 1.2)]))[0]
+
+
+def test_shapes_are_named_by_what_tells_them_apart() -> None:
+    several = [row(4, 1.5, value_rank=64), row(4, 1.2, value_rank=32), row(8, 1.6, parameters=2000)]
+    (sentence,) = verdicts(by_shape(several))
+    assert sentence.startswith("width 256, 4 layers, 1,000 to 2,000 parameters: rank 4 with 4 heads, value rank 32 ")
+    (sentence,) = verdicts(by_shape([row(4, 1.5, layers=1, heads=1), row(8, 1.6, layers=1, heads=1)]))
+    assert sentence.startswith("width 256, 1 layer, 1,000 parameters: rank 4 with 1 head costs least")
+    texts = [row(4, 1.5, corpus="aaaaaaaaaa"), row(4, 1.6, corpus="bbbbbbbbbb")]
+    assert [one.split(",")[0] for one in verdicts(by_shape(texts))] == ["corpus aaaaaaaa", "corpus bbbbbbbb"]
+    ways = [row(4, 1.5, corpus="a"), row(4, 1.6, corpus="b", tokenizer="bpe:300")]
+    assert [one["variant"] for one in by_shape(ways)] == ["tokenizer bytes", "tokenizer bpe:300"]
+
+
+def test_models_whose_depth_was_solved_for_are_compared() -> None:
+    of = {"budget": "parameters=1000 by layers"}
+    rows = [row(4, 1.5 + 0.001 * seed, seed, layers=7, **of) for seed in (0, 1, 2)]
+    rows += [row(64, 1.2 + 0.001 * seed, seed, layers=3, **of) for seed in (0, 1, 2)]
+    (sentence,) = verdicts(by_shape(rows))
+    assert sentence.startswith(
+        "width 256, 3 to 7 layers, parameters=1000 by layers: rank 64 with 4 heads costs least"
+    )
+    histories = [[{"step": 100, "fresh": one["nats_per_byte"]}] for one in rows]
+    found = to_level([({**one, "id": "x"}, past) for one, past in zip(rows, histories, strict=True)])
+    assert {one["level"] for one in found} == {1.502}
+    apart = [{**one, "budget": "none"} for one in rows]
+    assert len(verdicts(by_shape(apart))) == 2, "depths that were chosen are settings of their own"
+
+
+def test_a_text_learned_by_heart_is_doubted() -> None:
+    fair = [row(r, 2.0, nats_per_token=2.0, training_nats_per_token=1.8) for r in (4, 64)]
+    assert by_shape(fair)[0]["held_out_over_training"] == pytest.approx(2.0 / 1.8)
+    assert "by heart" not in verdicts(by_shape(fair))[0]
+    known = [fair[0], row(64, 2.0, nats_per_token=2.0, training_nats_per_token=0.5)]
+    assert "costs up to 4.0 times as much as the text trained on" in verdicts(by_shape(known))[0]
+
+
+def test_a_time_that_hardly_rises_leads_to_no_giant() -> None:
+    """Small models take nearly one time; a line through two of them would meet the target far out."""
+    asked: list[int] = []
+
+    def cost(cell: TextCell) -> float:
+        asked.append(cell.feed_forward)
+        return 0.0083 + 1e-9 * cell.feed_forward + (0.04 if cell.feed_forward > 2000 else 0.0)
+
+    solved(TextCell(feed_forward=128), "step_seconds", cost, 0.02, "feed_forward", close=0.01)
+    assert max(asked) <= 8 * 2000 + 16
 
 
 def test_by_shape_takes_the_best_rate_and_counts_divergence() -> None:
