@@ -167,10 +167,16 @@ def _digits(value: Any) -> Any:
     return round(value) if value >= 1e4 else float(f"{value:.4g}")
 
 
+def _three(value: Any) -> Any:
+    return float(f"{value:.3g}") if isinstance(value, float) else value
+
+
 def _show_plan(result: SweepResult) -> None:
     of, rest = result.record(), "nothing is missing"
     if of["stacks"]:
-        table("stacks to train", of["stacks"])
+        table("stacks to train", [{name: _three(value) for name, value in stack.items()} for stack in of["stacks"]])
         seconds = float("nan") if of["seconds_estimated"] is None else of["seconds_estimated"]
         rest = f"the rest takes about {duration(seconds)} (from {of['estimate_from']})"
+        if any(stack["task"] == "text" for stack in of["stacks"]):
+            rest += ", audits besides"
     paper.print(f"{of['finished']} of {of['cells']} cells are finished; {rest}", soft_wrap=True)

@@ -122,6 +122,10 @@ class CellKind(ABC):
     def step_flops(self, cell: Any) -> float:
         """Floating-point operations of one training step: 2 per multiply-add, backward twice the forward."""
 
+    def costs(self, cells: Sequence[Any], folder: Path | None = None) -> dict[str, Any]:
+        """What a plan tells of a stack before it is trained, besides its memory and time; `folder` is the store's."""
+        return {"flops": sum(self.step_flops(cell) * cell.steps for cell in cells)}
+
     @abstractmethod
     def size(self, cell: Any) -> str:
         """The settings that decide how much memory a cell takes, for the error that it is too large."""

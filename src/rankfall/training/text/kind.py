@@ -11,7 +11,7 @@ from rankfall.errors import require
 from rankfall.training.kinds import CellKind, Surroundings
 from rankfall.training.text.budget import Cost, parameters, solved, training_flops
 from rankfall.training.text.cell import TextCell
-from rankfall.training.text.corpus import encoded_corpus
+from rankfall.training.text.corpus import encoded_corpus, open_corpus
 from rankfall.training.text.decoder import text_layout
 from rankfall.training.text.documents import read_split
 from rankfall.training.text.stack import TextStack, text_stack_key
@@ -57,7 +57,8 @@ class TextKind(CellKind):
         return len(cells) if device.startswith("cuda") and work < 1000 * SMALL else 1
 
     def stack_bytes(self, cells: Sequence[TextCell], device: str) -> int:
-        """Weights, gradients and moments, activations kept for the gradient, the logits, and the corpus.
+        """Weights, gradients and moments, activations kept for the gradient, and the logits. The corpus, of which
+        all stacks of a device have one, is not counted: four bytes a token.
 
         Activations per layer and token: q, k, v and the mixed values, hidden tensors of the feed-forward, about
         eight of the width; logits three times over, in float32.
@@ -73,6 +74,20 @@ class TextKind(CellKind):
 
     def step_flops(self, cell: TextCell) -> float:
         return cell.batch * cell.context * cell.token_flops
+
+    def costs(self, cells: Sequence[TextCell], folder: Path | None = None) -> dict[str, Any]:
+        """Shape, and parameters, tokens and passes over the text of each model; operations of all of them."""
+        first = cells[0]
+        shape = {name: getattr(first, name) for name in ("key_heads", "value_rank", "feed_forward")}
+        return {
+            **shape,
+            "parameters": text_layout(first).parameters,
+            "tokens": first.tokens_trained,
+            "passes": first.tokens_trained / open_corpus(first.corpus, folder).about.training_tokens
+            if folder
+            else None,
+            **super().costs(cells, folder),
+        }
 
     def size(self, cell: TextCell) -> str:
         return f"layers={cell.layers}, width={cell.width}, feed_forward={cell.feed_forward}, batch={cell.batch}"
