@@ -118,7 +118,7 @@ def test_shapes_that_these_architectures_lack_are_refused(changes: dict[str, Any
 
 
 def test_runs_of_other_tasks_and_without_weights_have_no_folder(home: Path, tmp_path: Path) -> None:
-    (tmp_path / "points.toml").write_text("rank = 1\ndim = 4\nsteps = 100\n")
+    (tmp_path / "points.toml").write_text("dim = 4\npoints = 3\nfeed_forward = 4\nbatch = 4\nsteps = 100\nrank = 1\n")
     rankfall.sweep(tmp_path / "points.toml", store=tmp_path / "points", threads=1)
     found = rankfall.runs(tmp_path / "points", export_models=tmp_path / "models")
     assert "required a language model; got a run of the task" in found.notes[0]

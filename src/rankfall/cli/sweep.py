@@ -152,7 +152,8 @@ def _short(record: Mapping[str, Any]) -> dict[str, Any]:
     losses = ("nats_per_byte", "nats_per_byte_low", "nats_per_byte_high")
     rounded = {name: None if record[name] is None else round(record[name], 4) for name in losses}
     variant = {"variant": record["variant"]} if record["variant"] else {}
-    return {name: record[name] for name in names} | variant | rounded | {"parameters": record["parameters"]}
+    sizes = {"parameters": record["parameters"], "step_seconds": _digits(record["step_seconds"])}
+    return {name: record[name] for name in names} | variant | rounded | sizes
 
 
 def _brief(records: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[dict[str, Any]]:
