@@ -94,16 +94,15 @@ def runs(
     rows = select(kept, sql) if sql is not None else kept_by(found, list(where))
     if verify:
         damaged = list(kept.damaged().values())
+    wanted = {row["id"] for row in rows if "id" in row}
     if export_results is not None:
-        wanted = {row["id"] for row in rows if "id" in row}
         chosen = (run for run in kept.runs() if run.id in wanted)
         written = results.export_results(chosen, Path(export_results), _audit_columns(kept))
         notes += [f"wrote {path}" for path in written]
     if export_models is not None:
         from rankfall.models.text_export import export_models as write_models
 
-        wanted = {row["id"] for row in rows if "id" in row}
-        chosen = [run for run in kept.runs() if run.id in wanted]
+        chosen = (run for run in kept.runs() if run.id in wanted)
         notes += [f"wrote {path}" for path in write_models(chosen, kept, Path(export_models), notes.append)]
     return RunsResult(str(store), [dict(row) for row in rows], [str(error) for error in damaged], notes)
 
