@@ -193,6 +193,18 @@ def test_unigram_loss_by_hand(tmp_path: Path) -> None:
     assert unigram_nats_per_byte(corpus) == pytest.approx(nats / sum(id < 256 for id in held), rel=1e-12)
 
 
+@pytest.mark.parametrize("tokenizer", ["bytes", "bpe:300"])
+def test_a_text_that_spells_the_mark_out_is_text(tokenizer: str, tmp_path: Path) -> None:
+    folder = written(tmp_path / "books")
+    text = "The mark <|end|> stands between documents. " * 30
+    (folder / "marks.txt").write_text(text)
+    encoding = prepare_corpus(folder, tokenizer, tmp_path / "store").encoding
+    ids = encoding.encode(text)
+    assert encoding.end not in ids
+    assert encoding.decode(ids) == text
+    assert encoding.sizes()[ids].sum() == len(text)
+
+
 def test_byte_pairs_know_every_byte() -> None:
     encoding = train_encoding("bpe:280", ["abc abc abc " * 20])
     text = "日本 ÿ \x01 new"
