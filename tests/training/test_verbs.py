@@ -11,19 +11,11 @@ from typing import Any
 
 import pytest
 from tests.calls import call
+from tests.training.conftest import GRID
 
 from rankfall.cli.main import run
 from rankfall.store.store import Store
 from rankfall.training.stack import Stack
-
-GRID = """
-dim = 4
-points = 3
-feed_forward = 4
-batch = 4
-steps = 100
-rank = [1, 2, 4]
-"""
 
 
 @pytest.fixture(scope="module")

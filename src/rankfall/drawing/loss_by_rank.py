@@ -52,12 +52,13 @@ def _panel(record: Record) -> str:
     return f"width {record['width']}{deep}\n{of}{variant}"
 
 
-def _times_width(record: Record) -> Fraction:
+def times_width(record: Record) -> Fraction:
+    """How many times the width the ranks of all heads are together."""
     return Fraction(record["heads"] * record["rank"], record["width"])
 
 
 def _order(record: Record) -> tuple[Any, ...]:
-    return _times_width(record), record["heads"], record["value_rank"], record["key_heads"]
+    return times_width(record), record["heads"], record["value_rank"], record["key_heads"]
 
 
 def _lines_of(records: Sequence[Record]) -> Callable[[Record], str]:
@@ -78,7 +79,7 @@ def _lines_of(records: Sequence[Record]) -> Callable[[Record], str]:
 
 
 def _total(record: Record) -> str:
-    times = _times_width(record)
+    times = times_width(record)
     return "H r = d" if times == 1 else f"H r = {times} d"
 
 
