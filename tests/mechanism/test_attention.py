@@ -26,6 +26,7 @@ from rankfall.masks import (
 )
 from rankfall.mechanism.attend import attend, attention_weights, hardmax_weights, pays, softmax_weights, weigh
 from rankfall.mechanism.checks import check_finite
+from rankfall.mechanism.generalised import GeneralisedHead, generalised_attention
 from rankfall.mechanism.heads import Heads, attention, bilinear_forms, value_forms
 
 F64 = torch.float64
@@ -241,6 +242,25 @@ def test_spectrum_never_forms_the_square_matrix() -> None:
     width = 4096
     heads = heads_of(0, heads=1, width=width, rank=2, dtype=torch.float32)
     assert bilinear_forms(heads).singular_values().shape == (1, 2)
+
+
+def test_standard_head_is_a_generalised_one() -> None:
+    heads = heads_of(2, heads=1, rank=3)
+    points, queries = normal(1, 5, 6), normal(2, 4, 6)
+
+    def mixing(projected: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(query @ heads.query[0] @ projected.mT / 3**0.5, -1)
+
+    general = generalised_attention([GeneralisedHead(heads.key[0], mixing, value_forms(heads)[0])], points, queries)
+    assert torch.allclose(general, attention(heads, queries, points), atol=1e-13)
+
+
+def test_generalised_head_off_the_simplex_is_refused() -> None:
+    head = GeneralisedHead(
+        torch.eye(6, dtype=F64)[:, :1], lambda projected, query: query @ torch.ones(6, 5, dtype=F64)
+    )
+    with pytest.raises(RequestError, match="non-negative weights that sum to one"):
+        generalised_attention([head], normal(1, 5, 6), normal(2, 4, 6))
 
 
 W = torch.ones

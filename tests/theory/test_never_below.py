@@ -13,6 +13,7 @@ from tests.sampling import STANDARD_ERRORS, draw_problem, mean_and_error
 from torch import Tensor
 
 from rankfall.catalogue import DESIGNS
+from rankfall.mechanism.generalised import GeneralisedHead, generalised_attention
 from rankfall.mechanism.heads import Heads, attention
 from rankfall.theory.head_bounds import HeadClass, mse_floor
 from rankfall.theory.random_features.kernel import draw_heads
@@ -108,7 +109,8 @@ def test_a_trained_generalised_head_comes_close_to_its_bound() -> None:
 
     def squared(batch: int, seed: int) -> Tensor:
         frame, query, nearest = draw_problem(batch, 3, 2, seed)
-        return (value * (mixing(frame @ key, query) @ frame) - nearest).square().sum((-1, -2))
+        head = GeneralisedHead(key, mixing, value * torch.eye(3, dtype=torch.float64))
+        return (generalised_attention([head], frame, query) - nearest).square().sum((-1, -2))
 
     measured = trained([key, inward, bias, outward, value], 0.02, 120, squared)
     floor = mse_floor(HeadClass(3, 1, generalised=True, values="scalar"), 1).mse
