@@ -40,6 +40,7 @@ def test_a_dry_run_plans_and_writes_nothing(home: Path, capfd: pytest.CaptureFix
     assert (status, plan["schema"], plan["cells"], plan["finished"]) == (0, 2, 3, 0)
     assert sorted(stack["cells"] for stack in plan["stacks"]) == [1, 2]
     assert plan["seconds_estimated"] > 0
+    assert all(stack["flops"] > 0 and stack["memory_gib"] > 0 for stack in plan["stacks"])
     assert plan["estimate_from"] == "a trial of a few steps"
     assert {row["status"] for row in plan["runs"]} == {"missing"}
     assert not (home / "planned").exists()
