@@ -1,8 +1,8 @@
 """Named axes checked at run time, once for arguments of the same look.
 
-Training and dynamics call the same few functions thousands of times with tensors of the same shapes, and the checks took
-longer than the work. A call is not checked again where types, shapes and whole numbers of its arguments were seen before
-and its result looks as it did then. Arguments that have no look, such as a generator, are checked every time.
+Training and dynamics call the same few functions thousands of times with tensors of the same shapes, and the checks
+took as long as the work. A call is not checked again where types, shapes and whole numbers of its arguments were seen
+before and its result looks as it did then. Arguments without a look, such as a generator, are checked every time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MANY = frozenset({tuple, list})
 fully_checked = jaxtyping.jaxtyped
 
 
-class Unlike(Exception):
+class UnlikeError(Exception):
     """Nothing short tells whether two such arguments are of one shape."""
 
 
@@ -41,7 +41,7 @@ def look(one: Any) -> Hashable:
         return kind, tuple(map(look, one))
     if is_dataclass(kind):
         return kind, tuple(look(getattr(one, name)) for name in _names(kind))
-    raise Unlike
+    raise UnlikeError
 
 
 @cache
@@ -64,7 +64,7 @@ def jaxtyped(*, typechecker: Callable[..., Any]) -> Callable[[Any], Any]:
                 return one(*arguments, **options)
             try:
                 given = look(arguments), tuple((name, look(value)) for name, value in options.items())
-            except Unlike:
+            except UnlikeError:
                 return checked(*arguments, **options)
             if given in results:
                 result = one(*arguments, **options)
@@ -83,5 +83,5 @@ def jaxtyped(*, typechecker: Callable[..., Any]) -> Callable[[Any], Any]:
 def look_or_none(one: Any) -> Hashable | None:
     try:
         return look(one)
-    except Unlike:
+    except UnlikeError:
         return None

@@ -18,6 +18,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import jaxtyping
     from jaxtyping import config, install_import_hook
+
     from tests import axes
 
 CHECKED_ROOMS = ("linalg", "masks", "norms", "mechanism", "measures")

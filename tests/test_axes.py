@@ -8,10 +8,10 @@ import pytest
 import torch
 from beartype import beartype
 from jaxtyping import Float, TypeCheckError
-from tests.axes import jaxtyped
 from torch import Tensor
 
 from rankfall.norms import UnitNorm
+from tests.axes import jaxtyped
 
 CALLS: list[int] = []
 

@@ -36,7 +36,7 @@ from rankfall.masks import (
 from rankfall.mechanism.attend import attend
 
 LARGEST = 64
-# With two parameters there are n * n masks of n tokens: every size to 32, then an odd composite, a prime, a power of two.
+# With two parameters there are n * n masks of n tokens: every size to 32, then a composite, a prime, a power of two.
 SIZES_OF_PAIRS = (*range(1, 33), 45, 61, LARGEST)
 EXAMPLES = [mask for kind in MASKS for mask in kind.examples()]
 
