@@ -24,6 +24,10 @@ HISTORIES = ROOT / "results" / "text-rank" / "histories.csv"
 BLOCK = re.compile(r"<!-- trained: (.+?) -->\n.*?<!-- end -->", re.DOTALL)
 DEPTHS = (1, 3, 5)
 TEXT = "rankfall/text-rank"
+TOTALS = (0.5, 1, 2)
+"""H r / d of the table of totals."""
+FIXED_HEADS = 8
+"""Heads of the models whose rank alone is free."""
 
 Point = Mapping[str, Any]
 
@@ -157,12 +161,17 @@ def _claims(found: Sequence[Any]) -> str:
 
 
 def text_losses() -> str:
-    """Language models whose heads share the width: loss by rank, a row for each text and width."""
+    """Language models whose heads share the width: loss by rank, a row for each text, width, length and kind of
+    positions."""
     records = [one for one in _text_records() if _shares_width(one)]
     ranks = sorted({one["rank"] for one in records})
     rows = []
-    for key in dict.fromkeys((one["domain"], one["width"]) for one in records):
-        own = {one["rank"]: one for one in records if (one["domain"], one["width"]) == key}
+    for key in dict.fromkeys((one["domain"], one["width"], one["steps"], one["positions"]) for one in records):
+        own = {
+            one["rank"]: one
+            for one in records
+            if (one["domain"], one["width"], one["steps"], one["positions"]) == key
+        }
         first = next(iter(own.values()))
         size = [
             f"{first['parameters'] / 1e6:.3g} M",
@@ -170,21 +179,33 @@ def text_losses() -> str:
         ]
         least = min(own, key=lambda rank: own[rank]["nats_per_byte"])
         cells = [_loss(own[rank], rank == least) if rank in own else "" for rank in ranks]
-        rows.append([key[0], f"{key[1]}", *size, *cells, _numbers(one["seeds"] for one in own.values())])
-    head = ["text", "$d$", "parameters", "tokens", *(f"$r = {rank}$" for rank in ranks), "seeds"]
+        rows.append([key[0], f"{key[1]}", *size, key[3], *cells, _numbers(one["seeds"] for one in own.values())])
+    head = ["text", "$d$", "parameters", "tokens", "positions", *(f"$r = {rank}$" for rank in ranks), "seeds"]
     return _table(head, rows) + "\n\n" + f"{_origin(of_text=True)} {len(_text_rows())} models in all."
 
 
 def text_heads() -> str:
-    """At one width: loss by rank, a column for each H r / d, with the number of heads."""
-    records = [one for one in _text_records() if (one["domain"], one["width"]) == ("prose", 256)]
-    shares = sorted({one["times_width"] for one in records})
-    found = {(one["rank"], one["times_width"]): one for one in records}
-    rows = [
-        [f"{rank}", *(_with_heads(found.get((rank, share))) for share in shares)]
-        for rank in sorted({one["rank"] for one in records})
+    """At one width: loss by rank with the number of heads, a column for each H r / d at equal parameters and at equal
+    operations, and one for a fixed number of heads."""
+    main = {row["id"] for curve in _main_curves() for models in curve.models.values() for row in models}
+    like = next(row for row in _text_rows() if row["id"] in main and _is_prose(row))
+    records = [
+        one
+        for one in _text_records()
+        if _is_prose(one) and (one["steps"], one["positions"]) == (like["steps"], like["positions"])
     ]
-    return _table(["$r$", *(f"$H r = {'' if share == 1 else f'{share:g} '}d$" for share in shares)], rows)
+    columns: dict[str, dict[int, Mapping[str, Any]]] = {}
+    for kind, words in (("parameters", ""), ("flops", ", equal operations")):
+        solved = [one for one in records if str(one["budget"]).startswith(kind)]
+        for share in TOTALS:
+            own = {one["rank"]: one for one in solved if one["times_width"] == share}
+            columns[f"$H r = {'' if share == 1 else f'{share:g} '}d${words}"] = own
+        columns[f"{FIXED_HEADS} heads{words}"] = {one["rank"]: one for one in solved if one["heads"] == FIXED_HEADS}
+    kept = {name: own for name, own in columns.items() if len(own) > 3}
+    ranks = sorted({rank for own in kept.values() for rank in own})
+    return _table(
+        ["$r$", *kept], [[f"{rank}", *(_with_heads(own.get(rank)) for own in kept.values())] for rank in ranks]
+    )
 
 
 def text_times() -> str:
@@ -196,20 +217,29 @@ def text_times() -> str:
         for line in csv.DictReader(file):
             fresh = float(line["fresh"]) if line["fresh"] else None
             histories.setdefault(line["id"], []).append({"step": int(line["step"]), "fresh": fresh})
-    own = {row["id"]: row for row in _text_rows() if _shares_width(row)}
-    reached = to_level([(row, histories[identity]) for identity, row in own.items()])
     rows = []
-    for domain, width in dict.fromkeys((row["domain"], row["width"]) for row in own.values()):
-        models = [one for one in reached if (own[one["id"]]["domain"], own[one["id"]]["width"]) == (domain, width)]
-        for rank in sorted({one["rank"] for one in models}):
-            same = [one for one in models if one["rank"] == rank]
+    for curve in sorted(_main_curves(), key=lambda one: (one.models[max(one.models)][0]["domain"], one.width)):
+        own = {row["id"]: row for models in curve.models.values() for row in models}
+        reached = to_level([(row, histories[identity]) for identity, row in own.items()])
+        domain = next(iter(own.values()))["domain"]
+        for rank in curve.models:
+            same = [one for one in reached if one["rank"] == rank]
             step = statistics.median(own[one["id"]]["seconds"] / own[one["id"]]["steps_done"] for one in same)
             tokens, seconds = (statistics.fmean(one[name] for one in same) for name in ("tokens", "seconds"))
             level = f"{same[0]['level']:.3f}"
-            rows.append(
-                [domain, f"{width}", f"{rank}", f"{1000 * step:.1f}", level, f"{tokens / 1e6:.1f}", f"{seconds:.1f}"]
-            )
+            amounts = [f"{1000 * step:.1f}", level, f"{tokens / 1e6:.1f}", f"{seconds:.1f}"]
+            rows.append([domain, f"{curve.width}", f"{rank}", *amounts])
     return _table(["text", "$d$", "$r$", "ms a step", "to a loss of", "million tokens", "seconds"], rows)
+
+
+def _main_curves() -> list[Any]:
+    from rankfall.training.text.results import shared_width_curves
+
+    return [curve for curve in shared_width_curves(_text_rows()) if curve.main]
+
+
+def _is_prose(one: Mapping[str, Any]) -> bool:
+    return (one["domain"], one["width"]) == ("prose", 256)
 
 
 @cache

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from tests.loading import loaded
 
 import rankfall
+from rankfall.training.text.results import shared_width_curves
 
 ROOT = Path(rankfall.__file__).parents[2]
 
@@ -56,15 +60,11 @@ def test_the_finding_that_the_prose_states(tables: ModuleType) -> None:
 
 
 def test_what_the_prose_says_of_language_models(tables: ModuleType) -> None:
-    """The best rank on prose at every width, what rank 8 costs, and rank against heads."""
-    records = [one for one in tables._text_records() if tables._shares_width(one)]
-    curves: dict[tuple[str, int], dict[int, float]] = {}
-    for one in records:
-        curves.setdefault((one["domain"], one["width"]), {})[one["rank"]] = one["nats_per_byte"]
-    assert {key: min(curve, key=curve.__getitem__) for key, curve in curves.items() if key[0] == "prose"} == {
-        ("prose", width): 64 for width in (128, 256, 512)
-    }
-    rank_8 = [100 * (curve[8] / min(curve.values()) - 1) for curve in curves.values()]
+    """The best rank at every width, what low rank costs, rank against heads, and learned against rotary positions."""
+    curves = {(one.models[8][0]["domain"], one.width): losses_of(one.models) for one in tables._main_curves()}
+    assert {min(curve, key=curve.__getitem__) for curve in curves.values()} == {64}
+    assert {width for _, width in curves} == {128, 256, 512}
+    rank_8 = [excess(curve, 8) for curve in curves.values()]
     (claim,) = [one for one in tables.outcome(tables.TEXT).claims if "twice the rank" in one.statement]
     by_rank, by_heads = (part.split(" in the mean")[0].split()[-1] for part in claim.evidence.split(";"))
     readme, guide = (
@@ -74,4 +74,32 @@ def test_what_the_prose_says_of_language_models(tables: ModuleType) -> None:
     for text in (readme, guide):
         assert f"by {by_rank.replace('%', ' %')} in the mean" in text
         assert f"by {by_heads.replace('%', ' %')}" in text
+    rank_4 = [excess(curve, 4) for curve in curves.values() if 4 in curve]
+    assert f"Rank 4 costs {min(rank_4):.0f} to {max(rank_4):.0f} %" in guide
     assert f"`docs/guide/text.md`, {len(tables._text_rows())} models" in readme
+
+
+def test_what_the_prose_says_of_positions(tables: ModuleType) -> None:
+    longer = {}
+    for curve in shared_width_curves(tables._text_rows()):
+        first = curve.models[8][0]
+        if curve.width == 256 and first["steps"] == 3000:
+            longer[first["positions"]] = curve.models
+    learned, rotary = (losses_of(longer[kind]) for kind in ("learned", "rotary"))
+    guide = " ".join((ROOT / "docs" / "guide" / "text.md").read_text(encoding="utf-8").split())
+    assert f"there rank 4 costs {excess(learned, 4):.0f} to {excess(rotary, 4):.0f} %" in guide
+    falls = [100 * (1 - curve[128] / curve[4]) for curve in (learned, rotary)]
+    assert f"the loss falls by {falls[0]:.0f} %, with rotary positions by {falls[1]:.0f} %" in guide
+    assert max(learned[rank] / rotary[rank] for rank in {*learned} & {*rotary}) < 1.03
+    needed = {kind: longer[kind][128][0]["head_rank_needed"] for kind in longer}
+    assert f"a head of rank 128 needs {needed['rotary']:.0f} directions" in guide
+    assert f"under learned ones {needed['learned']:.0f}" in guide
+
+
+def losses_of(models: Mapping[int, Sequence[Mapping[str, Any]]]) -> dict[int, float]:
+    return {rank: statistics.fmean(row["nats_per_byte"] for row in own) for rank, own in models.items()}
+
+
+def excess(curve: Mapping[int, float], rank: int) -> float:
+    """Per cent above the least loss."""
+    return 100 * (curve[rank] / min(curve.values()) - 1)

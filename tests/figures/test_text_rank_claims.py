@@ -91,7 +91,32 @@ def test_only_heads_that_share_the_width_at_equal_parameters_count() -> None:
         *rows_of({16: 0.5}, status="diverged"),
         *rows_of({16: 0.5}, budget="step_seconds=0.01 by feed_forward"),
     ]
-    (curve,) = shared_width_curves(rows_of(BOWL) + others).values()
-    assert {rank: len(models) for rank, models in curve.items()} == dict.fromkeys(BOWL, 2)
-    assert best_rank(curve) == 16
+    (curve,) = shared_width_curves(rows_of(BOWL) + others)
+    assert {rank: len(models) for rank, models in curve.models.items()} == dict.fromkeys(BOWL, 2)
+    assert best_rank(curve.models) == 16
     assert text_rank_claims(rows_of({4: 1.0, 8: 1.0, 16: 1.0}), {}) == [], "too few ranks decide nothing"
+
+
+def test_every_setting_is_judged_by_itself() -> None:
+    """Learned positions may say something else than rotary ones, and say it."""
+    rising = {4: 1.0, 16: 1.01, 64: 1.02, 128: 1.03}
+    rows = [
+        *rows_of(BOWL, positions="rotary"),
+        *rows_of({**BOWL, 32: 1.01}, width=256, positions="rotary"),
+        *[row for row in rows_of(rising, positions="learned") if row["seed"] == 0],
+    ]
+    curves = shared_width_curves(rows)
+    assert [(one.width, one.variant, one.main) for one in curves] == [
+        (128, "positions rotary", True),
+        (128, "positions learned", False),
+        (256, "", True),
+    ]
+    found = {
+        one.statement.partition(": ")[0]: one.holds for one in text_rank_claims(rows, {}) if "too" in one.statement
+    }
+    assert found == {
+        "c0, d = 128 (positions rotary)": True,
+        "c0, d = 128 (positions learned)": False,
+        "c0, d = 256": True,
+    }
+    assert "d = 128 r = 16, d = 256 r = 16" in claim(rows, "share of the width").evidence

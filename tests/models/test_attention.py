@@ -374,6 +374,12 @@ def test_the_summary_counts_and_names() -> None:
     bounded = [head({"entropy": 2.0, "entropy_floor": floor}) for floor in (0.1, 0.5, 1.9)]
     (entropy,) = (one.text for one in attention_reasons(bounded) if one.topic == "attention entropy")
     assert entropy.endswith("could let the median head's entropy fall to 25% of what it is, and no lower")
+    (entropy,) = (
+        one.text
+        for one in attention_reasons([head({"entropy": 2.0, "entropy_floor": 0.009})])
+        if one.topic == "attention entropy"
+    )
+    assert entropy.endswith("would allow the median head to attend to a single token")
     none = {one.topic: one.text for one in attention_reasons([head({"sink_mass": 0.0})])}
     assert none["heads that do nothing"].startswith("none of 1 heads does nothing")
     assert "learned" not in none["attention sinks"]

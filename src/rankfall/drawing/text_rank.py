@@ -148,7 +148,7 @@ def _costs(ax: Any, shared: Mapping[tuple[Any, ...], Sequence[Record]]) -> None:
 
 
 def _audits(name: str, ax: Any, shared: Mapping[tuple[Any, ...], Sequence[Record]]) -> None:
-    """One line for each setting."""
+    """One line for each setting, in the colours of the panel of costs, whose legend would hide lines here."""
     shown: list[Record] = []
     for number, (setting, own) in enumerate(shared.items()):
         known = [record for record in own if record.get(name) is not None]
@@ -164,20 +164,24 @@ def _audits(name: str, ax: Any, shared: Mapping[tuple[Any, ...], Sequence[Record
     if name == "head_rank_needed":
         ranks = sorted({record["rank"] for record in shown})
         ax.plot(ranks, ranks, color="0.6", linestyle=":", label="all that a head has")
-        ax.set(title="rank that the median head needs\n(its attention within 0.01 nats a row)", yscale="log")
+        ax.set(
+            title="rank that the median head needs (dotted: all\nit has; its attention within 0.01 nats a row)",
+            yscale="log",
+        )
         ax.set_yticks(ranks, [str(rank) for rank in ranks])
         ax.set_ylabel("directions of a head's scores")
     else:
         ax.set(title="token rank after the last layer\n(tokens of length one)", ylabel="effective rank of the tokens")
-    _rank_axis(ax, shown)
+    _rank_axis(ax, shown, legend=False)
 
 
-def _rank_axis(ax: Any, records: Sequence[Record]) -> None:
+def _rank_axis(ax: Any, records: Sequence[Record], legend: bool = True) -> None:
     ranks = sorted({record["rank"] for record in records})
     ax.set(xlabel="query/key rank of a head", xscale="log")
     ax.set_xticks(ranks, [str(rank) for rank in ranks])
     ax.minorticks_off()
-    ax.legend(fontsize=7)
+    if legend:
+        ax.legend(fontsize=7)
 
 
 def _label(setting: tuple[Any, ...]) -> str:

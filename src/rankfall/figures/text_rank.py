@@ -17,7 +17,7 @@ from typing import Any
 from rankfall.catalogue import ENGINES
 from rankfall.drawing.text_rank import draw_text_rank
 from rankfall.figures.base import Claim, FigureOutcome, Reproduction, Scale
-from rankfall.figures.text_rank_claims import text_rank_claims
+from rankfall.figures.text_rank_claims import named_curves, text_rank_claims
 from rankfall.figures.trained import DEFAULT_STORE, STORE_VARIABLE
 from rankfall.models.text_runs import audit_runs, exported_columns
 from rankfall.models.texts import shipped_text
@@ -98,7 +98,7 @@ def shape_records(rows: Sequence[Row]) -> list[dict[str, Any]]:
 def use_claims(rows: Sequence[Row], names: Mapping[str, str]) -> list[Claim]:
     """In every curve of models whose heads share the width: whether heads use the rank that they have."""
     claims = []
-    for where, curve in _curves(rows, names):
+    for where, curve in named_curves(shared_width_curves(rows), names):
         used = _known(curve, "head_rank_used")
         if len(used) > 1:
             claims.append(
@@ -114,7 +114,7 @@ def use_claims(rows: Sequence[Row], names: Mapping[str, str]) -> list[Claim]:
 def need_claims(rows: Sequence[Row], names: Mapping[str, str]) -> list[Claim]:
     """In the same curves: whether heads need it."""
     claims = []
-    for where, curve in _curves(rows, names):
+    for where, curve in named_curves(shared_width_curves(rows), names):
         needed = _known(curve, "head_rank_needed")
         if len(needed) > 1:
             low, high = min(needed), max(needed)
@@ -173,14 +173,6 @@ def _twice(shape: tuple[int, int], place: int) -> tuple[int, int]:
 def _changes(changes: Sequence[float]) -> str:
     shown = ", ".join(f"{change:+.1%}" for change in sorted(changes))
     return f"{statistics.fmean(map(abs, changes)):.1%} in the mean of {len(changes)} ({shown})"
-
-
-def _curves(rows: Sequence[Row], names: Mapping[str, str]) -> list[tuple[str, Mapping[int, Sequence[Row]]]]:
-    """Curves of models with H r = H u = d at equal parameters, each with the words for it."""
-    found = [
-        (names.get(corpus, corpus), width, curve) for (corpus, width), curve in shared_width_curves(rows).items()
-    ]
-    return [(f"{name}, d = {width}", curve) for name, width, curve in sorted(found, key=lambda one: one[:2])]
 
 
 def _listed(values: Mapping[int, float]) -> str:

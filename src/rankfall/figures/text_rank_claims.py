@@ -1,9 +1,10 @@
 """What we expected of head rank in language models, as claims that trained models can refute.
 
-They were written before any of the models was trained. Every claim takes models of one corpus whose heads share the
-width, H r = H u = d, at equal parameters, which are then equal operations too; the loss is nats per byte of held-out
-text, the mean over seeds. One thing was made stricter after the runs: a curve with one seed for each rank took every
-difference for real, and now has the spread over seeds of the other curves.
+They were written before any of the models was trained. Every claim takes models of one corpus and setting whose heads
+share the width, H r = H u = d, at equal parameters, which are then equal operations too; the loss is nats per byte of
+held-out text, the mean over seeds. Widths are compared in the setting of each with most models. One thing was made
+stricter after the runs: a curve with one seed for each rank took every difference for real, and now has the spread
+over seeds of the other curves.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from scipy import stats
 
 from rankfall.figures.base import Claim
 from rankfall.training.text.comparison import pooled_deviation
-from rankfall.training.text.results import FEWEST, shared_width_curves
+from rankfall.training.text.results import FEWEST, SharedWidthCurve, shared_width_curves
 
 Row = Mapping[str, Any]
 Curve = Mapping[int, Sequence[Row]]
@@ -33,16 +34,27 @@ RISES = 0.8
 def text_rank_claims(rows: Sequence[Row], names: Mapping[str, str]) -> list[Claim]:
     """The claims that these models decide; `names` says what a corpus, known by its hash, holds."""
     curves = shared_width_curves(rows)
-    spread = _relative_deviation(curves.values())
-    settings = sorted(curves, key=lambda key: (names.get(key[0], key[0]), key[1]))
+    spread = _relative_deviation(curve.models for curve in curves)
     claims: list[Claim | None] = []
-    for corpus, width in settings:
-        where, curve = f"{names.get(corpus, corpus)}, d = {width}", curves[corpus, width]
-        claims += [_interior(where, curve, spread), _low_rank_costs(where, curve), _token_rank_rises(where, curve)]
-    for corpus in dict.fromkeys(corpus for corpus, _ in settings):
-        own = {width: curve for (other, width), curve in curves.items() if other == corpus}
+    for where, models in named_curves(curves, names):
+        claims += [_interior(where, models, spread), _low_rank_costs(where, models), _token_rank_rises(where, models)]
+    for corpus in dict.fromkeys(curve.corpus for curve in curves):
+        own = {curve.width: curve.models for curve in curves if curve.main and curve.corpus == corpus}
         claims.append(_share_falls(names.get(corpus, corpus), own))
     return [claim for claim in claims if claim is not None]
+
+
+def named_curves(curves: Sequence[SharedWidthCurve], names: Mapping[str, str]) -> list[tuple[str, Curve]]:
+    """The models of each curve with the words for it, by text and width."""
+    ordered = sorted(curves, key=lambda curve: (names.get(curve.corpus, curve.corpus), curve.width, not curve.main))
+    return [
+        (
+            f"{names.get(curve.corpus, curve.corpus)}, d = {curve.width}"
+            + (f" ({curve.variant})" if curve.variant else ""),
+            curve.models,
+        )
+        for curve in ordered
+    ]
 
 
 def best_rank(curve: Curve) -> int:

@@ -146,9 +146,13 @@ def _along_width(curves: Mapping[int, TextCurve], width: int) -> list[tuple[floa
 
 
 def curves_of(rows: Sequence[Row]) -> tuple[TextCurve, ...]:
-    """The curves of finished language models, each row with the name of its text as `domain`."""
+    """The curves of finished language models, each row with the name of its text as `domain`: of every text and width
+    the setting with most models."""
     found = []
-    for (_, width), models in sorted(shared_width_curves(rows).items()):
+    for curve in shared_width_curves(rows):
+        if not curve.main:
+            continue
+        models = curve.models
         every = [row for own in models.values() for row in own]
         means = {rank: statistics.fmean(float(row["nats_per_byte"]) for row in own) for rank, own in models.items()}
         least = min(means.values())
@@ -158,7 +162,7 @@ def curves_of(rows: Sequence[Row]) -> tuple[TextCurve, ...]:
         found.append(
             TextCurve(
                 domain=every[0]["domain"],
-                width=width,
+                width=curve.width,
                 layers=tuple(sorted({row["layers"] for row in every})),
                 parameters=statistics.median(row["parameters"] for row in every),
                 tokens=statistics.median(row["tokens_trained"] for row in every),

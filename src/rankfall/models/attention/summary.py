@@ -19,6 +19,8 @@ WORDS = {
     "one token": f"{THRESHOLDS.idle_mass:.0%} or more of their weight rests on one token",
     "small output": f"they write less than {THRESHOLDS.idle_output_share:g} of a fair share of their layer's output",
 }
+NO_BOUND = 0.005
+"""Share of a head's entropy below which the least that its logits allow is no bound worth a number."""
 
 
 def attention_reasons(heads: Sequence[HeadAttention]) -> list[Reason]:
@@ -101,12 +103,7 @@ def _entropy(heads: Sequence[HeadAttention]) -> Reason:
     usual = statistics.median(one.values["relative_entropy"] for one in heads)
     few = [one for one in heads if one.values["relative_entropy"] < THRESHOLDS.collapsed_entropy]
     known = [one.values["entropy_floor"] / one.values["entropy"] for one in heads if one.values.get("entropy_floor")]
-    bound = (
-        f"; logits as large as its own could let the median head's entropy fall to {statistics.median(known):.0%} of"
-        " what it is, and no lower"
-        if known
-        else ""
-    )
+    bound = _least_entropy(statistics.median(known)) if known else ""
     text = (
         f"the median head has {usual:.0%} of the entropy that its mask allows; layers from {by_layer[low]:.0%} at"
         f" {layer_title(*low)} to {by_layer[high]:.0%} at {layer_title(*high)}; entropy is collapsed (below"
@@ -118,6 +115,15 @@ def _entropy(heads: Sequence[HeadAttention]) -> Reason:
         "relative_entropy_by_layer": layer_means(heads, "relative_entropy"),
     }
     return Reason("attention entropy", text, numbers)
+
+
+def _least_entropy(share: float) -> str:
+    if share < NO_BOUND:
+        return "; logits as large as its own would allow the median head to attend to a single token"
+    return (
+        f"; logits as large as its own could let the median head's entropy fall to {share:.0%} of what it is, and no"
+        " lower"
+    )
 
 
 def _logits(heads: Sequence[HeadAttention]) -> list[Reason]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import rankfall
 from rankfall.errors import RequestError
@@ -47,21 +48,46 @@ def corpus_names() -> dict[str, str]:
     return known
 
 
-def shared_width_curves(rows: Sequence[Row], fewest: int = FEWEST) -> dict[tuple[str, int], dict[int, list[Row]]]:
-    """By corpus and width: finished models with H r = H u = d at equal parameters, by rank; curves of a few ranks.
+@final
+@dataclass(frozen=True)
+class SharedWidthCurve:
+    """Finished models of one corpus and setting with H r = H u = d at equal parameters, by rank, the least first,
+    seeds side by side. `variant` tells it from other settings of the same corpus and width, such as
+    `positions learned`; `main` is the one of them with most models."""
 
-    Of several settings, such as budgets, that of most models: models of two settings are never in one curve.
-    """
-    settings: dict[tuple[str, int], dict[tuple[Any, ...], dict[int, list[Row]]]] = {}
+    corpus: str
+    width: int
+    variant: str
+    main: bool
+    models: Mapping[int, Sequence[Row]]
+
+
+def shared_width_curves(rows: Sequence[Row], fewest: int = FEWEST) -> list[SharedWidthCurve]:
+    """By corpus and width, the main setting first: models of two settings are never in one curve; curves of fewer
+    ranks than `fewest` are left out."""
+    found: dict[tuple[str, int], dict[tuple[Any, ...], dict[int, list[Row]]]] = {}
     for row in rows:
         shares = row["heads"] * row["rank"] == row["width"] == row["heads"] * row["value_rank"]
         if shares and row["status"] == "done" and str(row["budget"]).startswith("parameters="):
-            curves = settings.setdefault((row["corpus"], row["width"]), {})
-            curve = curves.setdefault(tuple(row.get(name) for name in SETTING), {})
-            curve.setdefault(row["rank"], []).append(row)
-    found = {key: max(curves.values(), key=_models) for key, curves in settings.items()}
-    return {key: dict(sorted(curve.items())) for key, curve in found.items() if len(curve) >= fewest}
+            settings = found.setdefault((row["corpus"], row["width"]), {})
+            models = settings.setdefault(tuple(row.get(name) for name in SETTING), {})
+            models.setdefault(row["rank"], []).append(row)
+    curves = []
+    for corpus, width in sorted(found):
+        own = {key: models for key, models in found[corpus, width].items() if len(models) >= fewest}
+        ordered = sorted(own, key=lambda key: (-_count(own[key]), [str(part) for part in key]))
+        curves += [
+            SharedWidthCurve(corpus, width, _apart(key, ordered), key == ordered[0], dict(sorted(own[key].items())))
+            for key in ordered
+        ]
+    return curves
 
 
-def _models(curve: Mapping[int, Sequence[Row]]) -> int:
-    return sum(map(len, curve.values()))
+def _apart(setting: tuple[Any, ...], others: Sequence[tuple[Any, ...]]) -> str:
+    """What tells a setting from the others, in words."""
+    names = [name for place, name in enumerate(SETTING) if len({other[place] for other in others}) > 1]
+    return ", ".join(f"{name} {setting[SETTING.index(name)]}" for name in names)
+
+
+def _count(models: Mapping[int, Sequence[Row]]) -> int:
+    return sum(map(len, models.values()))
