@@ -25,12 +25,18 @@ def first(tokens: Float[Tensor, "n d"], count: int) -> Float[Tensor, "{count} d"
 @dataclass(frozen=True)
 class Pair:
     left: Tensor
-    right: float
+    right: float = 0.5
+    size: int = 0
 
 
 @jaxtyped(typechecker=beartype)
 def of_pair(pair: Pair, tokens: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
     return tokens @ pair.left
+
+
+@jaxtyped(typechecker=beartype)
+def of_size(pair: Pair, tokens: Float[Tensor, "n d"]) -> Float[Tensor, "{pair.size} d"]:
+    return tokens
 
 
 def test_every_look_is_checked() -> None:
@@ -57,11 +63,14 @@ def test_a_result_of_another_shape_is_checked_where_arguments_look_alike() -> No
     assert CALLS == [1], "what was seen runs once"
 
 
-def test_tensors_inside_a_dataclass_count() -> None:
+def test_what_is_inside_a_dataclass_counts() -> None:
     tokens = torch.zeros(3, 2)
-    assert of_pair(Pair(torch.eye(2), 0.5), tokens).shape == (3, 2)
+    assert of_pair(Pair(torch.eye(2)), tokens).shape == (3, 2)
     with pytest.raises(TypeCheckError):
-        of_pair(Pair(torch.ones(2, 3), 0.5), tokens)
+        of_pair(Pair(torch.ones(2, 3)), tokens)
+    assert of_size(Pair(torch.eye(2), size=3), tokens).shape == (3, 2)
+    with pytest.raises(TypeCheckError):
+        of_size(Pair(torch.eye(2), size=2), tokens)
 
 
 def test_what_has_no_look_is_checked_every_time() -> None:
