@@ -17,10 +17,10 @@ def seconds(work: Callable[[], object], *, repeats: int = 5, warm_up: int = 1, d
     """Median time of one call, after warming up; a GPU is waited for."""
     times = []
     for attempt in range(warm_up + repeats):
-        _wait(device)
+        wait(device)
         start = time.perf_counter()
         work()
-        _wait(device)
+        wait(device)
         if attempt >= warm_up:
             times.append(time.perf_counter() - start)
     return statistics.median(times)
@@ -50,6 +50,7 @@ def _cell(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _wait(device: str) -> None:
+def wait(device: str) -> None:
+    """Until a GPU has done what it was asked for."""
     if device.startswith("cuda"):
         torch.cuda.synchronize()

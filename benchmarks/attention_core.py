@@ -6,7 +6,8 @@ import torch
 
 from benchmarks._harness import report, seconds
 from rankfall.masks import Window
-from rankfall.measures.measures import measure, spectral_slope
+from rankfall.measures.base import measure
+from rankfall.measures.measures import spectral_slope
 from rankfall.mechanism.attend import attend
 
 WIDTH, RANK = 16, 32

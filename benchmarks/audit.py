@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmarks._harness import report
+from benchmarks._harness import report, wait
 from rankfall.models.depth.capture import Place, capture
 from rankfall.models.depth.measure import measure_depth
 from rankfall.models.texts import Batch, encode, from_ids, shipped_text
@@ -119,10 +119,10 @@ def _timed(network: nn.Module, batch: Batch, options: Any, at_once: int) -> dict
     cpu: dict[str, list[float]] = {name: [] for name in works}
     for attempt in range(options.repeats + 1):
         for name, work in works.items():
-            _wait(options.device)
+            wait(options.device)
             start, start_cpu = time.perf_counter(), time.process_time()
             work()
-            _wait(options.device)
+            wait(options.device)
             if attempt > 0:
                 wall[name].append(time.perf_counter() - start)
                 cpu[name].append(time.process_time() - start_cpu)
@@ -181,11 +181,6 @@ def _status(key: str) -> int:
         if line.startswith(key):
             return int(line.split()[1])
     raise OSError(f"{key} is not in /proc/self/status")
-
-
-def _wait(device: str) -> None:
-    if device.startswith("cuda"):
-        torch.cuda.synchronize()
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from benchmarks._harness import report
 from rankfall.models.audit import audit
 from rankfall.models.small import VOCABULARY, small_models
 from rankfall.models.texts import shipped_text
-from rankfall.models.verdict import Verdict
+from rankfall.models.verdict.verdict import Verdict
 from rankfall.provenance import provenance
 
 KINDS = {

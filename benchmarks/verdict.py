@@ -33,10 +33,10 @@ from rankfall.models.depth.capture import capture
 from rankfall.models.depth.measure import DepthMeasurement
 from rankfall.models.depth.rows import DepthRow, Measured
 from rankfall.models.load.open import open_model
-from rankfall.models.questions import Asked, answers
 from rankfall.models.texts import Batch, framed, from_ids, shipped_text, shuffled
-from rankfall.models.thresholds import THRESHOLDS
 from rankfall.models.twin import separate_twin
+from rankfall.models.verdict.asked import Asked
+from rankfall.models.verdict.questions import answers
 from rankfall.provenance import provenance
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -76,7 +76,7 @@ class Measurements:
             if name != "model"
             for draw in draws
         ]
-        asked = Asked(_rows(self.runs["model"][0], chosen), controls, THRESHOLDS)
+        asked = Asked(_rows(self.runs["model"][0], chosen), controls)
         for finding in answers(asked):
             for place in finding.places:
                 yield finding.question, place.place, place.status

@@ -33,7 +33,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks._harness import report
+from benchmarks._harness import report, wait
 from rankfall.models.audit import audit
 from rankfall.models.depth.capture import Place, capture
 from rankfall.models.result import AuditFindings
@@ -189,7 +189,7 @@ def _audited(
     def ends() -> None:
         if newest:
             name, began = newest.pop()
-            _wait(device)
+            wait(device)
             parts[name] = time.perf_counter() - began
             print(f"  {tokens} tokens x {texts}, {name}: {parts[name]:.2f} s", flush=True)
 
@@ -247,11 +247,6 @@ def _peak(device: str) -> int:
         return int(torch.cuda.max_memory_allocated())
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024
-
-
-def _wait(device: str) -> None:
-    if device.startswith("cuda"):
-        torch.cuda.synchronize()
 
 
 if __name__ == "__main__":

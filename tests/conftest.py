@@ -65,5 +65,13 @@ def _unchecked_axes() -> Iterator[None]:
 
 
 @pytest.fixture
+def _unwritten_memory_is_nan() -> Iterator[None]:
+    """An element that a kernel forgets to write then shows; for tests of kernels."""
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture
 def generator() -> torch.Generator:
     return torch.Generator().manual_seed(0)

@@ -1,4 +1,4 @@
-"""Monte Carlo with a stated tolerance: a mean, its standard error, and whether a closed form lies within it."""
+"""Numbers drawn from a seed; Monte Carlo with a stated tolerance: whether a closed form lies within the error."""
 
 from __future__ import annotations
 
@@ -10,6 +10,11 @@ from torch import Tensor
 from rankfall.theory.targets import nearest_neighbour, orthonormal_points, uniform_sphere
 
 STANDARD_ERRORS = 4.0
+
+
+def normal(seed: int, *shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Standard normal numbers, drawn in float64 whatever they come in."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
 
 
 def mean_and_error(samples: Tensor) -> tuple[float, float]:

@@ -17,7 +17,7 @@ from rankfall.equilibria.families import EquilibriumFamily
 from rankfall.errors import RequestError
 from rankfall.figures.base import Reproduction
 from rankfall.masks import Explicit, Mask, Window
-from rankfall.measures.measures import Measure
+from rankfall.measures.base import Measure
 from rankfall.models.heads.weights import WeightLayout
 from rankfall.models.load.named import NamedModel
 from rankfall.norms import LayerNorm, Norm
@@ -117,10 +117,12 @@ def test_items_are_made_from_their_spelling() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("window", "a mask written window:WIDTH; got window; give 1 to 1 numbers"),
+        ("window", "a mask written window:WIDTH; got window; give one number"),
         ("causal:3", "a mask written causal; got causal:3; give no number"),
-        ("window:x", "numbers in window:WIDTH; got window:x; write a int instead of 'x'"),
-        ("random:0.5:1:2", "random:PROBABILITY"),
+        ("window:x", "numbers in window:WIDTH; got window:x; write a whole number instead of 'x'"),
+        ("dilated:4", "a mask written dilated:WIDTH:STEP; got dilated:4; give 2 numbers"),
+        ("random:x", "got random:x; write a number instead of 'x'"),
+        ("random:0.5:1:2", r"random:PROBABILITY\[:SEED\]; got random:0.5:1:2; give 1 to 2 numbers"),
     ],
 )
 def test_wrong_numbers_are_refused(text: str, message: str) -> None:

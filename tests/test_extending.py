@@ -361,7 +361,7 @@ WRONG = {
     "Misdrawn": (
         ADDITIONS["A task"].but(
             "misdrawn",
-            ("import require_count\n", "import require_count\nfrom torch import randn\n"),
+            ("from rankfall.tasks.base", "from torch import randn\n\nfrom rankfall.tasks.base"),
             ("draws.normal(1, ", "randn("),
         ),
         {"test_what_is_drawn_depends_on_seed_step_and_purpose_only"},

@@ -24,25 +24,22 @@ from rankfall.norms import (
 from rankfall.training.cell import Cell
 from rankfall.training.encoder import encoder_for
 from rankfall.training.parameters import layout
+from tests.sampling import normal
 
 F64 = torch.float64
 EXAMPLES = [norm for kind in NORMS for norm in kind.examples()]
 
 
-def tokens_of(seed: int, *shape: int) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=F64)
-
-
 @settings(max_examples=20, deadline=None, derandomize=True)
 @given(seed=st.integers(0, 1000), scale=st.floats(1e-3, 1e3))
 def test_scale_of_a_token_does_not_matter(seed: int, scale: float) -> None:
-    tokens = tokens_of(seed, 2, 4, 6)
+    tokens = normal(seed, 2, 4, 6)
     for norm in (UnitNorm(), LayerNorm(), RMSNorm()):
         assert torch.allclose(norm(tokens * scale), norm(tokens), atol=1e-12)
 
 
 def test_defining_properties() -> None:
-    tokens = tokens_of(0, 3, 5, 8)
+    tokens = normal(0, 3, 5, 8)
     assert torch.equal(NoNorm()(tokens), tokens)
     assert torch.allclose(UnitNorm()(tokens).norm(dim=-1), torch.ones(3, 5, dtype=F64))
     assert torch.allclose(RMSNorm()(tokens), UnitNorm()(tokens) * 8**0.5)
@@ -53,7 +50,7 @@ def test_defining_properties() -> None:
 
 
 def test_gain_and_bias() -> None:
-    tokens, gain, bias = tokens_of(0, 4, 8), tokens_of(1, 8), tokens_of(2, 8)
+    tokens, gain, bias = normal(0, 4, 8), normal(1, 8), normal(2, 8)
     expected = torch.nn.functional.layer_norm(tokens, (8,), gain, bias, eps=0)
     assert torch.allclose(LayerNorm()(tokens, gain, bias), expected, atol=1e-12)
     assert torch.allclose(
@@ -63,7 +60,7 @@ def test_gain_and_bias() -> None:
 
 @pytest.mark.parametrize("norm", EXAMPLES, ids=str)
 def test_plain_reference_says_the_same(norm: Norm) -> None:
-    tokens = tokens_of(5, 4, 6)
+    tokens = normal(5, 4, 6)
     expected = torch.tensor([norm.reference(row) for row in tokens.tolist()], dtype=F64)
     assert torch.allclose(norm(tokens), expected, atol=1e-14)
 
@@ -71,7 +68,7 @@ def test_plain_reference_says_the_same(norm: Norm) -> None:
 @pytest.mark.parametrize("norm", EXAMPLES, ids=str)
 @pytest.mark.parametrize("width", [2, 6])
 def test_length_centring_and_scaling_are_as_declared(norm: Norm, width: int) -> None:
-    tokens = tokens_of(6, 50, width)
+    tokens = normal(6, 50, width)
     out, length, scaling = norm(tokens), norm.length(width), norm.scaling(width)
     lengths = out.norm(dim=-1)
     assert norm.identity == torch.equal(out, tokens)
@@ -96,7 +93,7 @@ def test_zero_token_stays_zero_with_a_finite_gradient(norm: Norm) -> None:
 
 @pytest.mark.parametrize("norm", EXAMPLES, ids=str)
 def test_gradients(norm: Norm) -> None:
-    assert torch.autograd.gradcheck(norm, (tokens_of(3, 3, 4).requires_grad_(),))
+    assert torch.autograd.gradcheck(norm, (normal(3, 3, 4).requires_grad_(),))
 
 
 @pytest.mark.parametrize("norm", EXAMPLES, ids=str)
@@ -107,15 +104,15 @@ def test_training_learns_what_the_norm_declares(norm: Norm) -> None:
     own = {slot.name: slot.shape for slot in weights.slots if "0.attention_norm" in slot.name}
     assert own == {f"0.attention_norm_{part}": (size,) for part, size in norm.gains(8).items()}
     views = weights.views(weights.initial(0)[None])
-    out = encoder_for([cell])(views, tokens_of(7, 1, 2, 3, 8), None)
+    out = encoder_for([cell])(views, normal(7, 1, 2, 3, 8), None)
     assert torch.isfinite(out).all()
     for name in own:
         views[name].add_(0.5)
-    assert torch.equal(encoder_for([cell])(views, tokens_of(7, 1, 2, 3, 8), None), out) == (not own)
+    assert torch.equal(encoder_for([cell])(views, normal(7, 1, 2, 3, 8), None), out) == (not own)
 
 
 def test_placement() -> None:
-    tokens, norm = tokens_of(4, 3, 4), UnitNorm()
+    tokens, norm = normal(4, 3, 4), UnitNorm()
     layer = torch.tanh
     assert torch.equal(place(norm, layer, tokens, "post", 0.5), norm(0.5 * tokens + layer(tokens)))
     assert torch.equal(place(norm, layer, tokens, "pre", 0.5), 0.5 * tokens + layer(norm(tokens)))
@@ -140,7 +137,7 @@ def test_secants_are_those_of_the_norm(norm: Norm) -> None:
 @pytest.mark.parametrize("alpha", [0.5, 2.0])
 def test_every_rank_is_an_equilibrium_under_tanh(alpha: float) -> None:
     """W = pinv(A X) artanh(X) / alpha holds any independent tokens inside the cube where they are."""
-    tokens = 0.9 * torch.tanh(tokens_of(10, 4, 6))
+    tokens = 0.9 * torch.tanh(normal(10, 4, 6))
     causal = torch.ones(4, 4, dtype=F64).tril()
     mixed = causal / causal.sum(dim=1, keepdim=True) @ tokens
     value = torch.linalg.pinv(mixed) @ torch.atanh(tokens) / alpha
@@ -149,7 +146,7 @@ def test_every_rank_is_an_equilibrium_under_tanh(alpha: float) -> None:
 
 
 def test_depth_scales_layer_norm() -> None:
-    tokens, norm = tokens_of(8, 3, 6), DepthScaledLayerNorm()
+    tokens, norm = normal(8, 3, 6), DepthScaledLayerNorm()
     for layer in (1, 4, 9):
         assert torch.allclose(norm.at(layer)(tokens), LayerNorm()(tokens) / layer**0.5, atol=1e-14)
     assert norm.at(3).at(2) == norm.at(4)
@@ -163,7 +160,7 @@ def test_peri_has_a_norm_behind_each_branch() -> None:
     views = weights.views(weights.initial(0)[None])
     behind = [name for name in views if name.startswith("0.after_")]
     assert sorted(behind) == ["0.after_attention_norm_gain", "0.after_feed_forward_norm_gain"]
-    inputs = tokens_of(9, 1, 2, 3, 8)
+    inputs = normal(9, 1, 2, 3, 8)
     moved = encoder_for([cell])(views, inputs, None)
     for name in behind:
         views[name].zero_()
@@ -176,13 +173,28 @@ def test_training_takes_the_norm_of_each_layer() -> None:
     """Two layers after which tokens have the length of the second: sqrt(8 / 2)."""
     cell = Cell(dim=8, points=3, rank=8, layers=2, multiplier=1, feed_forward=8, norm="layer-scaled", batch=2)
     weights = layout(cell)
-    out = encoder_for([cell])(weights.views(weights.initial(0)[None]), tokens_of(9, 1, 2, 3, 8), None)
+    out = encoder_for([cell])(weights.views(weights.initial(0)[None]), normal(9, 1, 2, 3, 8), None)
     assert torch.allclose(out.norm(dim=-1), torch.full((1, 2, 3), 2.0, dtype=F64), atol=1e-12)
 
 
 @pytest.mark.parametrize("norm", EXAMPLES, ids=str)
 def test_argument_reads_back(norm: Norm) -> None:
     assert parse_norm(str(norm)) == norm
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("rms:-1", "the rms norm's epsilon to be a finite number of at least 0; got -1.0"),
+        ("layer:nan", "the layer norm's epsilon to be a finite number of at least 0; got nan"),
+        ("layer-scaled:inf", "the layer-scaled norm's epsilon to be a finite number"),
+        ("layer-scaled:0:0", "the layer-scaled norm's depth to be a whole number of at least 1; got 0"),
+        ("dyt:0", "alpha to be a finite number above 0; got 0.0"),
+    ],
+)
+def test_numbers_that_no_norm_has_are_refused(text: str, message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        parse_norm(text)
 
 
 def test_an_unknown_name_is_refused() -> None:

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from rankfall.api.sweep import SweepResult as SweepResult
     from rankfall.api.sweep import sweep as sweep
     from rankfall.errors import RequestError as RequestError
-    from rankfall.measures.measures import Measure
-    from rankfall.measures.measures import measure as measure
+    from rankfall.measures.base import Measure
+    from rankfall.measures.base import measure as measure
     from rankfall.measures.measures import rankme as rankme
     from rankfall.mechanism.heads import Heads as Heads
     from rankfall.models.monitor.alarms import RankWarning as RankWarning
@@ -78,7 +78,8 @@ _PLACES = {
     "rankfall.api.sweep": ("sweep", "SweepResult"),
     "rankfall.api.runs": ("runs", "RunsResult"),
     "rankfall.api.reproduce": ("reproduce", "ReproductionResult"),
-    "rankfall.measures.measures": ("measure", "rankme"),
+    "rankfall.measures.base": ("measure",),
+    "rankfall.measures.measures": ("rankme",),
     "rankfall.api.attention": ("attention",),
     "rankfall.mechanism.heads": ("Heads",),
     "rankfall.models.monitor.monitor": ("RankMonitor",),

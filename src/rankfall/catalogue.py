@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rankfall.equilibria.families import EquilibriumFamily
     from rankfall.figures.base import Reproduction
     from rankfall.masks.base import Mask
-    from rankfall.measures.measures import Measure
+    from rankfall.measures.base import Measure
     from rankfall.models.heads.weights import WeightLayout
     from rankfall.models.load.named import NamedModel
     from rankfall.norms.base import Norm

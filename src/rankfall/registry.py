@@ -90,10 +90,16 @@ def made(registry: Registry[type[Made]], text: str) -> Made:
         raise RequestError(
             required=f"a {registry.kind} written {registry.spelling(name)}",
             got=text,
-            remedy=f"give {least} to {len(parameters)} numbers" if parameters else "give no number",
+            remedy=f"give {_count(least, len(parameters))}",
         )
     given = zip(parameters, values, strict=False)
     return cast(Made, kind(*(_number(registry, one.type, value, text) for one, value in given)))
+
+
+def _count(least: int, most: int) -> str:
+    if least == most:
+        return {0: "no number", 1: "one number"}.get(most, f"{most} numbers")
+    return f"{least} to {most} numbers"
 
 
 def _number(registry: Registry[Any], kind: object, value: str, text: str) -> float | int:
@@ -103,5 +109,5 @@ def _number(registry: Registry[Any], kind: object, value: str, text: str) -> flo
         raise RequestError(
             required=f"numbers in {registry.spelling(text.strip().partition(':')[0])}",
             got=text,
-            remedy=f"write a {kind} instead of {value!r}",
+            remedy=f"write a {'number' if kind == 'float' else 'whole number'} instead of {value!r}",
         ) from None

@@ -11,11 +11,11 @@ MOST_READ = 1 << 28
 """Bytes of a file that is read whole."""
 
 
-def read_bounded(path: Path, most: int = MOST_READ) -> bytes:
+def read_bounded(path: Path) -> bytes:
     """The bytes of a plain file of bearable size; anything else has a value that cannot be read."""
     facts = path.stat()
-    if not stat.S_ISREG(facts.st_mode) or facts.st_size > most:
-        raise ValueError(f"{path.name} is no plain file of at most {most:,} bytes")
+    if not stat.S_ISREG(facts.st_mode) or facts.st_size > MOST_READ:
+        raise ValueError(f"{path.name} is no plain file of at most {MOST_READ:,} bytes")
     return path.read_bytes()
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from tests.calls import answer, call
+from tests.sampling import normal
 
 from rankfall.equilibria.families import families
 
@@ -69,7 +70,7 @@ def test_disturbed_tokens_return(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_polishes_its_own_output(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     found = answer(capsys, "equilibrium", "--tokens", "5", "--dim", "4", "--rank", "4")
-    noise = torch.randn(5, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    noise = normal(0, 5, 4)
     found["tokens"] = (torch.tensor(found["tokens"], dtype=torch.float64) + 0.01 * noise).tolist()
     path = tmp_path / "start.json"
     path.write_text(json.dumps(found))

@@ -218,6 +218,7 @@ def test_the_loss_of_text_is_printed_for_ranks_and_heads_that_were_trained(capsy
         ),
         (["--dim", "64", "--directions", "65"], "directions to be at most 64"),
         (["--dim", "64", "--most-cache", "0.5"], "most_cache to be a finite number of at least 1"),
+        (["--dim", "64", "--task", "nope"], "required a task among farthest"),
     ],
 )
 def test_refusals(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ from functools import partial
 
 import pytest
 import torch
+from tests.sampling import normal
 from torch import Tensor
 
 from rankfall.dynamics import kernels, self_check
@@ -24,7 +25,10 @@ from rankfall.masks import parse_mask
 pytest.importorskip("triton")
 
 # The interpreter computes in NumPy, which warns of the logarithm of zero; kernels mean it.
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+pytestmark = [
+    pytest.mark.usefixtures("_unwritten_memory_is_nan"),
+    pytest.mark.filterwarnings("ignore::RuntimeWarning"),
+]
 
 CLOSE = 5e-15
 
@@ -34,14 +38,6 @@ def interpreted() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kernels, "trusted", {"cpu"})
         yield
-
-
-@pytest.fixture(autouse=True)
-def _unwritten_memory_is_nan() -> Iterator[None]:
-    """An element that a kernel forgets to write then shows."""
-    torch.use_deterministic_algorithms(True)
-    yield
-    torch.use_deterministic_algorithms(False)
 
 
 def same(one: Split, other: Split, bound: float = CLOSE) -> None:
@@ -118,7 +114,7 @@ def test_a_layer_by_one_kernel(mask: str, n: int, query_key: str) -> None:
 def test_sharp_attention_is_seen_by_the_kernel() -> None:
     """Every token attends to the first: then all rows agree, and another form must be taken, or nothing is left."""
     plan = MaskPlan(parse_mask("causal"), 1, 6)
-    tokens = torch.randn(1, 6, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    tokens = normal(0, 1, 6, 4)
     tokens[0, 0] = 30.0
     heads = DrawnWeights(WeightRecipe(4), [0]).at(0)
     heads = replace(heads, query=torch.eye(4, dtype=torch.float64)[None, None], key=heads.query * 0 + 1.0)

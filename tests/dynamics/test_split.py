@@ -16,7 +16,7 @@ from rankfall.dynamics.split_attention import split_step
 from rankfall.dynamics.step import Rule, random_tokens, step
 from rankfall.dynamics.weights import DrawnWeights, WeightRecipe
 from rankfall.masks import parse_mask
-from rankfall.measures.measures import measure
+from rankfall.measures.base import measure
 
 
 def test_tokens_come_back_and_mu_is_mu() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from tests.sampling import normal
 from torch import Tensor
 
 from rankfall.equilibria.families import build_equilibrium
@@ -90,7 +91,7 @@ def test_jordan_blocks_are_called_marginal_not_stable() -> None:
     token = torch.zeros(1, 6, dtype=torch.float64)
     token[0, -1] = 1.0
     # Hide the triangle: in a rotated basis the eigenvalues are no longer exact.
-    turn = torch.linalg.qr(torch.randn(6, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64))[0]
+    turn = torch.linalg.qr(normal(0, 6, 6))[0]
     layer = NormalisedLayer(turn.mT @ value @ turn, layer.allowed)
     seen = stability(layer, token @ turn)
     assert seen.uncertainty > 1e-6

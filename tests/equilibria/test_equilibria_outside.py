@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from tests.sampling import normal
 
 from rankfall.equilibria.known import twisted
 from rankfall.equilibria.known import twisted_multipliers as closed_form
@@ -14,7 +15,7 @@ from rankfall.equilibria.layer import NormalisedLayer
 from rankfall.equilibria.stability import multipliers, stability
 from rankfall.errors import RequestError
 from rankfall.masks import Causal, Complete, Mask, Window
-from rankfall.measures.measures import measure
+from rankfall.measures.base import measure
 from rankfall.theory.norm_collapse import hemisphere
 
 SIGNS = torch.tensor([1.0, -1.0, 1.0, 1.0, -1.0], dtype=torch.float64)
@@ -58,7 +59,7 @@ def test_two_antipodes_leave_by_the_factor_one_over_tanh() -> None:
 
 def test_antipodes_are_metastable() -> None:
     layer, tokens = antipodal(torch.tensor([1.0, -1.0], dtype=torch.float64), 3, 3.0, Complete())
-    noise = torch.randn(2, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    noise = normal(0, 2, 3)
     tokens = layer.project(tokens + 1e-6 * noise)
     for _ in range(200):
         tokens = layer.step(tokens)
@@ -105,7 +106,7 @@ def _parts(turns: int, width: int) -> tuple[NormalisedLayer, torch.Tensor]:
 
 def test_random_starts_on_a_ring_in_the_plane_end_twisted_or_collapsed() -> None:
     layer = twisted(16, 0).layer
-    start = torch.randn(50, 16, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    start = normal(0, 50, 16, 2)
     tokens = layer.project(start)
     for _ in range(1500):
         tokens = layer.step(tokens)

@@ -8,6 +8,7 @@ import math
 import mpmath
 import pytest
 import torch
+from tests.sampling import normal
 
 import rankfall
 from rankfall.equilibria import signs
@@ -106,7 +107,7 @@ def test_one_layer_has_all_ranks() -> None:
 
 def test_newton_finds_it_and_leaves_free_tokens_where_they_are() -> None:
     built = equilibrium_under("dyt", 4, 3, 3)
-    noise = torch.randn(built.tokens.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    noise = normal(0, *built.tokens.shape)
     found = polish(built.layer, built.tokens + 1e-3 * noise)
     assert found.converged
     assert torch.allclose(found.tokens, built.tokens, atol=1e-12)

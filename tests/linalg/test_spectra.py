@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.sampling import normal
 from threadpoolctl import threadpool_info
 
 from rankfall.linalg import spectra
@@ -25,10 +26,6 @@ from rankfall.linalg.spectra import (
 from rankfall.system import blas_threads
 
 
-def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
 @pytest.fixture
 def two_threads() -> Iterator[None]:
     before = torch.get_num_threads()
@@ -40,7 +37,7 @@ def two_threads() -> Iterator[None]:
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(seed=st.integers(0, 1000), n=st.integers(1, 9), d=st.integers(1, 9))
 def test_gram_and_svd_agree(seed: int, n: int, d: int) -> None:
-    tokens = drawn(n, d, seed=seed)
+    tokens = normal(seed, n, d)
     by_gram = gram_eigenvalues(smaller_gram(tokens)).flip(-1)
     by_svd = singular_values(tokens).square()
     assert torch.allclose(by_gram, by_svd, rtol=1e-10, atol=1e-13 * float(by_svd[0]))
@@ -50,7 +47,7 @@ def test_gram_and_svd_agree(seed: int, n: int, d: int) -> None:
 @pytest.mark.parametrize("batch", [(), (1,), (3,), (2, 2)])
 @pytest.mark.usefixtures("two_threads")
 def test_threads_change_nothing(n: int, d: int, batch: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    tokens = drawn(*batch, n, d)
+    tokens = normal(0, *batch, n, d)
     gram = smaller_gram(tokens)
     before, threads = gram.clone(), [one["num_threads"] for one in threadpool_info()]
     expected = gram_eigenvalues(gram), singular_values(tokens)
@@ -64,14 +61,14 @@ def test_threads_change_nothing(n: int, d: int, batch: tuple[int, ...], monkeypa
 
 
 def test_tokens_of_any_precision_are_decomposed_in_float64() -> None:
-    tokens = drawn(3, 4).to(torch.bfloat16)
+    tokens = normal(0, 3, 4).to(torch.bfloat16)
     assert torch.equal(singular_values(tokens), singular_values(tokens.double()))
     assert smaller_gram(tokens).dtype == torch.float64
 
 
 @pytest.mark.parametrize("smallest", [1.0, 1e-9, 0.0])
 def test_eigenvalues_of_twice_the_size_lose_no_digits(smallest: float) -> None:
-    left, _, right = torch.linalg.svd(drawn(2, 7, 7))
+    left, _, right = torch.linalg.svd(normal(0, 2, 7, 7))
     values = torch.tensor([3.0, 2.0, 1.0, 0.5, 0.1, 1e-3, smallest], dtype=torch.float64).sort(descending=True).values
     found = by_eigenvalues(left * values @ right)
     assert torch.allclose(found, values.expand(2, 7), rtol=0, atol=1e-14)
@@ -79,7 +76,7 @@ def test_eigenvalues_of_twice_the_size_lose_no_digits(smallest: float) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_equal_rows_are_noticed(dtype: torch.dtype) -> None:
-    tokens = drawn(4, 60, 33).to(dtype).double()
+    tokens = normal(0, 4, 60, 33).to(dtype).double()
     tokens[1, 59] = tokens[1, 0]
     tokens[2, 30:] = tokens[2, :30]
     tokens[3] = 0
@@ -114,7 +111,7 @@ def test_the_limit_of_threads_ends_with_the_last_that_needs_it() -> None:
 @pytest.mark.usefixtures("two_threads")
 def test_matrices_are_taken_on_as_many_threads_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spectra, "WORTH_A_THREAD", 0)
-    gram = smaller_gram(drawn(5, 4, 6))
+    gram = smaller_gram(normal(0, 5, 4, 6))
     used: list[str] = []
 
     def watched(some: np.ndarray) -> np.ndarray:
@@ -130,7 +127,7 @@ def test_matrices_are_taken_on_as_many_threads_as_asked(monkeypatch: pytest.Monk
 
 
 def test_rows_that_repeat_are_one_longer_row() -> None:
-    tokens = drawn(5, 3)
+    tokens = normal(0, 5, 3)
     repeated = tokens[[0, 1, 1, 2, 3, 4, 1]]
     rows = distinct_rows(repeated)
     assert rows.shape == (5, 3)
@@ -139,7 +136,7 @@ def test_rows_that_repeat_are_one_longer_row() -> None:
 
 @pytest.mark.parametrize("kind", ["plain", "deficient", "steep", "zero"])
 def test_products_by_their_gram_matrices_as_by_their_triangular_factors(kind: str) -> None:
-    left, right = drawn(2, 3, 20, 6)
+    left, right = normal(0, 2, 3, 20, 6)
     if kind == "deficient":
         right[..., 3:] = right[..., :3]
     elif kind == "steep":

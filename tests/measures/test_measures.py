@@ -13,6 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.models.small import measure_one
+from tests.sampling import normal
 
 from rankfall.catalogue import MEASURES
 from rankfall.dynamics.trajectory import run_layers
@@ -20,7 +21,8 @@ from rankfall.dynamics.weights import GivenWeights
 from rankfall.errors import RequestError
 from rankfall.masks import Complete
 from rankfall.measures import measures as module
-from rankfall.measures.measures import EFFECTIVE_RANK, RANK, Measure, entropy_of, measure, rankme
+from rankfall.measures.base import Measure, measure
+from rankfall.measures.measures import EFFECTIVE_RANK, RANK, entropy_of, rankme
 from rankfall.measures.profile import Profile
 from rankfall.mechanism.heads import Heads
 from rankfall.models.depth.capture import Place
@@ -30,12 +32,8 @@ ROOT = Path(__file__).parents[2]
 sizes = st.tuples(st.integers(1, 9), st.integers(1, 9))
 
 
-def tokens_of(seed: int, *shape: int) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=F64)
-
-
 def orthogonal(seed: int, d: int) -> torch.Tensor:
-    return torch.linalg.qr(tokens_of(seed, d, d)).Q
+    return torch.linalg.qr(normal(seed, d, d)).Q
 
 
 CHANGES = {
@@ -48,24 +46,24 @@ CHANGES = {
 
 
 def low_rank(dtype: torch.dtype = F64) -> torch.Tensor:
-    return tokens_of(1, 30, 3).to(dtype) @ tokens_of(2, 3, 40).to(dtype)
+    return normal(1, 30, 3).to(dtype) @ normal(2, 3, 40).to(dtype)
 
 
 MATRICES = {
     "one number": torch.tensor([[-2.5]], dtype=F64),
-    "one token": tokens_of(0, 1, 6),
-    "one coordinate": tokens_of(1, 6, 1),
-    "square": tokens_of(2, 7, 7),
-    "fewer tokens than coordinates": tokens_of(3, 6, 11) + 2.0,
-    "more tokens than coordinates": tokens_of(4, 13, 5) - 1.0,
+    "one token": normal(0, 1, 6),
+    "one coordinate": normal(1, 6, 1),
+    "square": normal(2, 7, 7),
+    "fewer tokens than coordinates": normal(3, 6, 11) + 2.0,
+    "more tokens than coordinates": normal(4, 13, 5) - 1.0,
     "low rank": low_rank(),
     "low rank in float32": low_rank(torch.float32),
     "low rank in float32, turned": low_rank(torch.float32).mT.contiguous(),
-    "an outlier": tokens_of(5, 9, 8) * torch.tensor([500.0, *[1.0] * 8], dtype=F64)[:, None],
-    "a zero token": tokens_of(6, 5, 8) * torch.tensor([1.0, 1, 0, 1, 1], dtype=F64)[:, None],
-    "a token twice": tokens_of(7, 6, 9)[[0, 1, 2, 3, 4, 4]],
-    "nearly equal": 1e-5 * tokens_of(8, 6, 9) + tokens_of(9, 9),
-    "nearly one direction": tokens_of(10, 6, 1) * tokens_of(11, 9) + 1e-9 * tokens_of(12, 6, 9),
+    "an outlier": normal(5, 9, 8) * torch.tensor([500.0, *[1.0] * 8], dtype=F64)[:, None],
+    "a zero token": normal(6, 5, 8) * torch.tensor([1.0, 1, 0, 1, 1], dtype=F64)[:, None],
+    "a token twice": normal(7, 6, 9)[[0, 1, 2, 3, 4, 4]],
+    "nearly equal": 1e-5 * normal(8, 6, 9) + normal(9, 9),
+    "nearly one direction": normal(10, 6, 1) * normal(11, 9) + 1e-9 * normal(12, 6, 9),
     "zero": torch.zeros(4, 3, dtype=F64),
     "whole numbers": torch.arange(12).reshape(3, 4),
 }
@@ -92,7 +90,7 @@ def test_a_measure_is_what_its_reference_says(one: Measure, kind: str) -> None:
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(seed=st.integers(0, 1000), size=sizes)
 def test_declared_range_and_invariances(one: Measure, seed: int, size: tuple[int, int]) -> None:
-    tokens = tokens_of(seed, *size)
+    tokens = normal(seed, *size)
     value = float(one(tokens))
     assert value == pytest.approx(one.reference(tokens.numpy()), rel=1e-6, abs=1e-12)
     least, greatest = one.range(*size)
@@ -106,7 +104,7 @@ def test_declared_range_and_invariances(one: Measure, seed: int, size: tuple[int
 
 @pytest.mark.parametrize("one", MEASURES, ids=MEASURES.names)
 def test_undeclared_invariances_are_really_absent(one: Measure) -> None:
-    tokens = tokens_of(0, 5, 7)
+    tokens = normal(0, 5, 7)
     for invariance in CHANGES.keys() - one.invariances:
         assert float(one(CHANGES[invariance](tokens, 1))) != pytest.approx(float(one(tokens)), rel=1e-6), invariance
 
@@ -128,8 +126,8 @@ def test_every_measure_is_listed_under_its_name() -> None:
     defined = {id(value) for value in vars(module).values() if isinstance(value, Measure)}
     assert {id(one) for one in MEASURES} == defined
     assert [one.name for one in MEASURES] == list(MEASURES.names)
-    assert list(measure(tokens_of(0, 3, 2))) == [*MEASURES.names, "most"]
-    assert measure(tokens_of(0, 4, 3, 2))["most"].tolist() == [2.0] * 4
+    assert list(measure(normal(0, 3, 2))) == [*MEASURES.names, "most"]
+    assert measure(normal(0, 4, 3, 2))["most"].tolist() == [2.0] * 4
     assert measure(np.ones((3, 5)))["most"] == 3
 
 
@@ -227,7 +225,7 @@ def test_alpha_is_the_exponent_of_a_power_law(slope: float, shape: tuple[int, in
 
 
 def test_rankme_is_the_effective_rank_of_all_vectors_together() -> None:
-    texts = [tokens_of(seed, 4, 6) for seed in range(3)]
+    texts = [normal(seed, 4, 6) for seed in range(3)]
     values = np.linalg.svd(np.concatenate([one.numpy() for one in texts]), compute_uv=False)
     share = values / values.sum()
     expected = float(np.exp(-(share * np.log(share)).sum()))
@@ -258,7 +256,7 @@ def test_rank_is_judged_by_the_dtype_that_came() -> None:
 
 
 def test_batch_equals_one_by_one() -> None:
-    tokens = tokens_of(3, 2, 3, 7, 5)
+    tokens = normal(3, 2, 3, 7, 5)
     tokens[1, 2, 1:] = tokens[1, 2, :1]  # one collapsed sample among healthy ones
     together = measure(tokens)
     for name, values in together.items():
@@ -269,7 +267,7 @@ def test_batch_equals_one_by_one() -> None:
 
 @pytest.mark.parametrize("factor", [1e-200, 1e-30, 1e30, 1e200])
 def test_any_size_of_tokens(factor: float) -> None:
-    tokens = tokens_of(4, 5, 6)
+    tokens = normal(4, 5, 6)
     for one in MEASURES:
         expected = float(measure(tokens, [one.name])[one.name]) * factor**one.degree
         assert float(measure(tokens * factor, [one.name])[one.name]) == pytest.approx(expected, rel=1e-9)
@@ -286,7 +284,7 @@ def test_zero_and_single_tokens_are_not_nan() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_low_precision_tokens_are_measured_in_float64(dtype: torch.dtype) -> None:
-    tokens = tokens_of(5, 6, 4).to(dtype)
+    tokens = normal(5, 6, 4).to(dtype)
     for name, value in measure(tokens).items():
         assert value.dtype == F64
         if name != "rank":
@@ -323,7 +321,7 @@ def test_a_measure_of_any_documented_fact_works_on_every_route(monkeypatch: pyte
         monkeypatch.setattr(module, one.name.upper(), one, raising=False)
         monkeypatch.setitem(MEASURES._places, one.name, f"rankfall.measures.measures:{one.name.upper()}")
         monkeypatch.setitem(MEASURES._spellings, one.name, one.name)
-    tokens = tokens_of(0, 12, 5)
+    tokens = normal(0, 12, 5)
     expected = {one.name: float(one(tokens)) for one in (total, nuclear)}
     assert expected["nuclear_rank"] == pytest.approx(nuclear.reference(tokens.numpy()))
     assert float(measure(tokens)["everything"]) == expected["everything"]
@@ -339,7 +337,7 @@ def test_a_measure_of_any_documented_fact_works_on_every_route(monkeypatch: pyte
 
 
 def test_arrays_and_whole_numbers_are_measured_too() -> None:
-    array = tokens_of(6, 2, 4, 3).numpy()
+    array = normal(6, 2, 4, 3).numpy()
     found = measure(array)
     assert isinstance(found["rank"], np.ndarray)
     assert found["mu"].tolist() == measure(torch.from_numpy(array))["mu"].tolist()

@@ -11,6 +11,7 @@ from torch import Tensor
 from rankfall.catalogue import MEASURES
 from rankfall.linalg.spectra import gram_eigenvalues
 from rankfall.measures import profile as module
+from rankfall.measures.base import measure
 from rankfall.measures.measures import (
     EFFECTIVE_RANK,
     ENERGY_RANK,
@@ -18,7 +19,6 @@ from rankfall.measures.measures import (
     MIN_SINGULAR_VALUE,
     RANK,
     RANK_ONE_RESIDUAL,
-    measure,
 )
 from rankfall.measures.profile import VIEWS, Profile, profile_of_equals, views
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from rankfall.models.depth.capture import Place
 from rankfall.models.depth.measure import DepthMeasurement
 from rankfall.models.depth.rows import Measured
+from rankfall.models.load.open import open_model
 
 MEASURED = ("qk_effective_rank", "qk_energy_rank", "qk_norm", "ov_effective_rank", "ov_energy_rank", "ov_norm")
 """What heads read by name and heads that were probed are compared by."""
@@ -61,6 +62,12 @@ def save_small(folder: Path, kind: str = "bert", **changes: Any) -> Path:
     named = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
     PreTrainedTokenizerFast(tokenizer_object=backend, **named).save_pretrained(folder)
     return folder
+
+
+def same_as_saved(path: Path) -> bool:
+    """Whether what opens from there has the weights of the small BERT."""
+    ours, saved = open_model(path).network.state_dict(), small_model("bert").state_dict()
+    return set(ours) == set(saved) and all(torch.equal(ours[name], saved[name]) for name in saved)
 
 
 def some_text(words: int, seed: int = 0) -> str:

@@ -8,24 +8,25 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from tests.sampling import normal
 from torch import Tensor
 
 from rankfall.masks import Causal, Complete, Window
-from rankfall.measures.measures import measure
-from rankfall.models import ablated_block
+from rankfall.measures.base import measure
+from rankfall.models import ablated_block, ablation_rows
 from rankfall.models import ablation as ablation_room
 from rankfall.models.ablated_block import AblatedBlock, block_around, changed
 from rankfall.models.ablation import (
     ALL_VARIANTS,
     ATTENTION,
     FULL,
-    QUICK,
     WITH_BOTH,
     WITH_NORM,
     Ablation,
     ablate,
     whole_under,
 )
+from rankfall.models.ablation_rows import QUICK
 from rankfall.models.assembly import _scale
 from rankfall.models.blocks import choose_stack
 from rankfall.models.depth.capture import capture
@@ -187,7 +188,7 @@ def test_only_what_is_asked_for_is_measured_large_spectra_at_a_few_layers(
     assert all(row.rank is None and row.min_singular_value is None for row in quick.rows)
     assert all("rank" not in row.record() and "energy_rank" in row.record() for row in quick.rows)
     assert all(row.energy_rank is not None for row in quick.rows)
-    monkeypatch.setattr(ablation_room, "EVERY_LAYER_BELOW", 8)
+    monkeypatch.setattr(ablation_rows, "EVERY_LAYER_BELOW", 8)
     large = ablate(model, inputs_of(model), measures=QUICK)
     assert {row.layer for row in large.rows if row.energy_rank is not None} == {0, 4, 8}
     assert all(row.relative_mu is not None and row.mean_abs_cosine is not None for row in large.rows)
@@ -227,7 +228,7 @@ def test_replay_goes_below_float32(config: str, arguments: dict[str, Any]) -> No
 def test_casts_to_float32_are_kept_at_float64() -> None:
     model = build("LlamaConfig", GROUPED)
     norm = model.norm.double()
-    tokens = torch.randn(5, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    tokens = normal(0, 5, 32)
     exact = tokens / (tokens.square().mean(-1, keepdim=True) + norm.variance_epsilon).sqrt()
     with torch.no_grad():
         assert float((norm(tokens) - exact).abs().max()) > 1e-9
@@ -247,7 +248,7 @@ def test_matched_tokens_are_as_large_as_what_the_real_layer_got(config: str) -> 
     model = build(config, GROUPED if config == "LlamaConfig" else SMALL)
     site = traced(model, inputs_of(model)).sites[1]
     step = AblatedBlock(site, block_around(site))
-    tokens = torch.randn(1, 12, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    tokens = normal(0, 1, 12, 32)
     with torch.no_grad():
         states = model(**inputs_of(model), output_hidden_states=True).hidden_states
         entering = states[1].double()
@@ -422,7 +423,7 @@ def test_a_trace_leaves_no_hooks() -> None:
 
 def test_an_audit_reads_the_energy_rank_that_decides_and_no_other() -> None:
     model = build("LlamaConfig", GROUPED)
-    audited = ablate(model, inputs_of(model), measures=ablation_room.AUDITED)
+    audited = ablate(model, inputs_of(model), measures=ablation_rows.AUDITED)
     assert all("energy_rank" not in row.record() and row.unit_energy_rank is not None for row in audited.rows)
     whole = ablate(model, inputs_of(model))
     for ours, theirs in zip(audited.rows, whole.rows, strict=True):
@@ -434,13 +435,13 @@ def test_what_enters_the_first_block_is_measured_once(monkeypatch: pytest.Monkey
     model = build("LlamaConfig", GROUPED)
     measured: list[int] = []
 
-    own = ablation_room._values
+    own = ablation_rows._values
 
     def watched(tokens: Tensor, names: Any) -> dict[str, Tensor]:
         measured.append(len(tokens))
         return own(tokens, names)
 
-    monkeypatch.setattr(ablation_room, "_values", watched)
+    monkeypatch.setattr(ablation_rows, "_values", watched)
     rows = ablate(model, inputs_of(model), measures=("mu",)).rows
     # Eight settings at three layers after the first, one before; then the full model at four.
     assert sum(measured) == len({row.text for row in rows}) * (3 * 8 + 1 + 4)
@@ -451,8 +452,8 @@ def test_what_enters_the_first_block_is_measured_once(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("size", [1.0, 1e-180])
 def test_cosines_come_from_the_scaled_tokens(size: float) -> None:
     """To rounding those of the tokens themselves, also of tokens that are too short to be scaled."""
-    tokens = size * torch.randn(3, 6, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    found = ablation_room._values(tokens, ablation_room.AUDITED)
+    tokens = size * normal(0, 3, 6, 8)
+    found = ablation_rows._values(tokens, ablation_rows.AUDITED)
     for name, value in measure(tokens, ("mu", "relative_mu", "mean_abs_cosine")).items():
         assert torch.allclose(found[name], value, rtol=1e-14, atol=0)
 

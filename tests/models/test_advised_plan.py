@@ -12,7 +12,7 @@ from torch import nn
 
 from rankfall.models.advised_plan import key_value_heads, plan_command
 from rankfall.models.heads.ranks import probe_heads
-from rankfall.models.verdict import lower_rank
+from rankfall.models.verdict.verdict import lower_rank
 
 SHAPES: dict[str, tuple[str, dict[str, Any], str]] = {
     "gated": ("llama", {}, "--context 64 --heads 4 --hidden 48"),

@@ -10,7 +10,7 @@ from tests.models.small import small_model
 from torch import Tensor, nn
 
 from rankfall.errors import RequestError
-from rankfall.measures.measures import measure
+from rankfall.measures.base import measure
 from rankfall.models.blocks import as_tokens, choose_blocks, choose_stack, find_stacks
 from rankfall.models.depth.capture import Place, capture
 from rankfall.models.depth.measure import measure_depth

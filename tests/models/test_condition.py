@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 from tests.models.small import measure_one
+from tests.sampling import normal
 
 from rankfall.errors import RequestError
 from rankfall.models.condition import AnswerCondition, Condition, parse_condition
 from rankfall.models.depth.capture import Place
 from rankfall.models.depth.rows import DepthRow, gather
-from rankfall.models.verdict import judge
+from rankfall.models.verdict.verdict import judge
 
 
 def measured_condition(text: str) -> Condition:
@@ -22,7 +23,7 @@ def measured_condition(text: str) -> Condition:
 @pytest.fixture(scope="module")
 def rows() -> list[DepthRow]:
     """Ranks 6, 3 and 5 at layers 0, 1 and 2."""
-    basis = torch.linalg.qr(torch.randn(8, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64))[0]
+    basis = torch.linalg.qr(normal(0, 8, 8))[0]
     return gather([measure_one(Place(layer), 0, basis[:rank], []) for layer, rank in enumerate((6, 3, 5))])
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rankfall.catalogue import MEASURES
 from rankfall.errors import RequestError
-from rankfall.measures.measures import measure
+from rankfall.measures.base import measure
 from rankfall.measures.profile import VIEWS
 from rankfall.models.depth import measure as module
 from rankfall.models.depth.capture import Place

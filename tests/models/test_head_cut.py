@@ -18,15 +18,15 @@ from torch import Tensor, nn
 from rankfall.errors import RequestError
 from rankfall.models.audit import audit
 from rankfall.models.blocks import choose_stack
-from rankfall.models.explanations import Reason
-from rankfall.models.head_explanations import cut_reason, needs_reason
 from rankfall.models.heads.cut_curve import CutCurve, CutPoint, cut_curve, cut_ranks
 from rankfall.models.heads.needed import HeadNeed, HeadNeeds, head_needs
 from rankfall.models.heads.truncation import Truncation
 from rankfall.models.load.folder import LoadedModel
 from rankfall.models.result import AuditFindings
 from rankfall.models.texts import from_ids
-from rankfall.models.verdict import advice
+from rankfall.models.verdict.head_reasons import cut_reason, needs_reason
+from rankfall.models.verdict.reasons import Reason
+from rankfall.models.verdict.verdict import advice
 from rankfall.report.audit import audit_document
 from rankfall.report.document import Grid, Picture
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 from scipy.linalg import subspace_angles
 from tests.models.small import small_model
+from tests.sampling import normal
 
 from rankfall.errors import RequestError
 from rankfall.models.heads import subspaces
@@ -62,7 +63,7 @@ def test_overlaps_are_those_of_principal_angles() -> None:
 
 def test_equal_and_orthogonal_spaces() -> None:
     eye = torch.eye(20, dtype=torch.float64)
-    turn = torch.randn(4, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    turn = normal(0, 4, 4)
     query = torch.stack([eye[:, :4], eye[:, :4] @ turn, eye[:, 4:8]])
     one = found(HeadMaps(0, "a", "made here", query, query, query, None))["query", 0, 0]
     assert (one.head, one.other_head) == (0, 1)

@@ -14,7 +14,7 @@ import rankfall
 from rankfall.models.heads.key_values import KeyValueRecord, KeyValues, latent_sizes
 from rankfall.models.heads.ranks import probe_heads
 from rankfall.models.heads.seen import tokens_seen
-from rankfall.models.key_value_reason import key_value_reason
+from rankfall.models.verdict.key_value_reason import key_value_reason
 
 IDS = torch.randint(3, 50, (4, 24), generator=torch.Generator().manual_seed(0))
 GROUPED = {"num_key_value_heads": 2, "head_dim": 8}

@@ -9,9 +9,9 @@ import torch
 from tests.models.test_heads import entropy_rank
 from torch import Tensor
 
-from rankfall.models.explanations import bound_reason, heads_reason
 from rankfall.models.heads.ranks import HeadRecord, head_ranks, probe_heads
 from rankfall.models.heads.seen import tokens_seen
+from rankfall.models.verdict.head_reasons import bound_reason, heads_reason
 from rankfall.theory.head_bounds import HeadClass, mse_floor
 
 SIZES = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}

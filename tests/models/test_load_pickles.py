@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.models.small import save_small, small_model
+from tests.models.small import same_as_saved, save_small
 
 from rankfall.errors import RequestError
 from rankfall.models.load import unpickle, whisper
@@ -35,11 +35,6 @@ def folder(tmp_path: Path) -> Path:
     (folder / "model.safetensors").unlink()
     torch.save(tensors, folder / "pytorch_model.bin")
     return folder
-
-
-def same_as_saved(folder: Path) -> bool:
-    ours, saved = open_model(folder).network.state_dict(), small_model("bert").state_dict()
-    return set(ours) == set(saved) and all(torch.equal(ours[name], saved[name]) for name in saved)
 
 
 def test_a_folder_with_pickled_weights_opens(folder: Path, cache: Path) -> None:

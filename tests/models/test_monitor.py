@@ -13,7 +13,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from rankfall.measures.measures import measure
+from rankfall.measures.base import measure
 from rankfall.models.blocks import choose_blocks
 from rankfall.models.monitor.alarms import Alarms, RankWarning
 from rankfall.models.monitor.callbacks import lightning_callback

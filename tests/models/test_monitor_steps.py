@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from rankfall.measures.measures import measure
+from rankfall.measures.base import measure
 from rankfall.models.monitor.alarms import Alarms, RankWarning
 from rankfall.models.monitor.monitor import RankMonitor
 from rankfall.models.monitor.sample import MEASURES, measured, sampled

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.models.small import save_small, small_model
+from tests.models.small import same_as_saved, save_small
 
 from rankfall.catalogue import NAMED_MODELS
 from rankfall.errors import RequestError
@@ -23,11 +23,6 @@ from rankfall.models.load.open import open_model
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return save_small(tmp_path / "model")
-
-
-def same_as_saved(path: Path) -> bool:
-    ours, saved = open_model(path).network.state_dict(), small_model("bert").state_dict()
-    return set(ours) == set(saved) and all(torch.equal(ours[name], saved[name]) for name in saved)
 
 
 def test_a_folder_opens_unchanged(folder: Path) -> None:

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 import rankfall
 from rankfall.errors import RequestError
-from rankfall.measures.measures import measure
+from rankfall.measures.base import measure
 from rankfall.models.audit import audit
 from rankfall.models.reset import fresh_weights
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from tests.models.small import small_model
+from tests.sampling import normal
 from torch import Tensor
 
 from rankfall.measures.measures import ALPHA, EFFECTIVE_RANK, ENERGY_RANK
@@ -23,7 +24,7 @@ from rankfall.report.audit import audit_document
 
 
 def tokens_of(texts: int, n: int = 6, d: int = 5, seed: int = 0) -> Tensor:
-    return torch.randn(texts, n, d, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) + 0.5
+    return normal(seed, texts, n, d) + 0.5
 
 
 def test_all_tokens_of_all_texts_by_the_plain_definitions() -> None:

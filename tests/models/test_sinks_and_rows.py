@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 from tests.models.small import measure_one
+from tests.sampling import normal
 
 from rankfall.models.depth.capture import Place
 from rankfall.models.depth.massive import find_massive
-from rankfall.models.depth.rows import CONFIDENCE, RESAMPLES, bootstrap, gather
-from rankfall.models.questions import spans
+from rankfall.models.depth.rows import CONFIDENCE, RESAMPLES, bootstrap, gather, spans
 
 
 def crowd(n: int = 40, d: int = 16) -> torch.Tensor:
@@ -71,7 +71,7 @@ def test_the_bootstrap_covers_the_mean_about_as_often_as_it_says() -> None:
 
 
 def test_intervals_are_those_of_each_quantity_alone() -> None:
-    values = torch.randn(6, 4, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    values = normal(3, 6, 4)
     low, high = bootstrap(values, seed=5)
     drawn = np.random.default_rng(5).integers(0, 6, size=(RESAMPLES, 6))
     for index in range(4):

@@ -17,9 +17,9 @@ from rankfall.models.ablation import FULL, WITH_BOTH, WITH_CROSS, ablate
 from rankfall.models.audit import audit
 from rankfall.models.blocks import choose_stack
 from rankfall.models.condition import parse_condition
-from rankfall.models.explanations import parts_reason
 from rankfall.models.small import candidate_inputs, small_models
 from rankfall.models.stacks import labels
+from rankfall.models.verdict.parts_reason import parts_reason
 
 FAMILIES = ("t5", "bart", "marian", "whisper")
 

@@ -11,37 +11,27 @@ from typing import Any
 import pytest
 import torch
 from tests.models.small import measure_one, small_model
+from tests.sampling import normal
 
+from rankfall.models.ablation import FULL
 from rankfall.models.audit import audit
 from rankfall.models.controls import Control
 from rankfall.models.depth.capture import Part, Place
-from rankfall.models.depth.rows import DepthRow, gather
-from rankfall.models.explanations import (
-    BOTH,
-    FULL,
-    NORM,
-    PURE,
-    RESIDUAL,
-    Reason,
-    bound_reason,
-    depth_reason,
-    heads_reason,
-    layer_rate,
-    parts_reason,
-    variant_ends,
-)
+from rankfall.models.depth.rows import DepthRow, gather, spans
 from rankfall.models.heads.probe import HeadMaps
 from rankfall.models.heads.random import random_head_ranks
 from rankfall.models.heads.ranks import HeadRecord, head_ranks, head_records
-from rankfall.models.judgement import decide, middle
-from rankfall.models.questions import spans
-from rankfall.models.verdict import Verdict, advice, judge
+from rankfall.models.verdict.head_reasons import bound_reason, heads_reason
+from rankfall.models.verdict.judgement import decide, middle
+from rankfall.models.verdict.parts_reason import BOTH, NORM, PURE, RESIDUAL, parts_reason, variant_ends
+from rankfall.models.verdict.reasons import Reason, depth_reason, layer_rate
+from rankfall.models.verdict.verdict import Verdict, advice, judge
 
 Tokens = torch.Tensor
 
 
 def noise(n: int = 64, d: int = 80, seed: int = 0) -> Tokens:
-    return torch.randn(n, d, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return normal(seed, n, d)
 
 
 def narrow(rank: int, n: int = 64, d: int = 80, seed: int = 0) -> Tokens:

@@ -10,19 +10,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
+from tests.sampling import normal
 from torch import Tensor
 
 from rankfall.errors import RequestError
 from rankfall.masks import Causal, Complete, InStar, Mask, MaskSchedule, RandomSparse, Ring, Window
-from rankfall.measures.measures import measure
+from rankfall.measures.base import measure
 from rankfall.mechanism.attend import softmax_weights
 from rankfall.mechanism.heads import Heads, attention
 from rankfall.norms import LayerNorm, NoNorm, Norm, RMSNorm, UnitNorm
 from rankfall.theory.norm_collapse import gnomonic, hemisphere, norm_collapse_theorem, wendel_probability
-
-
-def draw(seed: int, *shape: int) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def unit(tokens: Tensor) -> Tensor:
@@ -30,13 +27,13 @@ def unit(tokens: Tensor) -> Tensor:
 
 
 def orthogonal(seed: int, width: int) -> Tensor:
-    return torch.linalg.qr(draw(seed, width, width))[0]
+    return torch.linalg.qr(normal(seed, width, width))[0]
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(seed=st.integers(0, 10**6), count=st.integers(1, 12), width=st.integers(1, 6))
 def test_agrees_with_a_linear_programme_and_proves_itself(seed: int, count: int, width: int) -> None:
-    tokens = unit(draw(seed, count, width))
+    tokens = unit(normal(seed, count, width))
     found = hemisphere(tokens)
     # Feasible with slack iff some e in the unit cube has <x_i, e> >= s > 0.
     solved = linprog(
@@ -67,15 +64,15 @@ def test_known_margins() -> None:
 
 
 def test_scale_does_not_matter_and_large_sets_work() -> None:
-    tokens = draw(0, 300, 250)
+    tokens = normal(0, 300, 250)
     found, scaled = hemisphere(tokens), hemisphere(tokens * torch.logspace(-3, 3, 300)[:, None].double())
     assert found.exists
     assert scaled.margin == pytest.approx(found.margin, rel=1e-9)
-    assert not hemisphere(draw(1, 2000, 16)).exists
+    assert not hemisphere(normal(1, 2000, 16)).exists
 
 
 def test_independent_tokens_always_share_a_hemisphere() -> None:
-    assert all(hemisphere(draw(seed, 6, 6)).exists for seed in range(30))
+    assert all(hemisphere(normal(seed, 6, 6)).exists for seed in range(30))
 
 
 @pytest.mark.parametrize(
@@ -86,7 +83,7 @@ def test_wendel_values(count: int, width: int, probability: float) -> None:
 
 
 def test_wendel_against_simulation() -> None:
-    share = sum(hemisphere(draw(seed, 8, 4)).exists for seed in range(2000)) / 2000
+    share = sum(hemisphere(normal(seed, 8, 4)).exists for seed in range(2000)) / 2000
     # Three standard errors.
     assert share == pytest.approx(wendel_probability(8, 4), abs=3 * 0.5 / math.sqrt(2000))
 
@@ -100,11 +97,11 @@ def heads(value: Tensor, form: Tensor | None = None) -> Heads:
 
 def layers(mask: Mask, seed: int, count: int, width: int, depth: int) -> tuple[list[Tensor], list[Heads], float]:
     """Tokens of every layer under random weights per layer, those weights, and the least allowed weight met."""
-    tokens = unit(draw(seed, count, width) + 1.5 * draw(seed + 1, 1, width))
+    tokens = unit(normal(seed, count, width) + 1.5 * normal(seed + 1, 1, width))
     allowed = mask.dense(count)
     path, weights, floor = [tokens], [], 1.0
     for layer in range(depth):
-        form = draw(seed + 2 + 3 * layer, width, width) / width
+        form = normal(seed + 2 + 3 * layer, width, width) / width
         # The norm takes off the factor 1.7.
         weights.append(heads(1.7 * orthogonal(seed + 3 + 3 * layer, width), form))
         attended = softmax_weights(tokens @ form @ tokens.mT, allowed)
@@ -153,18 +150,18 @@ def test_bound_by_hand(norm: Norm, factor: float) -> None:
 
 @pytest.mark.parametrize("norm", [RMSNorm(0.1), NoNorm()], ids=str)
 def test_a_norm_that_leaves_lengths_different_is_outside(norm: Norm) -> None:
-    theorem = norm_collapse_theorem([heads(orthogonal(0, 5))], Causal(), unit(draw(0, 4, 5)), norm=norm)
+    theorem = norm_collapse_theorem([heads(orthogonal(0, 5))], Causal(), unit(normal(0, 4, 5)), norm=norm)
     assert [one.hypothesis for one in theorem.hypotheses if not one.holds] == [
         "every layer scales tokens to one length"
     ]
 
 
 def test_normalisation_disappears_in_gnomonic_coordinates() -> None:
-    tokens = unit(draw(0, 5, 5))
+    tokens = unit(normal(0, 5, 5))
     value = orthogonal(1, 5)
     found = hemisphere(tokens)
     assert found.direction is not None
-    weights = softmax_weights(draw(2, 5, 5), Causal().dense(5))
+    weights = softmax_weights(normal(2, 5, 5), Causal().dense(5))
     heights = tokens @ found.direction
     stochastic = weights * heights / (weights @ heights)[:, None]
     after = unit(weights @ tokens @ value)
@@ -176,7 +173,7 @@ def test_normalisation_disappears_in_gnomonic_coordinates() -> None:
 
 
 def test_reports_each_hypothesis_and_refuses_a_number_when_one_fails() -> None:
-    tokens, layer = unit(draw(0, 4, 5)), heads(orthogonal(0, 5))
+    tokens, layer = unit(normal(0, 4, 5)), heads(orthogonal(0, 5))
     good = norm_collapse_theorem([layer], Causal(), tokens)
     assert good.applies
     assert good.bound is not None
@@ -186,7 +183,7 @@ def test_reports_each_hypothesis_and_refuses_a_number_when_one_fails() -> None:
     )
     balanced = torch.cat([tokens[:2], -tokens[:2]])
     cases = {
-        "value matrices are orthogonal": norm_collapse_theorem([heads(draw(3, 5, 5))], Causal(), tokens),
+        "value matrices are orthogonal": norm_collapse_theorem([heads(normal(3, 5, 5))], Causal(), tokens),
         "one for all heads": norm_collapse_theorem([twice], Causal(), tokens),
         "the mask has a root": norm_collapse_theorem([layer], InStar(), tokens),
         "one open hemisphere": norm_collapse_theorem([layer], Causal(), balanced),
@@ -205,7 +202,7 @@ def test_reports_each_hypothesis_and_refuses_a_number_when_one_fails() -> None:
 
 def test_time_varying_masks_count_by_their_period() -> None:
     schedule = MaskSchedule((Window(1), InStar()))
-    theorem = norm_collapse_theorem([heads(orthogonal(0, 5))], schedule, unit(draw(0, 5, 5)))
+    theorem = norm_collapse_theorem([heads(orthogonal(0, 5))], schedule, unit(normal(0, 5, 5)))
     assert theorem.bound is not None
     assert theorem.facts.radius is not None
     assert theorem.bound.steps == 2 * theorem.facts.radius

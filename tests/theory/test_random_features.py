@@ -8,6 +8,7 @@ import statistics
 import pytest
 import torch
 from tests.formulas import best_weights
+from tests.sampling import normal
 
 from rankfall.catalogue import DESIGNS
 from rankfall.errors import RequestError
@@ -60,7 +61,7 @@ def test_preconditioner_inverts_its_matrix() -> None:
     weight = float(best_energy(6))
     matrix = 1 + weight**2 * (queries @ queries.mT) * (keys @ keys.mT)
     matrix += (1 - weight**2) * torch.eye(80, dtype=torch.float64)
-    right = torch.randn(80, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    right = normal(1, 80)
     torch.testing.assert_close(LowDegrees(queries, keys).solve(matrix @ right), right, rtol=1e-9, atol=1e-9)
 
 

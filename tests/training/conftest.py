@@ -13,6 +13,15 @@ from rankfall.training.cell import Cell
 from rankfall.training.options import Options
 
 TINY: dict[str, Any] = {"dim": 4, "points": 3, "rank": 2, "feed_forward": 4, "batch": 4, "steps": 200}
+GRID = """
+dim = 4
+points = 3
+feed_forward = 4
+batch = 4
+steps = 100
+rank = [1, 2, 4]
+"""
+"""Three cells, a file of settings."""
 QUICK = Options(device="cpu", threads=1, checkpoint_seconds=0)
 COSTS = ("seconds",)
 """What two equal runs may differ in."""

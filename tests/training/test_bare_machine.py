@@ -7,15 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.training.conftest import GRID
+
 ABSENT = ("duckdb", "plotly", "beartype", "gguf", "ray", "marimo", "matplotlib", "jinja2", "transformers", "mkdocs")
-GRID = """
-dim = 4
-points = 3
-feed_forward = 4
-batch = 4
-steps = 100
-rank = [1, 2, 4]
-"""
 CALLS = """
 import json, sys
 

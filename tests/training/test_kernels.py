@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,17 +23,11 @@ from rankfall.training.sweep import slower
 
 pytest.importorskip("triton")
 
+pytestmark = pytest.mark.usefixtures("_unwritten_memory_is_nan")
+
 FLOAT32, BFLOAT16 = 3e-6, 2e-2
 """Allowed relative error in the Frobenius norm; sums of a few hundred products lose some of float32's 6e-8."""
 SCALE = 0.6
-
-
-@pytest.fixture(autouse=True)
-def _unwritten_memory_is_nan() -> Iterator[None]:
-    """An element that a kernel forgets to write then shows."""
-    torch.use_deterministic_algorithms(True)
-    yield
-    torch.use_deterministic_algorithms(False)
 
 
 def drawn(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
@@ -24,16 +24,10 @@ from rankfall.training.stack import Stack
 
 pytest.importorskip("triton")
 
+pytestmark = pytest.mark.usefixtures("_unwritten_memory_is_nan")
+
 FLOAT32 = 3e-6
 """Allowed relative error in the Frobenius norm; sums of a few hundred products lose some of float32's 6e-8."""
-
-
-@pytest.fixture(autouse=True)
-def _unwritten_memory_is_nan() -> Iterator[None]:
-    """An element that a kernel forgets to write then shows."""
-    torch.use_deterministic_algorithms(True)
-    yield
-    torch.use_deterministic_algorithms(False)
 
 
 @pytest.fixture

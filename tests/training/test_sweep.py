@@ -228,7 +228,7 @@ def test_progress_rises_to_one(store: Store) -> None:
     shares = [share for _, share in seen]
     assert shares == sorted(shares)
     assert (shares[0], shares[-1]) == (0.0, pytest.approx(1.0))
-    assert seen[-1][0].startswith("2 of 2 cells; a stack of 1 at step 100 of 100, loss ")
+    assert seen[-1][0].startswith(f"2 of 2 cells; {cells[1].label} at step 100 of 100, loss ")
 
 
 @pytest.mark.parametrize("name", ["summary.parquet", "manifest.json"])

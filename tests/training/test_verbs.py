@@ -11,19 +11,11 @@ from typing import Any
 
 import pytest
 from tests.calls import call
+from tests.training.conftest import GRID
 
 from rankfall.cli.main import run
 from rankfall.store.store import Store
 from rankfall.training.stack import Stack
-
-GRID = """
-dim = 4
-points = 3
-feed_forward = 4
-batch = 4
-steps = 100
-rank = [1, 2, 4]
-"""
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +40,7 @@ def test_a_dry_run_plans_and_writes_nothing(home: Path, capfd: pytest.CaptureFix
     assert (status, plan["schema"], plan["cells"], plan["finished"]) == (0, 2, 3, 0)
     assert sorted(stack["cells"] for stack in plan["stacks"]) == [1, 2]
     assert plan["seconds_estimated"] > 0
+    assert all(stack["flops"] > 0 and stack["memory_gib"] > 0 for stack in plan["stacks"])
     assert plan["estimate_from"] == "a trial of a few steps"
     assert {row["status"] for row in plan["runs"]} == {"missing"}
     assert not (home / "planned").exists()

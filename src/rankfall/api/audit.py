@@ -70,7 +70,7 @@ class AuditResult(Result, AuditFindings):
         return AuditFindings.record(self)
 
     def _lines(self) -> list[str]:
-        from rankfall.models.questions import QUESTIONS
+        from rankfall.models.verdict.findings import QUESTIONS
 
         verdict = self.verdict
         return [
@@ -252,11 +252,11 @@ class HeadsResult(Result):
 
 def heads_from_weights(model: str) -> HeadsResult:
     """The ranks of all heads, read from a safetensors file."""
-    from rankfall.models.explanations import bound_reason, heads_reason
     from rankfall.models.heads.key_values import KeyValues
     from rankfall.models.heads.ranks import head_ranks_from_file
-    from rankfall.models.key_value_reason import key_value_reason
     from rankfall.models.layers import as_in_tokens
+    from rankfall.models.verdict.head_reasons import bound_reason, heads_reason
+    from rankfall.models.verdict.key_value_reason import key_value_reason
 
     joint = KeyValues()
     heads = as_in_tokens(head_ranks_from_file(model, joint.take))

@@ -162,9 +162,11 @@ def plan(
         timing_column,
     )
     from rankfall.planning.table import plan as rows_of
+    from rankfall.tasks.base import parse_task
 
     require_number("seconds", seconds, above=0, most=86_400)
     require_number("most_cache", most_cache, least=1)
+    parse_task(task)
     ranks = [rank] if isinstance(rank, int) else list(rank) if rank else None
     sharing = Sharing(kv_heads, group)
     usual = usual_heads(width, sharing) if heads is None else heads

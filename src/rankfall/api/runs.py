@@ -46,7 +46,11 @@ class RunsResult(Result):
         ]
 
     def _figure(self) -> Figure:
-        return error_by_rank(self.rows)
+        from rankfall.drawing.loss_by_rank import loss_by_rank
+        from rankfall.training.text.comparison import by_shape
+
+        models = [row for row in self.rows if row.get("task") == "text" and "corpus" in row]
+        return loss_by_rank(by_shape(models)) if models else error_by_rank(self.rows)
 
 
 def runs(
@@ -56,13 +60,15 @@ def runs(
     sql: str | None = None,
     import_results: str | Path | None = None,
     export_results: str | Path | None = None,
+    export_models: str | Path | None = None,
     verify: bool = False,
     set_aside: bool = False,
 ) -> RunsResult:
     """List the finished runs of a store, all or some, or ask it in SQL.
 
     `where` keeps rows such as `rank=8` or `mse_best<0.1`; `sql` asks the tables runs and history. `import_results`
-    takes in committed results first, `export_results` writes summaries with their provenance into a folder. `verify`
+    takes in committed results first, `export_results` writes summaries with their provenance into a folder;
+    `export_models` writes each language model as a folder that the transformers library and `audit` open. `verify`
     checks every file; `set_aside` moves damaged runs out of the way.
     """
     from rankfall.store import results
@@ -77,7 +83,7 @@ def runs(
         remedy="write the condition into the SQL",
     )
     kept = Store(Path(store), create=import_results is not None)
-    notes = []
+    notes: list[str] = []
     if import_results is not None:
         taken = results.import_results(kept, Path(import_results))
         notes.append(f"{len(taken)} runs taken in from {import_results}")
@@ -88,11 +94,16 @@ def runs(
     rows = select(kept, sql) if sql is not None else kept_by(found, list(where))
     if verify:
         damaged = list(kept.damaged().values())
+    wanted = {row["id"] for row in rows if "id" in row}
     if export_results is not None:
-        wanted = {row["id"] for row in rows if "id" in row}
         chosen = (run for run in kept.runs() if run.id in wanted)
         written = results.export_results(chosen, Path(export_results), _audit_columns(kept))
         notes += [f"wrote {path}" for path in written]
+    if export_models is not None:
+        from rankfall.models.text_export import export_models as write_models
+
+        chosen = (run for run in kept.runs() if run.id in wanted)
+        notes += [f"wrote {path}" for path in write_models(chosen, kept, Path(export_models), notes.append)]
     return RunsResult(str(store), [dict(row) for row in rows], [str(error) for error in damaged], notes)
 
 

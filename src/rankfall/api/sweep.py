@@ -55,7 +55,9 @@ class SweepResult(Result):
     out_of_time: bool = False
     """Stopped because its minutes were over."""
     estimate: dict[str, Any] | None = None
-    """After a dry run: `cells`, `finished`, `seconds_estimated`, `estimate_from` and `stacks` (trained as one)."""
+    """After a dry run: `cells`, `finished`, `seconds_estimated`, `estimate_from` and `stacks` (trained as one), each
+    with its operations, memory and time, those of language models also with parameters, tokens and passes over the
+    text."""
 
     def tables(self) -> dict[str, pd.DataFrame]:
         """`runs`: one row per cell; after a dry run also `stacks`; of language models also `by_shape`, over
@@ -143,6 +145,7 @@ def sweep(
     take_over: bool = False,
     tensorboard: str | Path | None = None,
     text: str | Path | None = None,
+    validation: str | Path | None = None,
     where: Sequence[str] = (),
     minutes: float | None = None,
     audit: bool = True,
@@ -156,9 +159,10 @@ def sweep(
     running cluster). `dry_run` plans and estimates only. `memory` is in GiB. `results` are committed results to go
     on from; `weights` trains also cells imported without weights; `take_over` takes cells that a process of another
     machine has claimed without waiting for its silence. `text` is the file or folder that cells of the task text are
-    trained on. `where` takes only some cells: `["layers=3,5", "seed=0"]`. After `minutes` everything is saved and the
-    result has `complete` False. With `audit` each language model is audited once, from its final weights, on held-out
-    text; tokens and seconds are counted to `to_loss` nats per byte (default: what all models of a setting reach).
+    trained on, `validation` one to measure them on (default: part of `text` is held out). `where` takes only some
+    cells: `["layers=3,5", "seed=0"]`. After `minutes` everything is saved and the result has `complete` False. With
+    `audit` each language model is audited once, from its final weights, on held-out text; tokens and seconds are
+    counted to `to_loss` nats per byte (default: what all models of a setting reach).
     `note` is told what a person should know.
     """
     from rankfall.store.identity import identity
@@ -197,6 +201,7 @@ def sweep(
         # A grid that cannot be read leaves no store behind; one whose text must be kept makes it.
         around = Surroundings(
             text=None if text is None else str(text),
+            validation=None if validation is None else str(validation),
             store=lambda: Store(folder).path,
             device=chosen.device() if isinstance(grid, (str, Path)) else "cpu",
             progress=progress,
@@ -268,6 +273,7 @@ def _to_level(rows: list[dict[str, Any]], store: Store, level: float | None) -> 
 def _estimate(cells: list[TrainingCell], store: Store, engine: Engine, progress: Progress) -> dict[str, Any]:
     from rankfall.store.identity import settings
     from rankfall.training.estimate import estimate
+    from rankfall.training.kinds import kind_of, stack_bytes
     from rankfall.training.sweep import plan_for
 
     plan = plan_for(cells, store, engine)
@@ -279,6 +285,8 @@ def _estimate(cells: list[TrainingCell], store: Store, engine: Engine, progress:
             **_shared(group),
             "ranks": ", ".join(map(str, sorted({settings(cell)["rank"] for cell in group}))),
             "steps": group[0].steps,
+            **kind_of(group[0]).costs(group, store.path),
+            "memory_gib": stack_bytes(group, engine.device()) / 2**30,
             "seconds": seconds,
         }
         for group, seconds in zip(plan.stacks, guess.seconds, strict=True)

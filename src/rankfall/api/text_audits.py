@@ -61,8 +61,8 @@ def audited_rows(
             out_of_time = not complete and not stop()
     else:
         found = [one for run in runs if (one := stored_audit(run, store)) is not None]
-    names = ("id", *SETTING, *SHAPE, "seed", "nats_per_byte")
-    of = {one.id: {name: by_id[one.id][name] for name in names} for one in found}
+    names = ("id", *SETTING, *SHAPE, "seed", "parameters", "nats_per_byte")
+    of = {one.id: {name: by_id[one.id].get(name) for name in names} for one in found}
     layers = [
         {**{name: of[one.id][name] for name in ("id", "width", "rank", "heads", "seed")}, **layer}
         for one in found

@@ -221,7 +221,7 @@ def duration(seconds: float) -> str:
     if seconds != seconds:
         return "an unknown time"
     if seconds < 120:
-        return f"{seconds:.0f} seconds"
+        return f"{seconds:.0f} second{'s' * (round(seconds) != 1)}"
     if seconds < 7200:
         return f"{seconds / 60:.0f} minutes"
     return f"{seconds / 3600:.1f} hours"

@@ -26,6 +26,10 @@ def runs(
     export_results: Annotated[
         Path | None, typer.Option("--export-results", help="Write summaries with their provenance into this folder.")
     ] = None,
+    export_models: Annotated[
+        Path | None,
+        typer.Option("--export-models", help="Write each language model as a folder for transformers and audit."),
+    ] = None,
     verify: Annotated[bool, typer.Option("--verify", help="Check every file; exit status 1 on damage.")] = False,
     set_aside: Annotated[bool, typer.Option("--set-aside", help="Move damaged runs out of the way.")] = False,
     json: JsonFlag = False,
@@ -41,12 +45,15 @@ def runs(
         require_writable_file(csv, "--csv")
     if export_results is not None:
         require_writable_folder(export_results, "--export-results")
+    if export_models is not None:
+        require_writable_folder(export_models, "--export-models")
     result = run(
         store,
         where=where or (),
         sql=sql,
         import_results=import_results,
         export_results=export_results,
+        export_models=export_models,
         verify=verify,
         set_aside=set_aside,
     )

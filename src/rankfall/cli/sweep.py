@@ -52,6 +52,9 @@ def sweep(
     text: Annotated[
         Path | None, typer.Option(help="File or folder of text that cells of the task text are trained on.")
     ] = None,
+    validation: Annotated[
+        Path | None, typer.Option(help="File or folder of text to measure on (default: part of --text is held out).")
+    ] = None,
     where: Annotated[
         list[str] | None, typer.Option(help="Only some cells, such as layers=3,5; several must all hold.")
     ] = None,
@@ -98,6 +101,7 @@ def sweep(
             take_over=take_over,
             tensorboard=tensorboard,
             text=text,
+            validation=validation,
             where=where or (),
             minutes=minutes,
             audit=audit,
@@ -110,6 +114,7 @@ def sweep(
         again = ["rankfall", "sweep", grid, "--store", str(store)]
         again += [word for condition in where or () for word in ("--where", condition)]
         again += [] if text is None else ["--text", str(text)]
+        again += [] if validation is None else ["--validation", str(validation)]
         again += [] if audit else ["--no-audit"]
         notes.print(
             f"stopped with {done} of {len(result.runs)} cells finished and the rest saved; the same command goes on: "
@@ -147,7 +152,8 @@ def _short(record: Mapping[str, Any]) -> dict[str, Any]:
     losses = ("nats_per_byte", "nats_per_byte_low", "nats_per_byte_high")
     rounded = {name: None if record[name] is None else round(record[name], 4) for name in losses}
     variant = {"variant": record["variant"]} if record["variant"] else {}
-    return {name: record[name] for name in names} | variant | rounded | {"parameters": record["parameters"]}
+    sizes = {"parameters": record["parameters"], "step_seconds": _digits(record["step_seconds"])}
+    return {name: record[name] for name in names} | variant | rounded | sizes
 
 
 def _brief(records: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[dict[str, Any]]:
@@ -162,10 +168,16 @@ def _digits(value: Any) -> Any:
     return round(value) if value >= 1e4 else float(f"{value:.4g}")
 
 
+def _three(value: Any) -> Any:
+    return float(f"{value:.3g}") if isinstance(value, float) else value
+
+
 def _show_plan(result: SweepResult) -> None:
     of, rest = result.record(), "nothing is missing"
     if of["stacks"]:
-        table("stacks to train", of["stacks"])
+        table("stacks to train", [{name: _three(value) for name, value in stack.items()} for stack in of["stacks"]])
         seconds = float("nan") if of["seconds_estimated"] is None else of["seconds_estimated"]
         rest = f"the rest takes about {duration(seconds)} (from {of['estimate_from']})"
+        if any(stack["task"] == "text" for stack in of["stacks"]):
+            rest += ", audits besides"
     paper.print(f"{of['finished']} of {of['cells']} cells are finished; {rest}", soft_wrap=True)

@@ -49,7 +49,7 @@ def draw_collapse(curves: Sequence[Mapping[str, Any]], title: str) -> Figure:
         layers, values = curve["layers"], curve["log10_mu"]
         for axis in (deep, shallow):
             axis.plot(layers, values, color=colour, label=curve["name"])
-        _draw_tail(deep, curve, colour)
+        _draw_tail(deep, curve)
         if curve.get("floor"):
             for axis in (deep, shallow):
                 axis.plot(*curve["floor"], "o", color=colour, markersize=5)
@@ -78,7 +78,7 @@ def draw_collapse(curves: Sequence[Mapping[str, Any]], title: str) -> Figure:
     return figure
 
 
-def _draw_tail(axis: Any, curve: Mapping[str, Any], colour: str) -> None:
+def _draw_tail(axis: Any, curve: Mapping[str, Any]) -> None:
     """The line of the second eigenvalue through the end of the curve, dashed, over its last two thirds."""
     rate = curve.get("tail_rate")
     if not rate or rate >= 1 or curve.get("cubic"):

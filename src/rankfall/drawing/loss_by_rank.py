@@ -1,8 +1,9 @@
-"""Loss of language models against the rank of their heads: a panel per budget, a line per H r over the width."""
+"""Loss of language models against the rank of their heads: a panel per budget, a line per H r over the width or per
+number of heads."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +19,12 @@ def loss_by_rank(records: Sequence[Record]) -> Figure:
     """Nats per byte of held-out text, with the interval over seeds where there is one."""
     drawn = [record for record in records if record["nats_per_byte"] is not None]
     panels = list(dict.fromkeys(_panel(record) for record in drawn))
-    lines = list(dict.fromkeys(_line(record) for record in sorted(drawn, key=_times_width)))
+    line = _lines_of(drawn)
+    lines = list(dict.fromkeys(line(record) for record in sorted(drawn, key=_order)))
     figure, axes = canvas(1, max(1, len(panels)), size=(4.8, 4.2), sharey=False)
     for ax, name in zip(axes[0], panels, strict=False):
         for number, label in enumerate(lines):
-            own = [record for record in drawn if _panel(record) == name and _line(record) == label]
+            own = [record for record in drawn if _panel(record) == name and line(record) == label]
             own.sort(key=lambda record: record["rank"])
             if not own:
                 continue
@@ -45,13 +47,41 @@ def loss_by_rank(records: Sequence[Record]) -> Figure:
 def _panel(record: Record) -> str:
     of = record["budget"] if record["budget"] != "none" else f"{record['steps']:,} steps"
     variant = f"\n{record['variant']}" if record["variant"] else ""
-    return f"width {record['width']}, {record['layers']} layers\n{of}{variant}"
+    # where the depth was solved for, models of one panel differ in it
+    deep = "" if of.endswith(" by layers") else f", {record['layers']} layer{'s' * (record['layers'] != 1)}"
+    return f"width {record['width']}{deep}\n{of}{variant}"
 
 
-def _times_width(record: Record) -> Fraction:
+def times_width(record: Record) -> Fraction:
+    """How many times the width the ranks of all heads are together."""
     return Fraction(record["heads"] * record["rank"], record["width"])
 
 
-def _line(record: Record) -> str:
-    times = _times_width(record)
+def _order(record: Record) -> tuple[Any, ...]:
+    return times_width(record), record["heads"], record["value_rank"], record["key_heads"]
+
+
+def _lines_of(records: Sequence[Record]) -> Callable[[Record], str]:
+    """What models of one line share: H r over the width, or the number of heads where that makes fewer lines; and
+    the value width or the heads with keys where models of one line and rank differ in them."""
+    shared = min((_total, _heads), key=lambda name: len({name(record) for record in records}))
+    told: list[str] = []
+    for field in ("value_rank", "key_heads"):
+        by_place: dict[tuple[Any, ...], set[int]] = {}
+        for record in records:
+            place = (_panel(record), shared(record), record["rank"])
+            by_place.setdefault(place, set()).add(record[field])
+        if any(len(values) > 1 for values in by_place.values()):
+            told.append(field)
+    return lambda record: ", ".join(
+        [shared(record), *(f"{field.replace('_', ' ')} {record[field]}" for field in told)]
+    )
+
+
+def _total(record: Record) -> str:
+    times = times_width(record)
     return "H r = d" if times == 1 else f"H r = {times} d"
+
+
+def _heads(record: Record) -> str:
+    return f"{record['heads']} head{'s' * (record['heads'] != 1)}"

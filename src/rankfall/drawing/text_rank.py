@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from fractions import Fraction
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rankfall.drawing.canvas import COLOURS, MARKERS, canvas
+from rankfall.drawing.loss_by_rank import times_width
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -76,7 +76,7 @@ def _sharing(records: Sequence[Record], setting: tuple[Any, ...]) -> list[Record
     own = [
         record
         for record in records
-        if _setting(record) == setting and _times(record) == 1 and record["value_rank"] == record["rank"]
+        if _setting(record) == setting and times_width(record) == 1 and record["value_rank"] == record["rank"]
     ]
     return sorted(own, key=lambda record: record["rank"]) if len({record["rank"] for record in own}) > 1 else []
 
@@ -84,8 +84,8 @@ def _sharing(records: Sequence[Record], setting: tuple[Any, ...]) -> list[Record
 def lines_of(records: Sequence[Record]) -> dict[str, list[Record]]:
     """The lines of one panel: heads whose ranks add up to the same share of the width, and heads fixed in number."""
     lines: dict[str, list[Record]] = {}
-    for times in sorted({_times(record) for record in records}):
-        own = [record for record in records if _times(record) == times]
+    for times in sorted({times_width(record) for record in records}):
+        own = [record for record in records if times_width(record) == times]
         if len({record["rank"] for record in own}) > 1:
             lines["H r = d" if times == 1 else f"H r = {times} d"] = own
     for heads in sorted({record["heads"] for record in records}):
@@ -206,7 +206,3 @@ def _amount(budget: str) -> str:
     if name not in AMOUNTS:
         return "no budget" if name == "none" else budget
     return AMOUNTS[name](float(rest.partition(" ")[0]))
-
-
-def _times(record: Record) -> Fraction:
-    return Fraction(record["heads"] * record["rank"], record["width"])

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rankfall.catalogue import MEASURES
 from rankfall.dynamics.split import Split, joined
-from rankfall.measures.measures import measure
+from rankfall.measures.base import measure
 from rankfall.measures.profile import profile_of_equals
 
 DEFAULT_MEASURES = tuple(one.name for one in MEASURES if one.simulated)

@@ -16,7 +16,7 @@ from rankfall.dynamics.split_attention import split_step
 from rankfall.dynamics.step import PURE_ATTENTION, Rule, grouped_step
 from rankfall.dynamics.weights import Weights
 from rankfall.masks import Mask, MaskSchedule
-from rankfall.measures.measures import measure
+from rankfall.measures.base import measure
 from rankfall.mechanism.attend import attention_weights
 from rankfall.mechanism.heads import Heads, project
 from rankfall.theory.ergodicity import Certificate, certify

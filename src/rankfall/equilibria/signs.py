@@ -44,11 +44,11 @@ def walsh_signs(count: int, patterns: int) -> Float[Tensor, "n k"]:
     return 1.0 - 2.0 * (ones % 2).double()
 
 
-def own_attention(count: int, own: float = OWN_WEIGHT) -> Float[Tensor, "n n"]:
+def own_attention(count: int) -> Float[Tensor, "n n"]:
     """Causal weights: so much on the token itself, the rest evenly on those before; the first sees itself alone."""
     earlier = torch.ones(count, count, dtype=torch.float64).tril(-1)
-    shares = (1 - own) * earlier / earlier.sum(dim=-1, keepdim=True).clamp_min(1.0)
-    weights = shares + own * torch.eye(count, dtype=torch.float64)
+    shares = (1 - OWN_WEIGHT) * earlier / earlier.sum(dim=-1, keepdim=True).clamp_min(1.0)
+    weights = shares + OWN_WEIGHT * torch.eye(count, dtype=torch.float64)
     weights[0, 0] = 1.0
     return weights
 

@@ -134,7 +134,7 @@ ALL_STATEMENTS: tuple[Statement, ...] = (
     Statement(
         "B-mu",
         "mu, the distance from all tokens being equal, and its companions.",
-        ("measures.measures.measure", "catalogue.MEASURES"),
+        ("measures.base.measure", "catalogue.MEASURES"),
         ("measures/test_measures.py",),
     ),
     Statement(

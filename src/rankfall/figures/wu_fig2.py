@@ -18,7 +18,7 @@ from rankfall.dynamics.trajectory import run_layers
 from rankfall.dynamics.weights import DrawnWeights, WeightRecipe, generator_for
 from rankfall.figures.base import Claim, FigureOutcome, Reproduction, Scale
 from rankfall.masks import parse_mask
-from rankfall.measures.measures import measure
+from rankfall.measures.base import measure
 from rankfall.mechanism.heads import Heads
 from rankfall.norms import LayerNorm
 from rankfall.progress import Progress, silent

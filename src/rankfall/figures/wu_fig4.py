@@ -10,7 +10,7 @@ from torch import Tensor
 from rankfall.drawing.canvas import COLOURS, canvas
 from rankfall.figures.base import Claim, FigureOutcome, Reproduction, Scale
 from rankfall.figures.pretrained import Subject, subjects
-from rankfall.measures.measures import measure
+from rankfall.measures.base import measure
 from rankfall.models.depth.capture import Place, capture
 from rankfall.progress import Progress, silent
 

@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, final, get_args
+from dataclasses import dataclass
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 
-from rankfall.catalogue import MEASURES as ALL_MEASURES
 from rankfall.errors import RequestError
 from rankfall.masks import Mask
-from rankfall.measures.measures import NUMBERS_AT_ONCE
-from rankfall.measures.profile import Profile
 from rankfall.models import configuration as aliases
 from rankfall.models.ablated_block import AblatedBlock, ReplayCheck, block_around, changed
+from rankfall.models.ablation_rows import MEASURES, SCALINGS, AblationRow, Scaling, measures_at, rows_of
 from rankfall.models.blocks import BlockStack, as_tokens, body_of, stacks_that_run
 from rankfall.models.calling import Inputs
 from rankfall.models.depth.capture import Place, capture
@@ -30,15 +28,7 @@ from rankfall.models.interface import routed
 from rankfall.models.recorder import Call, recorded
 from rankfall.models.replay import Site, traced
 from rankfall.models.single_texts import equal_texts, single_texts
-from rankfall.norms import UnitNorm
 from rankfall.progress import Progress, silent
-
-Scaling = Literal["raw", "matched"]
-"""raw: tokens as they come. matched: before each layer all tokens are multiplied by one number, so that their
-Frobenius norm is what the layer got in the real model; without it a missing norm lets them grow until softmax
-saturates."""
-
-SCALINGS: tuple[Scaling, ...] = get_args(Scaling)
 
 
 @final
@@ -62,55 +52,6 @@ FULL = "full model"
 
 ALL_VARIANTS: tuple[Variant, ...] = (ATTENTION, WITH_NORM, WITH_RESIDUAL, WITH_BOTH, WITH_CROSS)
 """The last one only of blocks with cross-attention."""
-
-
-@final
-@dataclass(frozen=True)
-class AblationRow:
-    """The tokens of one text at one layer under one variant; measures are None where the tokens overflowed, or where
-    they were not asked for.
-
-    Layer 0 is what enters the first block. A mask of None is the model's own.
-    """
-
-    variant: str
-    scaling: Scaling
-    temperature: float
-    mask: str | None
-    mu: float | None
-    relative_mu: float | None
-    rank: float | None
-    effective_rank: float | None
-    energy_rank: float | None
-    mean_abs_cosine: float | None
-    min_singular_value: float | None
-    text: int
-    layer: int
-    unit_relative_mu: float | None = None
-    unit_energy_rank: float | None = None
-
-    def record(self) -> dict[str, Any]:
-        """The row as `--json` prints it."""
-        row = asdict(self)
-        return {
-            name: value for name, value in row.items() if value is not None or name not in (*BY_SVD, "energy_rank")
-        }
-
-
-# What decides whether a variant collapses, as for the model itself: of tokens scaled to length one.
-OF_UNIT_TOKENS = {"unit_relative_mu": "relative_mu", "unit_energy_rank": "energy_rank"}
-OF_TOKENS = ("mu", "relative_mu", "rank", "effective_rank", "energy_rank", "mean_abs_cosine", "min_singular_value")
-MEASURES = (*OF_TOKENS, *OF_UNIT_TOKENS)
-# Of collapsed tokens these need a singular value decomposition, which takes longer than everything else together.
-BY_SVD = ("rank", "effective_rank", "min_singular_value")
-QUICK = tuple(name for name in MEASURES if name not in BY_SVD)
-# What an audit reads: of the energy ranks the one that decides.
-AUDITED = tuple(name for name in QUICK if name != "energy_rank")
-# These need no decomposition at all.
-PLAIN = tuple(name for name in AUDITED if name != "unit_energy_rank")
-# Decompositions grow with the cube of the smaller side: beyond this they are made at both ends and in the middle.
-EVERY_LAYER_BELOW = 1024
-LARGE_LAYERS = 3
 
 
 @final
@@ -198,8 +139,8 @@ def ablate(
                 settings = _without_cross(settings)
             for layer, found, states in _replayed(steps, settings):
                 check = found if check is None else check if found is None else check.and_(found)
-                wanted = _measures_at(layer, len(steps), steps[0].block.stream, measures)
-                rows += _rows(states, [setting.label for setting in settings], numbers, layer, wanted)
+                wanted = measures_at(layer, len(steps), steps[0].block.stream, measures)
+                rows += rows_of(states, [setting.label for setting in settings], numbers, layer, wanted)
                 share = (numbers[0] + len(numbers) * layer / len(steps)) / len(texts)
                 progress(f"text {numbers[-1] + 1} of {len(texts)}", share)
         except _CrossAttentionError as refusal:
@@ -211,8 +152,8 @@ def ablate(
         except RequestError as refusal:
             return Ablation((), refusal=str(refusal))
         for layer, tokens in enumerate([*(step.block.stream for step in steps), end]):
-            wanted = _measures_at(layer, len(steps), tokens, measures)
-            rows += _rows([tokens.to(steps[0].device)], [_label()], numbers, layer, wanted)
+            wanted = measures_at(layer, len(steps), tokens, measures)
+            rows += rows_of([tokens.to(steps[0].device)], [_label()], numbers, layer, wanted)
         kinds = tuple(step.block.kind for step in steps)
     return Ablation(tuple(sorted(rows, key=lambda row: row.text)), kinds, check, cross_refusal=cross_refusal)
 
@@ -262,14 +203,6 @@ def _whole(inputs: Inputs) -> bool:
     return not told and (mask is None or bool(mask.bool().all()))
 
 
-def _measures_at(layer: int, layers: int, tokens: Tensor, measures: Sequence[str]) -> Sequence[str]:
-    """All that is asked for, or without what needs a decomposition, where that is large and was made nearby."""
-    spread = {round(place * layers / (LARGE_LAYERS - 1)) for place in range(LARGE_LAYERS)}
-    if min(tokens.shape[-2:]) <= EVERY_LAYER_BELOW or layer in spread:
-        return measures
-    return [name for name in measures if name in PLAIN]
-
-
 def whole_under(
     model: Any, inputs: Mapping[str, Any], masks: Sequence[Mask], progress: Progress = silent
 ) -> list[AblationRow]:
@@ -293,7 +226,7 @@ def whole_under(
             with routed(body, changed(1.0, mask)):
                 capture(body, text, on_tokens)
             for layer, tokens in streams.items():
-                rows += _rows([tokens], [_label(mask=str(mask))], [number], layer, MEASURES)
+                rows += rows_of([tokens], [_label(mask=str(mask))], [number], layer, MEASURES)
     return rows
 
 
@@ -400,45 +333,3 @@ def _verified_cross(cross: AblatedBlock) -> ReplayCheck:
         return cross.verify()
     except RequestError as refusal:
         raise _CrossAttentionError.like(refusal) from refusal
-
-
-def _rows(
-    states: Sequence[Tensor],
-    labels: Sequence[Mapping[str, Any]],
-    texts: Sequence[int],
-    layer: int,
-    measures: Sequence[str],
-) -> list[AblationRow]:
-    """One row for every state and text, measured together; tokens that overflowed have no measures."""
-    if not states:
-        return []
-    nothing: dict[str, float | None] = dict.fromkeys(MEASURES)
-    # What enters the first block is one tensor under every setting.
-    kept = {id(state): state for state in states}
-    every = [one for state in kept.values() for one in state[: len(texts)]]
-    finite = [bool(one.isfinite().all()) for one in every]
-    found: list[dict[str, float | None]] = [dict(nothing) for _ in every]
-    alive = [place for place, whole in enumerate(finite) if whole]
-    at_once = max(1, NUMBERS_AT_ONCE // every[0].numel())
-    for some in (alive[first : first + at_once] for first in range(0, len(alive), at_once)):
-        tokens = torch.stack([every[place] for place in some])
-        values = _values(tokens, measures)
-        for name, column in values.items():
-            for place, value in zip(some, column.tolist(), strict=True):
-                found[place][name] = value
-    first = {name: place * len(texts) for place, name in enumerate(kept)}
-    return [
-        AblationRow(**label, **found[first[id(state)] + place], text=text, layer=layer)  # type: ignore[arg-type]
-        for state, label in zip(states, labels, strict=True)
-        for place, text in enumerate(texts)
-    ]
-
-
-def _values(tokens: Tensor, measures: Sequence[str]) -> dict[str, Tensor]:
-    """The measures of tokens (k, n, d) as they are, and of those scaled to length one."""
-    raw, unit = Profile(tokens), Profile(UnitNorm()(tokens.double()))
-    if "mean_abs_cosine" in measures and bool((unit.lengths * unit.size[..., None] > 0.5).all()):
-        # The same cosines, from the Gram matrix that is needed for the others; tokens too short to scale have none.
-        raw.absolute_cosine_sum = unit.absolute_cosine_sum
-    found = {name: ALL_MEASURES[name].of(raw) for name in OF_TOKENS if name in measures}
-    return found | {name: ALL_MEASURES[of].of(unit) for name, of in OF_UNIT_TOKENS.items() if name in measures}

@@ -23,9 +23,7 @@ from rankfall.models.controls import DRAWS, MOST_DRAWS, Control
 from rankfall.models.depth.measure import measure_depth
 from rankfall.models.depth.pooled import Pool
 from rankfall.models.depth.rows import DepthRow
-from rankfall.models.explanations import Reason, bound_reason, heads_reason, layer_rate, parts_reason
 from rankfall.models.given import Reading, inputs_remedy, of_library, read_by_library, read_by_module
-from rankfall.models.head_explanations import cut_reason, needs_reason
 from rankfall.models.heads.key_values import KeyValueRecord, KeyValues
 from rankfall.models.heads.needed import DIVERGENCE
 from rankfall.models.heads.probe import HeadMaps
@@ -35,7 +33,6 @@ from rankfall.models.heads.seen import Seen, SeenWatch, tokens_seen
 from rankfall.models.heads.study import HeadQuestions, HeadStudy, study_heads
 from rankfall.models.heads.subspaces import HeadSpaces
 from rankfall.models.interface import ALONE, runs_as_is
-from rankfall.models.key_value_reason import decodes, key_value_reason
 from rankfall.models.layers import as_in_tokens
 from rankfall.models.load.folder import LoadedModel
 from rankfall.models.load.guards import LIMITS
@@ -43,7 +40,6 @@ from rankfall.models.load.named import DEFAULT_NAME
 from rankfall.models.load.open import open_model
 from rankfall.models.loss import last_hidden, text_loss
 from rankfall.models.masks import MaskObserver, ObservedMask, observe_masks
-from rankfall.models.questions import too_little_text
 from rankfall.models.recorder import Coverage, recorded
 from rankfall.models.result import AuditFindings, ModelFacts, TextFacts
 from rankfall.models.single_texts import single_texts
@@ -58,7 +54,12 @@ from rankfall.models.stacks import (
     study_stack,
 )
 from rankfall.models.texts import PASSAGES_IN_ALL, USUAL_TOKENS, Batch, encode, shipped_text
-from rankfall.models.verdict import judge
+from rankfall.models.verdict.asked import too_little_text
+from rankfall.models.verdict.head_reasons import bound_reason, cut_reason, heads_reason, needs_reason
+from rankfall.models.verdict.key_value_reason import decodes, key_value_reason
+from rankfall.models.verdict.parts_reason import parts_reason
+from rankfall.models.verdict.reasons import Reason, layer_rate
+from rankfall.models.verdict.verdict import judge
 from rankfall.progress import Progress, part, silent, widened
 from rankfall.provenance import provenance
 

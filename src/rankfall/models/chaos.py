@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-FULL = "full model"
+from rankfall.models.ablation import FULL
+
 NORMED = "norm"
 EPSILON = torch.finfo(torch.float64).eps
 

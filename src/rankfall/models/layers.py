@@ -9,10 +9,12 @@ from typing import TypeVar
 from rankfall.models.attention.heads import HeadAttention
 from rankfall.models.depth.rows import DepthRow
 from rankfall.models.heads.key_values import KeyValueRecord
+from rankfall.models.heads.needed import HeadNeed
 from rankfall.models.heads.ranks import HeadRecord
+from rankfall.models.heads.spectra import HeadSpectrum
 from rankfall.models.masks import ObservedMask
 
-Record = TypeVar("Record", HeadAttention, HeadRecord, ObservedMask, KeyValueRecord)
+Record = TypeVar("Record", HeadAttention, HeadRecord, HeadNeed, HeadSpectrum, ObservedMask, KeyValueRecord)
 
 
 def as_in_tokens(records: Iterable[Record], rows: Sequence[DepthRow] = ()) -> tuple[Record, ...]:

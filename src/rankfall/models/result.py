@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from rankfall.measures.profile import VIEWS
 from rankfall.models.ablated_block import ReplayCheck
-from rankfall.models.ablation import AblationRow
+from rankfall.models.ablation_rows import AblationRow
 from rankfall.models.attention.heads import HeadAttention
 from rankfall.models.chaos import with_chaos
 from rankfall.models.controls import Control
@@ -32,7 +32,7 @@ from rankfall.models.stacks import (
     question_lines,
     stack_tables,
 )
-from rankfall.models.verdict import Verdict
+from rankfall.models.verdict.verdict import Verdict
 
 if TYPE_CHECKING:
     import pandas as pd

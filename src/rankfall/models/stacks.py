@@ -11,19 +11,21 @@ from torch import nn
 
 from rankfall.errors import reason_of
 from rankfall.models.ablated_block import ReplayCheck
-from rankfall.models.ablation import AUDITED, Ablation, AblationRow, ablate
+from rankfall.models.ablation import Ablation, ablate
+from rankfall.models.ablation_rows import AUDITED, AblationRow
 from rankfall.models.blocks import BlockStack
 from rankfall.models.chaos import with_chaos
 from rankfall.models.controls import Control, Given, run_controls
 from rankfall.models.depth.measure import measure_depth
 from rankfall.models.depth.rows import DepthRow
-from rankfall.models.explanations import layer_rate, parts_reason
 from rankfall.models.given import Reading
 from rankfall.models.heads.seen import SeenWatch
 from rankfall.models.layers import as_in_tokens
 from rankfall.models.masks import ObservedMask
-from rankfall.models.questions import too_little_text
-from rankfall.models.verdict import Verdict, judge
+from rankfall.models.verdict.asked import too_little_text
+from rankfall.models.verdict.parts_reason import parts_reason
+from rankfall.models.verdict.reasons import layer_rate
+from rankfall.models.verdict.verdict import Verdict, judge
 from rankfall.progress import Progress, silent
 
 # What of a verdict's reasons is about one stack; the others are about all heads of the model.

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, final
 import torch
 from torch import Tensor
 
+from rankfall.errors import require_count, require_number
 from rankfall.shapes import Tokens
 
 
@@ -37,6 +38,15 @@ class Norm(ABC):
     """Whether tokens stay as they are."""
     by_depth: ClassVar[bool] = False
     """Whether each layer has its own: `at` gives it."""
+
+    def __post_init__(self) -> None:
+        """Whole-number parameters count from one on, others are not negative; a norm that needs more checks them."""
+        for one in fields(self):
+            name, value = f"the {self.name} norm's {one.name}", getattr(self, one.name)
+            if one.type in ("int", int):
+                require_count(name, value)
+            else:
+                require_number(name, value, least=0)
 
     @abstractmethod
     def normalise(self, tokens: Tokens) -> Tokens:

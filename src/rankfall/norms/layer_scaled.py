@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, final
 
-from rankfall.errors import require_count
 from rankfall.norms.base import Norm, Scaling
 from rankfall.norms.layer import LayerNorm
 from rankfall.shapes import Tokens
@@ -24,9 +23,6 @@ class DepthScaledLayerNorm(Norm):
     by_depth: ClassVar[bool] = True
     epsilon: float = 0.0
     depth: int = 1
-
-    def __post_init__(self) -> None:
-        require_count("the depth", self.depth)
 
     def normalise(self, tokens: Tokens) -> Tokens:
         return LayerNorm(self.epsilon).normalise(tokens) / math.sqrt(self.depth)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias, final
 
-from rankfall.planning.evidence import Estimate
+from rankfall.planning.evidence import Estimate, listed
 
 Row: TypeAlias = Mapping[str, Any]
 ErrorAt: TypeAlias = Callable[[Row, int], Estimate | None]
@@ -184,11 +184,11 @@ def separation(rows: Sequence[Row]) -> str:
     floors = [row[field] for row in alike]
     ranks = sorted({row["rank"] for row in alike})
     apart = sorted({row["rank"] for row in rows} - {*ranks})
-    told = f" It separates rank {_listed(apart)}." if apart else ""
+    told = f" It separates rank {listed(apart)}." if apart else ""
     if len(ranks) == 1:
         return f"The bound separates every other rank from the usual {ranks[0]}."
     return (
-        f"The bound does not separate these rows: rank {_listed(ranks)} have bounds of {min(floors):.4f} to "
+        f"The bound does not separate these rows: rank {listed(ranks)} have bounds of {min(floors):.4f} to "
         f"{max(floors):.4f}, less than {EQUAL_BOUNDS:.0%} from that of the usual choice.{told}"
     )
 
@@ -290,7 +290,3 @@ def _changes(
     elif spoken.outside:
         found.append("evidence from language models of this size")
     return found
-
-
-def _listed(ranks: Sequence[int]) -> str:
-    return str(ranks[0]) if len(ranks) == 1 else f"{', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"

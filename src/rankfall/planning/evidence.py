@@ -207,3 +207,9 @@ def settings_of(rows: Sequence[Mapping[str, Any]]) -> tuple[Setting, ...]:
 
 FARTHEST = TrainedCells("trained_error", Cell())
 """Paper A's own setting, one layer: every token outputs the point farthest from it."""
+
+
+def listed(numbers: Sequence[int]) -> str:
+    """As people write them: 1, 2 and 3."""
+    *before, last = map(str, numbers)
+    return f"{', '.join(before)} and {last}" if before else last

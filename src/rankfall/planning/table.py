@@ -40,7 +40,7 @@ def plan(candidates: Sequence[Candidate], evidence: Sequence[Column] = ()) -> li
     ]
 
 
-def costs_column(reference: StackShape, bytes_per_number: int = 2) -> Column:
+def costs_column(reference: StackShape) -> Column:
     """Shape and counted costs. FLOPs are of one training step on one sequence; decoding is per token."""
 
     def column(candidate: Candidate) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def costs_column(reference: StackShape, bytes_per_number: int = 2) -> Column:
             "flops": shape.training_flops,
             "flops_over_reference": shape.training_flops / reference.training_flops,
             "decoding_flops": shape.decoding_flops,
-            "kv_cache_bytes": shape.kv_cache_bytes(bytes_per_number),
+            "kv_cache_bytes": shape.kv_cache_bytes(),
         }
 
     return column

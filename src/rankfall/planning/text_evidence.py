@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
-from rankfall.planning.evidence import Estimate, interpolation
+from rankfall.planning.evidence import Estimate, interpolation, listed
 from rankfall.training.text.comparison import mean_margin
 from rankfall.training.text.results import shared_width_curves, text_results
 
@@ -90,7 +90,7 @@ class LanguageModels:
         texts, widths = sorted({curve.domain for curve in curves}), sorted({curve.width for curve in curves})
         return (
             f"{len(ranks)} settings of decoder language models trained here, {several} each: texts "
-            f"{', '.join(texts)}, d = {_listed(widths)}, {_listed(layers)} layer{'s' * (layers != [1])}, "
+            f"{', '.join(texts)}, d = {listed(widths)}, {listed(layers)} layer{'s' * (layers != [1])}, "
             f"{_span(sizes)} parameters, {_span(tokens)} tokens each, r from {min(ranks)} to {max(ranks)}, "
             "H r = H u = d with keys for every head, equal parameters at each width. Loss on fresh data (held-out "
             "text), as a share above that of the best rank; linear in log r and in log d between models, empty "
@@ -113,7 +113,7 @@ class LanguageModels:
             around = {text: texts[text] for text, step in steps.items() if step == min(steps.values())}
             near = sorted({ends[text] for text in around})
             outside.append(
-                f"language models were trained at d = {_listed(self.widths)}; at {width} those of {_listed(near)} "
+                f"language models were trained at d = {listed(self.widths)}; at {width} those of {listed(near)} "
                 "stand for it"
             )
         share = heads * rank / width
@@ -182,11 +182,6 @@ def _margin(models: Sequence[Row]) -> float:
 def _committed() -> tuple[TextCurve, ...]:
     """From the rows that ship with the package."""
     return curves_of(text_results())
-
-
-def _listed(numbers: Sequence[int]) -> str:
-    words = [str(number) for number in numbers]
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 def _span(values: Sequence[float]) -> str:

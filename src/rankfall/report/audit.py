@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from rankfall.drawing.attention import draw_attention_depth, draw_attention_maps
 from rankfall.drawing.audit import draw_ablation, draw_head_ranks, draw_token_depth, draw_views
 from rankfall.drawing.key_values import draw_key_values
-from rankfall.models.questions import QUESTIONS, Finding, Status
 from rankfall.models.result import AuditFindings
 from rankfall.models.stacks import OF_A_STACK
 from rankfall.models.thresholds import THRESHOLDS
-from rankfall.models.verdict import Verdict
+from rankfall.models.verdict.findings import QUESTIONS, Finding, Status
+from rankfall.models.verdict.verdict import Verdict
 from rankfall.report.document import Answer, Document, Grid, Level, Picture, Section
 from rankfall.report.head_needs import needs_section
 from rankfall.report.stacks import OF_OTHER_STACKS, stack_sections

@@ -9,10 +9,10 @@ import pandas as pd
 
 from rankfall.drawing.audit import draw_comparison
 from rankfall.drawing.series import FIRST, draw_series
-from rankfall.models.judgement import middle
 from rankfall.models.series.names import stem
 from rankfall.models.series.verdict import COMPARED, SeriesVerdict
 from rankfall.models.series.work import AuditedModel
+from rankfall.models.verdict.judgement import middle
 from rankfall.provenance import provenance
 from rankfall.report.document import Answer, Document, Grid, Level, Picture, Section
 from rankfall.report.verb_definitions import definitions_for

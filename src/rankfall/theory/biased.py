@@ -15,7 +15,7 @@ import numpy as np
 from scipy.special import gammaln
 
 from rankfall.errors import MOST_HEADS, require, require_count
-from rankfall.theory.harmonics import Floats, cumulative, density_at_zero, log_dimension, require_degree, require_dim
+from rankfall.theory.harmonics import Floats, cumulative, density_at_zero, log_dimension, require_dim
 from rankfall.theory.head_bounds import smallest_count
 from rankfall.theory.targets import oscillating_breakpoints
 
@@ -45,7 +45,7 @@ class BiasedSpectrum:
 
 
 @functools.lru_cache(maxsize=8)
-def biased_spectrum(dim: int, top: int | None = None) -> BiasedSpectrum:
+def biased_spectrum(dim: int) -> BiasedSpectrum:
     """E[psi P_l] = (2 f_d(0)/(d-1)) sum_j sig_j (1-b^2)^((d-1)/2) P^(d+2)_{l-1}(b),  b = b_j/sqrt2, sig_j = (-1)^j.
 
     P^(d+2) is the Gegenbauer polynomial of dimension d+2. The recurrence carries sqrt(N(d,l)) along with it: N
@@ -53,7 +53,7 @@ def biased_spectrum(dim: int, top: int | None = None) -> BiasedSpectrum:
     """
     costs = "the oscillating target's spectrum has some 100 d^2 degrees and 2 d^2 breakpoints"
     require_count("the width d", dim, least=2, most=WIDEST, remedy=costs)
-    top = require_degree(min(125 * dim**2, 60_000) if top is None else top)
+    top = min(125 * dim**2, 60_000)
     b = breakpoints(dim)
     signs = 1.0 - 2.0 * (np.arange(1, len(b) + 1) % 2)
     before = np.zeros_like(b)

@@ -83,11 +83,10 @@ def uniform_sphere(
     shape: Sequence[int],
     generator: torch.Generator | None = None,
     dtype: torch.dtype = torch.float64,
-    device: torch.device | str | None = None,
 ) -> Float[Tensor, "... d"]:
     """Independent points, uniform on the unit sphere of the last axis."""
     return torch.nn.functional.normalize(
-        torch.randn(*shape, generator=generator, dtype=dtype, device=device), dim=-1, eps=torch.finfo(dtype).tiny
+        torch.randn(*shape, generator=generator, dtype=dtype), dim=-1, eps=torch.finfo(dtype).tiny
     )
 
 
@@ -95,7 +94,6 @@ def orthonormal_points(
     shape: Sequence[int],
     generator: torch.Generator | None = None,
     dtype: torch.dtype = torch.float64,
-    device: torch.device | str | None = None,
 ) -> Float[Tensor, "... n d"]:
     """n <= d orthonormal points in a uniformly random frame, the form that the theory uses; shape is (..., n, d)."""
     *_, n, d = shape
@@ -105,7 +103,7 @@ def orthonormal_points(
         got=f"n={n}, d={d}",
         remedy="lower n or take independent points",
     )
-    q, triangle = torch.linalg.qr(torch.randn(*shape, generator=generator, dtype=dtype, device=device).mT)
+    q, triangle = torch.linalg.qr(torch.randn(*shape, generator=generator, dtype=dtype).mT)
     # Without the signs of the diagonal the frame would follow LAPACK's convention and not be uniform.
     frame: Tensor = (q * triangle.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)).mT.contiguous()
     return frame

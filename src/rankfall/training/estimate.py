@@ -38,11 +38,10 @@ class Tally:
         done = sum(step_flops(cell) * count * CHUNK for cell, count in self._chunks.items())
         ended = sum(count == cell.chunks for cell, count in self._chunks.items())
         losses = [row["loss"] for row in rows if math.isfinite(row["loss"])]
-        loss = f", loss {min(losses):.3g} to {max(losses):.3g}" if losses else ""
-        what = (
-            f"{ended} of {self._cells} cells; a stack of {len(group)} at step {chunks * CHUNK:,} "
-            f"of {group[0].steps:,}{loss}"
-        )
+        ends = dict.fromkeys(f"{loss:.3g}" for loss in (min(losses), max(losses))) if losses else {}
+        loss = f", loss {' to '.join(ends)}" if ends else ""
+        which = group[0].label if len(group) == 1 else f"a stack of {len(group)}"
+        what = f"{ended} of {self._cells} cells; {which} at step {chunks * CHUNK:,} of {group[0].steps:,}{loss}"
         self._progress(what, min(1.0, done / self._total) if self._total else 1.0)
 
 

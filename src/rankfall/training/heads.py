@@ -13,18 +13,18 @@ from rankfall.training.cell import Cell
 QUARTILES = (0.25, 0.5, 0.75)
 
 
-def head_forms(cell: Cell, weights: Mapping[str, Tensor], layer: int = 0) -> Factored:
-    """K Q^T of every head of a layer, (H, w, w) as factors: y scores x with x^T K Q^T y / sqrt(r), biases aside."""
+def head_forms(cell: Cell, weights: Mapping[str, Tensor]) -> Factored:
+    """K Q^T of the first layer's heads, (H, w, w) as factors: y scores x with x^T K Q^T y / sqrt(r), biases aside."""
     key, query = (
-        weights[f"{layer}.{name}"].double().unflatten(-1, (cell.heads, cell.rank)).transpose(0, 1)
+        weights[f"0.{name}"].double().unflatten(-1, (cell.heads, cell.rank)).transpose(0, 1)
         for name in ("key", "query")
     )
     return Factored(key, query)
 
 
-def head_measures(cell: Cell, weights: Mapping[str, Tensor], layer: int = 0) -> dict[str, Tensor]:
-    """Per head: `angle` to the identity in degrees, `spectral` and `frobenius` norm of K Q^T."""
-    forms = head_forms(cell, weights, layer)
+def head_measures(cell: Cell, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Per head of the first layer: `angle` to the identity in degrees, `spectral` and `frobenius` norm of K Q^T."""
+    forms = head_forms(cell, weights)
     singular = forms.singular_values()
     frobenius = singular.square().sum(dim=-1).sqrt()
     cosine = forms.trace() / (frobenius * cell.width**0.5).clamp_min(torch.finfo(torch.float64).tiny)

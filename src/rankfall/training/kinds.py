@@ -69,6 +69,8 @@ class Surroundings:
     """What a grid does not say itself: the text to train on, the store, where cells will be trained."""
 
     text: str | None = None
+    validation: str | None = None
+    """Text to measure on; by default part of the text is held out."""
     store: Callable[[], Path] | None = None
     """Gives the store's folder, made when it is first asked for."""
     device: str = "cpu"
@@ -119,6 +121,10 @@ class CellKind(ABC):
     @abstractmethod
     def step_flops(self, cell: Any) -> float:
         """Floating-point operations of one training step: 2 per multiply-add, backward twice the forward."""
+
+    def costs(self, cells: Sequence[Any], folder: Path | None = None) -> dict[str, Any]:
+        """What a plan tells of a stack before it is trained, besides its memory and time; `folder` is the store's."""
+        return {"flops": sum(self.step_flops(cell) * cell.steps for cell in cells)}
 
     @abstractmethod
     def size(self, cell: Any) -> str:

@@ -85,7 +85,70 @@ def test_a_folder_leaves_binary_files_out_and_says_so(tmp_path: Path) -> None:
     notes: list[str] = []
     assert len(read_split(folder, notes.append).training) > 20
     assert len(notes) == 1
-    assert notes[0].startswith("2 files")
+    assert notes[0].endswith("cannot be read or are no UTF-8 text: old.txt, picture.png")
+
+
+def test_a_folder_leaves_out_what_cannot_be_read(tmp_path: Path) -> None:
+    folder = written(tmp_path / "books")
+    whole = {d.digest for d in read_split(folder).training}
+    (folder / "cut.txt.gz").write_bytes(gzip.compress(b"words " * 9000)[:40])
+    (folder / "gone").symlink_to(tmp_path / "nowhere")
+    (folder / ".notes").write_text("hidden " * 900)
+    notes: list[str] = []
+    assert {d.digest for d in read_split(folder, notes.append).training} == whole
+    assert notes == [f"left out of {folder}, since they cannot be read or are no UTF-8 text: cut.txt.gz"]
+    with pytest.raises(RequestError, match="a readable file"):
+        read_split(folder / "cut.txt.gz")
+
+
+@pytest.mark.parametrize("gap", ["\r\n\r\n", "\n"], ids=["windows", "lines"])
+def test_a_lone_file_is_cut_where_it_can_be(gap: str, tmp_path: Path) -> None:
+    file = tmp_path / "book.txt"
+    file.write_bytes(gap.join(f"Paragraph {n} " + "word " * 300 for n in range(12)).encode())
+    split = read_split(file)
+    assert len(split.training) + len(split.held_out) == 6
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    file.rename(folder / "book.txt")
+    assert read_split(folder) == split, "a folder of one file is that file"
+
+
+def test_the_larger_part_of_a_text_is_never_held_out(tmp_path: Path) -> None:
+    for number in range(8):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / "large.txt").write_text(f"{number} words of a long book. " * 500)
+        (folder / "small.txt").write_text(f"{number} a short one. " * 100)
+        assert [len(d.text) < 5000 for d in read_split(folder).held_out] == [True]
+
+
+def test_a_text_to_measure_on_is_held_out_and_never_trained_on(tmp_path: Path) -> None:
+    folder, notes = written(tmp_path / "books"), list[str]()
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "known.txt").write_text((folder / "03.txt").read_text())
+    (other / "new.txt").write_text("Nothing of this is in a book. " * 40)
+    split = read_split(folder, notes.append, other)
+    assert {d.text for d in split.held_out} == {file.read_text() for file in other.iterdir()}
+    assert len(split.training) == len(list(folder.iterdir())) - 1
+    assert notes == [
+        f"1 of {len(list(folder.iterdir()))} documents of {folder} are in {other} too and are not trained on"
+    ]
+    with pytest.raises(RequestError, match="at least 4,096 bytes"):
+        read_split(folder, notes.append, folder)
+    (tmp_path / "nothing").mkdir()
+    with pytest.raises(RequestError, match="text to measure on"):
+        read_split(folder, notes.append, tmp_path / "nothing")
+
+
+def test_both_sides_are_described(tmp_path: Path) -> None:
+    about = prepare_corpus(written(tmp_path / "books"), "bytes", tmp_path / "store").about
+    sides = f"books: {about.training_bytes:,} bytes in {about.training_documents} documents to train on"
+    assert about.sentence("books").startswith(f"{sides}, {about.held_out_bytes:,} in ")
+    assert "little to measure on" in about.sentence("books")
+    pairs = prepare_corpus(tmp_path / "books", "bpe:9000", tmp_path / "store").about
+    assert f"; {pairs.vocabulary} tokens of" in pairs.sentence("books")
+    assert "all that the text gives of the 9,000 asked for" in pairs.sentence("books")
 
 
 @pytest.mark.parametrize("tokenizer", ["bytes", "bpe:300"])
@@ -128,6 +191,18 @@ def test_unigram_loss_by_hand(tmp_path: Path) -> None:
     train, held = corpus.training.tolist(), corpus.held_out.tolist()
     nats = -sum(np.log((train.count(id) + 1) / (len(train) + 257)) * held.count(id) for id in set(held))
     assert unigram_nats_per_byte(corpus) == pytest.approx(nats / sum(id < 256 for id in held), rel=1e-12)
+
+
+@pytest.mark.parametrize("tokenizer", ["bytes", "bpe:300"])
+def test_a_text_that_spells_the_mark_out_is_text(tokenizer: str, tmp_path: Path) -> None:
+    folder = written(tmp_path / "books")
+    text = "The mark <|end|> stands between documents. " * 30
+    (folder / "marks.txt").write_text(text)
+    encoding = prepare_corpus(folder, tokenizer, tmp_path / "store").encoding
+    ids = encoding.encode(text)
+    assert encoding.end not in ids
+    assert encoding.decode(ids) == text
+    assert encoding.sizes()[ids].sum() == len(text)
 
 
 def test_byte_pairs_know_every_byte() -> None:

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.calls import call
 from tests.training.conftest import contents
 
 import rankfall
+from rankfall.drawing.loss_by_rank import loss_by_rank
 from rankfall.errors import RequestError
 from rankfall.store.identity import settings
 from rankfall.store.store import Store
@@ -19,6 +21,7 @@ from rankfall.training.kinds import Surroundings, TrainingCell, cell_from, stack
 from rankfall.training.text.budget import solved, training_flops
 from rankfall.training.text.cell import TextCell
 from rankfall.training.text.comparison import SETTING, SHAPE, by_shape, reached, to_level, verdicts
+from rankfall.training.text.corpus import open_corpus
 from rankfall.training.text.decoder import text_layout
 from rankfall.training.work import Watch, train
 
@@ -38,6 +41,12 @@ def cells(grid: dict[str, Any], book: Path, store: Path) -> list[TextCell]:
     found = cells_of(grid, "grid", Surroundings(text=str(book), store=lambda: Store(store).path))
     assert all(isinstance(cell, TextCell) for cell in found)
     return [cell for cell in found if isinstance(cell, TextCell)]
+
+
+def written(folder: Path, grid: dict[str, Any]) -> Path:
+    path = folder / "grid.toml"
+    path.write_text("\n".join(f"{key} = {json.dumps(value)}" for key, value in grid.items()))
+    return path
 
 
 def test_what_a_grid_leaves_out_is_filled_in(book: Path, tmp_path: Path) -> None:
@@ -150,9 +159,7 @@ def test_a_stopped_sweep_goes_on_bit_for_bit(book: Path, tmp_path: Path) -> None
 
 
 def test_the_verb_trains_compares_and_says_when_it_cannot_tell(book: Path, tmp_path: Path) -> None:
-    grid = tmp_path / "grid.toml"
-    lines = [f"{key} = {json.dumps(value)}" for key, value in {**GRID, "seed": [0, 1], "steps": 100}.items()]
-    grid.write_text("\n".join(lines))
+    grid = written(tmp_path, {**GRID, "seed": [0, 1], "steps": 100})
     result = rankfall.sweep(grid, text=book, store=tmp_path / "store", threads=1, audit=False)
     assert [row["status"] for row in result.runs] == ["done"] * 4
     assert all(row["nats_per_byte"] > 0 for row in result.runs)
@@ -165,6 +172,72 @@ def test_the_verb_trains_compares_and_says_when_it_cannot_tell(book: Path, tmp_p
     again = rankfall.sweep(grid, text=book, store=tmp_path / "store", threads=1, audit=False)
     assert again.trained == 0
     assert again.runs == result.runs
+
+
+def test_a_plan_tells_what_each_model_costs(book: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    grid, store = written(tmp_path, {**GRID, "seed": [0, 1], "parameters": 20_000}), tmp_path / "store"
+    found = rankfall.sweep(grid, text=book, store=store, dry_run=True)
+    assert found.estimate is not None
+    assert not store.exists()
+    stacks = found.estimate["stacks"]
+    made = cells({**GRID, "parameters": 20_000}, book, tmp_path / "other")
+    assert [stack["ranks"] for stack in stacks] == ["2", "2", "8", "8"]
+    for stack, cell in zip(stacks[::2], made, strict=True):
+        assert (stack["feed_forward"], stack["value_rank"]) == (cell.feed_forward, 8)
+        assert stack["parameters"] == text_layout(cell).parameters
+        assert stack["tokens"] == 200 * 4 * 16
+        assert stack["flops"] == training_flops(cell)
+        assert stack["memory_gib"] == stack_bytes([cell], "cpu") / 2**30
+        about = open_corpus(cell.corpus, tmp_path / "other").about
+        assert stack["passes"] == 200 * 4 * 16 / about.training_tokens
+    status, printed, notes = call(capsys, "sweep", grid, "--text", book, "--store", store, "--dry-run")
+    assert status == 0
+    assert "audits besides" in printed
+    assert "documents to train on" in " ".join(notes.split())
+
+
+def test_a_text_of_its_own_to_measure_on(book: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "other.txt").write_text(
+        "\n\n".join(f"{n} rivers run to the sea, and {n % 7} come back." for n in range(99))
+    )
+    grid = written(tmp_path, {**GRID, "rank": 2, "steps": 100})
+    words = ("sweep", grid, "--text", book, "--store", tmp_path / "store", "--threads", "1", "--no-audit")
+    status, printed, _ = call(capsys, *words, "--validation", tmp_path / "other.txt", "--json")
+    (trained,) = json.loads(printed)["runs"]
+    about = open_corpus(trained["corpus"], tmp_path / "store").about
+    gaps = 2 * (about.held_out_documents - 1)
+    assert (status, about.held_out_bytes + gaps) == (0, len((tmp_path / "other.txt").read_text()))
+    (same,) = cells(
+        {**GRID, "rank": 2, "steps": 100, "validation": str(tmp_path / "other.txt")}, book, tmp_path / "store"
+    )
+    assert same.corpus == trained["corpus"] != cells({**GRID, "rank": 2}, book, tmp_path / "store")[0].corpus
+    status, _, err = call(capsys, "sweep", grid, "--validation", book, "--store", tmp_path / "none")
+    assert (status, "a text to train on beside" in " ".join(err.split())) == (2, True)
+
+
+def test_a_text_that_cannot_be_used_leaves_no_store(tmp_path: Path) -> None:
+    (tmp_path / "short.txt").write_text("short")
+    with pytest.raises(RequestError, match="at least 4,096 bytes"):
+        rankfall.sweep("text-smoke", text=tmp_path / "short.txt", store=tmp_path / "store")
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_line_of_the_picture_is_what_most_models_share() -> None:
+    fixed = by_shape([row(4, 1.5), row(16, 1.4), row(64, 1.3)])
+    shared = by_shape([row(4, 1.5, heads=64), row(64, 1.3, heads=4)])
+    wide = by_shape([row(4, 1.5), row(4, 1.4, value_rank=128)])
+    depths = [{"layers": depth, "budget": "parameters=1 by layers"} for depth in (3, 5)]
+    solved_for = by_shape([row(rank, 1.5, **of) for rank, of in zip((4, 8), depths, strict=True)])
+    named = [
+        [line.get_text() for line in ax.get_legend().get_texts()] for ax in map(only_panel, (fixed, shared, wide))
+    ]
+    assert named == [["4 heads"], ["H r = d"], ["H r = 1/16 d, value rank 64", "H r = 1/16 d, value rank 128"]]
+    assert only_panel(solved_for).get_title() == "width 256\nparameters=1 by layers"
+
+
+def only_panel(records: list[dict[str, Any]]) -> Any:
+    (panel,) = loss_by_rank(records).axes
+    return panel
 
 
 def row(rank: int, loss: float, seed: int = 0, **changes: Any) -> dict[str, Any]:
@@ -197,18 +270,63 @@ def test_verdicts_tell_apart_only_what_seeds_tell_apart() -> None:
     clear = [row(r, loss + 0.001 * seed, seed) for r, loss in ((4, 1.5), (64, 1.2)) for seed in range(3)]
     (sentence,) = verdicts(by_shape(clear))
     assert "rank 64 with 4 heads costs least" in sentence
-    assert "beyond the spread" in sentence
+    assert "less than the other by more than the 95 % intervals over seeds" in sentence
     close = [row(r, loss + 0.2 * seed, seed) for r, loss in ((4, 1.25), (64, 1.2)) for seed in range(3)]
     assert "too close to tell" in verdicts(by_shape(close))[0]
     mixed = [row(4, 1.5), row(4, 1.52, seed=1), row(64, 1.2)]
-    assert (
-        "less than all 1 others beyond the spread over seeds (of those with several)" in verdicts(by_shape(mixed))[0]
-    )
+    assert "by more than the 95 % intervals over seeds (of those with several)" in verdicts(by_shape(mixed))[0]
     near = [row(4, 1.5), row(4, 1.52, seed=1), row(64, 1.4)]
     assert "too close to tell" in verdicts(by_shape(near))[0], "0.1 is below 12.7 times a deviation of 0.014"
     assert "one seed each" in verdicts(by_shape([row(4, 1.5), row(64, 1.2)]))[0]
     assert "too small to tell" in verdicts(by_shape([row(4, 2.9), row(64, 2.8)]))[0]
     assert "no other shape" in verdicts(by_shape([row(64, 1.2)]))[0]
+
+
+def test_shapes_are_named_by_what_tells_them_apart() -> None:
+    several = [row(4, 1.5, value_rank=64), row(4, 1.2, value_rank=32), row(8, 1.6, parameters=2000)]
+    (sentence,) = verdicts(by_shape(several))
+    assert sentence.startswith("width 256, 4 layers, 1,000 to 2,000 parameters: rank 4 with 4 heads, value rank 32 ")
+    (sentence,) = verdicts(by_shape([row(4, 1.5, layers=1, heads=1), row(8, 1.6, layers=1, heads=1)]))
+    assert sentence.startswith("width 256, 1 layer, 1,000 parameters: rank 4 with 1 head costs least")
+    texts = [row(4, 1.5, corpus="aaaaaaaaaa"), row(4, 1.6, corpus="bbbbbbbbbb")]
+    assert [one.split(",")[0] for one in verdicts(by_shape(texts))] == ["corpus aaaaaaaa", "corpus bbbbbbbb"]
+    ways = [row(4, 1.5, corpus="a"), row(4, 1.6, corpus="b", tokenizer="bpe:300")]
+    assert [one["variant"] for one in by_shape(ways)] == ["tokenizer bytes", "tokenizer bpe:300"]
+
+
+def test_models_whose_depth_was_solved_for_are_compared() -> None:
+    of = {"budget": "parameters=1000 by layers"}
+    rows = [row(4, 1.5 + 0.001 * seed, seed, layers=7, **of) for seed in (0, 1, 2)]
+    rows += [row(64, 1.2 + 0.001 * seed, seed, layers=3, **of) for seed in (0, 1, 2)]
+    (sentence,) = verdicts(by_shape(rows))
+    assert sentence.startswith(
+        "width 256, 3 to 7 layers, parameters=1000 by layers: rank 64 with 4 heads costs least"
+    )
+    histories = [[{"step": 100, "fresh": one["nats_per_byte"]}] for one in rows]
+    found = to_level([({**one, "id": "x"}, past) for one, past in zip(rows, histories, strict=True)])
+    assert {one["level"] for one in found} == {1.502}
+    apart = [{**one, "budget": "none"} for one in rows]
+    assert len(verdicts(by_shape(apart))) == 2, "depths that were chosen are settings of their own"
+
+
+def test_a_text_learned_by_heart_is_doubted() -> None:
+    fair = [row(r, 2.0, nats_per_token=2.0, training_nats_per_token=1.8) for r in (4, 64)]
+    assert by_shape(fair)[0]["held_out_over_training"] == pytest.approx(2.0 / 1.8)
+    assert "by heart" not in verdicts(by_shape(fair))[0]
+    known = [fair[0], row(64, 2.0, nats_per_token=2.0, training_nats_per_token=0.5)]
+    assert "costs up to 4.0 times as much as the text trained on" in verdicts(by_shape(known))[0]
+
+
+def test_a_time_that_hardly_rises_leads_to_no_giant() -> None:
+    """Small models take nearly one time; a line through two of them would meet the target far out."""
+    asked: list[int] = []
+
+    def cost(cell: TextCell) -> float:
+        asked.append(cell.feed_forward)
+        return 0.0083 + 1e-9 * cell.feed_forward + (0.04 if cell.feed_forward > 2000 else 0.0)
+
+    solved(TextCell(feed_forward=128), "step_seconds", cost, 0.02, "feed_forward", close=0.01)
+    assert max(asked) <= 8 * 2000 + 16
 
 
 def test_by_shape_takes_the_best_rate_and_counts_divergence() -> None:

@@ -7,10 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from rankfall.models.attention.heads import HeadAttention, layer_means
-from rankfall.models.depth.rows import layer_title
-from rankfall.models.explanations import Reason
-from rankfall.models.questions import spans
+from rankfall.models.depth.rows import layer_title, spans
 from rankfall.models.thresholds import THRESHOLDS
+from rankfall.models.verdict.reasons import Reason
 
 WORDS = {
     "first token": f"{THRESHOLDS.idle_mass:.0%} or more of their weight rests on the first token",

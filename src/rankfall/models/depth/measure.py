@@ -16,7 +16,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from rankfall.catalogue import MEASURES
-from rankfall.measures.measures import EFFECTIVE_RANK, NUMBERS_AT_ONCE, as_tokens
+from rankfall.measures.base import NUMBERS_AT_ONCE, as_tokens
+from rankfall.measures.measures import EFFECTIVE_RANK
 from rankfall.measures.profile import VIEWS, views
 from rankfall.models.blocks import BlockStack
 from rankfall.models.calling import Inputs, as_calls

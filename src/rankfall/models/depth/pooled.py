@@ -16,7 +16,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from rankfall.measures.measures import ALPHA, EFFECTIVE_RANK, ENERGY_RANK, as_tokens
+from rankfall.measures.base import as_tokens
+from rankfall.measures.measures import ALPHA, EFFECTIVE_RANK, ENERGY_RANK
 from rankfall.measures.profile import views
 from rankfall.models.depth.capture import Part, Place
 from rankfall.models.depth.rows import DepthRow, Values

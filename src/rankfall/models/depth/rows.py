@@ -105,6 +105,17 @@ def layer_title(layer: int, module: str) -> str:
     return f"layer {layer} ({module})" if module else f"layer {layer}"
 
 
+def spans(layers: Sequence[int]) -> str:
+    """Layers as people write them: 3, 12-30."""
+    runs: list[list[int]] = []
+    for layer in sorted(set(layers)):
+        if runs and layer == runs[-1][-1] + 1:
+            runs[-1].append(layer)
+        else:
+            runs.append([layer])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
 def gather(measured: Sequence[Measured], seed: int = 0) -> list[DepthRow]:
     """One row per place, in the order of depth."""
     order = {"attention_output": 0, "after_attention": 1, "mlp_output": 2, "before_final_norm": 3, "boundary": 4}

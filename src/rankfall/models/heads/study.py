@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar, final
+from typing import Any, final
 
 from torch import nn
 
@@ -16,11 +16,9 @@ from rankfall.models.heads.cut_curve import CutCurve, cut_curve
 from rankfall.models.heads.needed import DIVERGENCE, HeadNeed, head_needs, on_random_twin
 from rankfall.models.heads.spectra import HeadSpectrum
 from rankfall.models.heads.subspaces import HeadSpaces, SpaceOverlap
-from rankfall.models.layers import layer_number
+from rankfall.models.layers import as_in_tokens, layer_number
 from rankfall.models.load.folder import LoadedModel
 from rankfall.progress import Progress, part, silent
-
-Numbered = TypeVar("Numbered", HeadNeed, HeadSpectrum)
 
 
 @final
@@ -74,7 +72,7 @@ def study_heads(
             )
             for one in spaces.overlaps()
         ),
-        head_spectra=_numbered(spaces.spectra, rows),
+        head_spectra=as_in_tokens(spaces.spectra, rows),
     )
     progress("what heads need", 0.0)
     try:
@@ -84,7 +82,7 @@ def study_heads(
         return study
     if found.missing:
         missing["head needs"] = "; ".join(f"{name}: {why}" for name, why in list(found.missing.items())[:1])
-    study = replace(study, head_needs=_numbered(found.records, rows))
+    study = replace(study, head_needs=as_in_tokens(found.records, rows))
     if controls:
         progress("what random heads need", 0.05 if asked.cut else 0.5)
 
@@ -92,7 +90,8 @@ def study_heads(
             return head_needs(twin, given.calls, given.real, limit=asked.divergence).records
 
         try:
-            study = replace(study, random_head_needs=_numbered(on_random_twin(loaded.network, seed, on_twin), rows))
+            by_chance = as_in_tokens(on_random_twin(loaded.network, seed, on_twin), rows)
+            study = replace(study, random_head_needs=by_chance)
         except Exception as error:
             missing["control of what heads need"] = reason_of(error)
     if asked.cut:
@@ -112,10 +111,6 @@ def study_heads(
         else:
             study = replace(study, head_cut=_with_layers(curve, rows))
     return study
-
-
-def _numbered(records: Sequence[Numbered], rows: Sequence[DepthRow]) -> tuple[Numbered, ...]:
-    return tuple(replace(one, layer=layer_number(one.module, rows, one.layer)) for one in records)
 
 
 def _with_layers(curve: CutCurve, rows: Sequence[DepthRow]) -> CutCurve:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, final
 
 from rankfall.errors import RequestError, require
-from rankfall.models.load.guards import LIMITS, Limits, read_json
+from rankfall.models.load.guards import LIMITS, read_json
 from rankfall.models.load.headers import TensorEntry, read_safetensors_header
 from rankfall.models.load.pickles import PICKLES, as_safetensors
 
@@ -55,25 +55,25 @@ def repository_root(folder: Path) -> Path:
     return above if snapshot else folder
 
 
-def find_weights(folder: Path, root: Path | None = None, limits: Limits = LIMITS) -> WeightFiles:
+def find_weights(folder: Path, root: Path | None = None) -> WeightFiles:
     """The folder's weights; `root` is the folder that no file may lie outside of."""
     root = repository_root(folder) if root is None else root
     if (folder / INDEX).exists():
-        table = read_json(inside(folder, INDEX, root), limits.header_bytes)
-        return _read(folder, root, _shards(table, INDEX), limits, index=table)
+        table = read_json(inside(folder, INDEX, root), LIMITS.header_bytes)
+        return _read(folder, root, _shards(table, INDEX), index=table)
     if (folder / SINGLE).exists():
-        return _read(folder, root, {SINGLE: SINGLE}, limits)
+        return _read(folder, root, {SINGLE: SINGLE})
     found = sorted(path.name for path in folder.glob("*.safetensors"))
     if len(found) == 1:
-        return _read(folder, root, {SINGLE: found[0]}, limits)
+        return _read(folder, root, {SINGLE: found[0]})
     if not found and (folder / PICKLED_INDEX).exists():
-        table = read_json(inside(folder, PICKLED_INDEX, root), limits.header_bytes)
+        table = read_json(inside(folder, PICKLED_INDEX, root), LIMITS.header_bytes)
         shards = _shards(table, PICKLED_INDEX)
-        return _read_pickles(folder, root, {f"{Path(name).stem}.safetensors": name for name in shards}, limits)
+        return _read_pickles(folder, root, {f"{Path(name).stem}.safetensors": name for name in shards})
     pickled = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLES)
     weights = [PICKLED] if PICKLED in pickled else [name for name in pickled if name not in NOT_WEIGHTS]
     if not found and len(weights) == 1:
-        return _read_pickles(folder, root, {SINGLE: weights[0]}, limits)
+        return _read_pickles(folder, root, {SINGLE: weights[0]})
     raise RequestError(
         required=f"weights as {SINGLE} (or with an index) in {folder.name}",
         got=f"{', '.join(weights[:3])}" if weights else f"{len(found)} safetensors files and no {INDEX}",
@@ -81,17 +81,15 @@ def find_weights(folder: Path, root: Path | None = None, limits: Limits = LIMITS
     )
 
 
-def _read(
-    folder: Path, root: Path, names: dict[str, str], limits: Limits, index: dict[str, Any] | None = None
-) -> WeightFiles:
+def _read(folder: Path, root: Path, names: dict[str, str], index: dict[str, Any] | None = None) -> WeightFiles:
     files = {expected: inside(folder, name, root) for expected, name in names.items()}
-    tensors = {key: entry for path in files.values() for key, entry in read_safetensors_header(path, limits).items()}
+    tensors = {key: entry for path in files.values() for key, entry in read_safetensors_header(path).items()}
     return WeightFiles(files, tensors, index)
 
 
-def _read_pickles(folder: Path, root: Path, names: dict[str, str], limits: Limits) -> WeightFiles:
-    files = {expected: as_safetensors(inside(folder, name, root), limits) for expected, name in names.items()}
-    held = {expected: read_safetensors_header(path, limits) for expected, path in files.items()}
+def _read_pickles(folder: Path, root: Path, names: dict[str, str]) -> WeightFiles:
+    files = {expected: as_safetensors(inside(folder, name, root)) for expected, name in names.items()}
+    held = {expected: read_safetensors_header(path) for expected, path in files.items()}
     index = {"metadata": {}, "weight_map": {key: file for file, entries in held.items() for key in entries}}
     tensors = {key: entry for entries in held.values() for key, entry in entries.items()}
     note = f"read tensors from {', '.join(names.values())[:80]}, a pickled file, in a process of its own"

@@ -69,13 +69,13 @@ def require_size(path: Path, most: int) -> int:
     return size
 
 
-def require_memory(parameters: int, bytes_each: int, buffers: int = 0, limits: Limits = LIMITS) -> None:
+def require_memory(parameters: int, bytes_each: int, buffers: int = 0) -> None:
     """Refuse a model that would not fit into the memory that is free now; `buffers` are bytes that no file holds."""
     free = available_memory()
     needed = parameters * bytes_each + buffers
     require(
-        needed <= limits.memory_share * free,
-        required=f"a model that fits into {limits.memory_share:.0%} of the free memory",
+        needed <= LIMITS.memory_share * free,
+        required=f"a model that fits into {LIMITS.memory_share:.0%} of the free memory",
         got=f"{parameters:,} parameters, {needed / GIBI:.1f} GiB of {free / GIBI:.1f} GiB",
         remedy="use --dtype bfloat16 or a larger machine",
     )
@@ -106,7 +106,7 @@ def read_json(path: Path, most: int = LIMITS.config_bytes) -> dict[str, Any]:
     return value
 
 
-def clean_config(raw: dict[str, Any], limits: Limits = LIMITS) -> tuple[dict[str, Any], tuple[str, ...]]:
+def clean_config(raw: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The configuration without what we do not honour, and a note for each thing dropped; or a refusal."""
     require(
         "auto_map" not in raw,
@@ -117,7 +117,7 @@ def clean_config(raw: dict[str, Any], limits: Limits = LIMITS) -> tuple[dict[str
     for key, value in _numbers(raw, ()):
         last = key.rpartition(".")[2]
         repeated = any(word in last for word in REPEATED)
-        most = limits.repeats if repeated else limits.labels if "label" in last else limits.whole_number
+        most = LIMITS.repeats if repeated else LIMITS.labels if "label" in last else LIMITS.whole_number
         require(
             abs(value) <= most,
             required=f"{key[:60]} in config.json to be at most {most:,}",
@@ -172,14 +172,14 @@ MODULES_PER_TENSOR = 20
 SOME = 1_000
 
 
-def skeleton(kind: Any, config: Any, *, elements: int, tensors: int, limits: Limits = LIMITS) -> nn.Module:
+def skeleton(kind: Any, config: Any, *, elements: int, tensors: int) -> nn.Module:
     """The model on the meta device, or a refusal once it needs more than the files hold."""
     import torch
 
-    with torch.device("meta"), _bounded(elements * limits.building, (tensors + SOME) * MODULES_PER_TENSOR):
+    with torch.device("meta"), _bounded(elements * LIMITS.building, (tensors + SOME) * MODULES_PER_TENSOR):
         made: nn.Module = kind._from_config(config) if hasattr(kind, "_from_config") else kind.from_config(config)
     unique = sum(parameter.numel() for parameter in made.parameters())
-    if unique > elements * limits.slack:
+    if unique > elements * LIMITS.slack:
         raise _outgrown(f"a configuration that asks for {unique:,} parameters where the files hold {elements:,}")
     return made
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, final
 
 from rankfall.errors import RequestError
-from rankfall.models.load.guards import LIMITS, Limits
+from rankfall.models.load.guards import LIMITS
 
 BITS = {
     "BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "U16": 16, "I16": 16, "F16": 16,
@@ -41,7 +41,7 @@ class TensorEntry:
         return math.prod(self.shape)
 
 
-def read_safetensors_header(path: Path, limits: Limits = LIMITS) -> dict[str, TensorEntry]:
+def read_safetensors_header(path: Path) -> dict[str, TensorEntry]:
     """The tensors of a sound file; a file that contradicts itself is refused, and nothing of it is loaded."""
     size = path.stat().st_size
     with path.open("rb") as file:
@@ -49,7 +49,7 @@ def read_safetensors_header(path: Path, limits: Limits = LIMITS) -> dict[str, Te
         if len(start) < 8:
             raise _unsound(path, f"only {size} bytes")
         (length,) = struct.unpack("<Q", start)
-        if not 2 <= length <= min(limits.header_bytes, size - 8):
+        if not 2 <= length <= min(LIMITS.header_bytes, size - 8):
             kind = "a pickle or archive renamed" if start[:2] in PICKLE_STARTS else "not safetensors"
             raise _unsound(path, f"a header of {length:,} bytes in a file of {size:,} ({kind}, or truncated)")
         text = file.read(length)
@@ -60,8 +60,8 @@ def read_safetensors_header(path: Path, limits: Limits = LIMITS) -> dict[str, Te
     if not isinstance(header, dict):
         raise _unsound(path, "a header that is not a table")
     header.pop("__metadata__", None)
-    if len(header) > limits.tensors:
-        raise _unsound(path, f"{len(header):,} tensors, more than {limits.tensors:,}")
+    if len(header) > LIMITS.tensors:
+        raise _unsound(path, f"{len(header):,} tensors, more than {LIMITS.tensors:,}")
     entries = {str(name): _entry(path, str(name), facts) for name, facts in header.items()}
     _require_tiling(path, header, size - 8 - length)
     return entries
@@ -141,7 +141,7 @@ class GgufHeader:
         return str(self.facts.get("general.architecture", ""))
 
 
-def read_gguf_header(path: Path, limits: Limits = LIMITS) -> GgufHeader:
+def read_gguf_header(path: Path) -> GgufHeader:
     """The header of a sound file; one that contradicts itself or its size is refused."""
     with path.open("rb") as file:
         reader = _Reader(path, file, path.stat().st_size)
@@ -150,7 +150,7 @@ def read_gguf_header(path: Path, limits: Limits = LIMITS) -> GgufHeader:
         if (version := reader.number("<I")) not in (2, 3):
             raise reader.unsound(f"version {version}")
         tensors, count = reader.number("<Q"), reader.number("<Q")
-        if tensors > limits.tensors or count > FACTS_AT_MOST:
+        if tensors > LIMITS.tensors or count > FACTS_AT_MOST:
             raise reader.unsound(f"{tensors:,} tensors and {count:,} facts")
         facts: dict[str, Any] = {}
         spans: dict[str, tuple[int, int]] = {}
@@ -172,11 +172,11 @@ def read_gguf_header(path: Path, limits: Limits = LIMITS) -> GgufHeader:
                 raise reader.unsound(f"tensor {name!r} ending beyond the file (truncated?)")
         elements = {name: elements for name, elements, _, _ in places}
         header = GgufHeader(facts, elements, spans, table, start, alignment, reader.lengths.get(VOCABULARY, 0))
-        _check_counts(reader, header, limits)
+        _check_counts(reader, header)
         return header
 
 
-def _check_counts(reader: _Reader, header: GgufHeader, limits: Limits) -> None:
+def _check_counts(reader: _Reader, header: GgufHeader) -> None:
     """The layers that the facts announce must be the layers whose tensors are there."""
     claimed = header.facts.get(f"{header.architecture}.block_count")
     present = {int(found[1]) for name in header.elements if (found := BLOCK_NAME.search(name))}
@@ -185,7 +185,7 @@ def _check_counts(reader: _Reader, header: GgufHeader, limits: Limits) -> None:
     for key, value in header.facts.items():
         if key.startswith(f"{header.architecture}.") and isinstance(value, int):
             counted = any(word in key for word in ("count", "expert"))
-            if abs(value) > (limits.repeats if counted else limits.whole_number):
+            if abs(value) > (LIMITS.repeats if counted else LIMITS.whole_number):
                 raise reader.unsound(f"{key} = {value:,}")
 
 

@@ -11,31 +11,31 @@ from typing import Any
 from rankfall.errors import RequestError
 from rankfall.models.load import unpickle
 from rankfall.models.load.converted import folder_beside, kept_place
-from rankfall.models.load.guards import GIBI, LIMITS, Limits, require_size
+from rankfall.models.load.guards import GIBI, LIMITS, require_size
 
 PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 # Raised when the conversion changes, so that old copies are not used.
 CONVERSION = 1
 
 
-def as_safetensors(path: Path, limits: Limits = LIMITS) -> Path:
+def as_safetensors(path: Path) -> Path:
     """The tensors of a pickled file as safetensors, kept under the hash of its bytes."""
-    require_size(path, limits.download_bytes)
+    require_size(path, LIMITS.download_bytes)
     kept = kept_place(path, f"tensors-{CONVERSION}.safetensors")
     if not kept.exists():
         with folder_beside(kept) as made:
-            _convert(path, made / kept.name, limits)
+            _convert(path, made / kept.name)
             (made / kept.name).replace(kept)
     return kept
 
 
-def _convert(path: Path, out: Path, limits: Limits) -> None:
+def _convert(path: Path, out: Path) -> None:
     size = path.stat().st_size
     asked = {
         "path": str(path.resolve()),
         "out": str(out),
         "memory": 4 * size + GIBI,
-        "seconds": int(limits.seconds),
+        "seconds": int(LIMITS.seconds),
         "modules": [place for place in sys.path if place],
     }
     # -I: nothing of the user's environment, nothing from the folder it runs in.
@@ -44,7 +44,7 @@ def _convert(path: Path, out: Path, limits: Limits) -> None:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         cwd=out.parent,
-        timeout=limits.seconds,
+        timeout=LIMITS.seconds,
         check=False,
     )
     why = _answer(done.stdout).get("refused") or ("" if done.returncode == 0 else _death(done.returncode))

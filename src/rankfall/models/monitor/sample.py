@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from rankfall.errors import RequestError, require
-from rankfall.measures.measures import measure
+from rankfall.measures.base import measure
 from rankfall.models.blocks import stream_of
 from rankfall.norms import UnitNorm
 

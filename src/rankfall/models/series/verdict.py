@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, final
 
-from rankfall.models.explanations import Reason
 from rankfall.models.series.records import (
     Row,
     audited,
@@ -20,6 +19,7 @@ from rankfall.models.series.records import (
     same_layers,
 )
 from rankfall.models.series.work import AuditedModel
+from rankfall.models.verdict.reasons import Reason
 
 Trend = Literal["steady", "rises", "falls", "rises, then falls", "falls, then rises", "goes up and down", "unknown"]
 CHANGE = 0.1
@@ -44,8 +44,7 @@ class SeriesVerdict:
 
     def record(self) -> dict[str, Any]:
         """The verdict as `--json` prints it."""
-        reasons = [{"topic": one.topic, "text": one.text, "numbers": dict(one.numbers)} for one in self.reasons]
-        return {"trend": self.trend, "headline": self.headline, "reasons": reasons}
+        return {"trend": self.trend, "headline": self.headline, "reasons": [one.record() for one in self.reasons]}
 
 
 def judge_series(models: Sequence[AuditedModel]) -> SeriesVerdict:

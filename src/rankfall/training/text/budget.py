@@ -15,6 +15,10 @@ SOLVED = ("feed_forward", "layers")
 MULTIPLE = {"feed_forward": 16, "layers": 1}
 """Solved values are multiples of this: matrix units like the width to be one of sixteen."""
 
+FARTHEST = 8
+"""Most by which a guess goes beyond the largest value known: a line through two times that are nearly equal, which
+noise makes of small models, leads to models of any size."""
+
 Cost = Callable[[TextCell], float]
 
 
@@ -73,7 +77,7 @@ def solved(cell: TextCell, name: str, cost: Cost, target: float, solve: str, clo
             got="more",
             remedy="lower the budget, or raise the width",
         )
-        beyond = math.ceil(min(on_the_line(), largest)) if len(known) == 2 else 2 * high
+        beyond = math.ceil(min(on_the_line(), FARTHEST * high)) if len(known) == 2 else 2 * high
         low, high = high, min(max(beyond, high + 1), largest)
     while high - low > 1 and not is_found():
         # every third guess halves: on a curve the line alone would come closer from one side only

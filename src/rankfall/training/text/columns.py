@@ -58,6 +58,7 @@ TEXT_COLUMNS = AUDIT_COLUMNS | {
     "nats_per_byte_low": "lower end of its 95 % interval over seeds (Student's)",
     "nats_per_byte_high": "upper end of its 95 % interval over seeds (Student's)",
     "nats_per_byte_error": "standard error of the loss over windows of held-out text",
+    "held_out_over_training": "loss by token on held-out text over that on the last steps' batches, mean over seeds",
     "nats_per_token": "the same loss by token",
     "unigram_nats_per_byte": "what held-out text costs a model that knows token frequencies alone",
     "training_nats_per_token": "loss on the last steps' batches",

@@ -19,10 +19,21 @@ VARIED = (
 SETTING = (*MAIN, *VARIED)
 """Models that agree in these are compared with each other."""
 SHAPE = ("rank", "heads", "key_heads", "value_rank", "feed_forward")
-"""What may differ between them."""
+"""What may differ between them; the depth as well where it was solved for."""
 CONFIDENCE = 0.95
 LEARNED = 0.9
-"""A model whose loss is above this share of the loss by letter frequencies has not learned enough to compare."""
+"""A model whose loss is above this share of the loss by token frequencies has not learned enough to compare."""
+MEMORISED = 1.5
+"""Held-out loss over training loss beyond which the order of models is that of their memories as well."""
+
+
+def setting_of(row: Row) -> tuple[Any, ...]:
+    """What a row must share with others to be compared with them: not the depth where that was solved for."""
+    return tuple(None if name == "layers" and _depth_is_solved(row) else row[name] for name in SETTING)
+
+
+def _depth_is_solved(row: Row) -> bool:
+    return str(row["budget"]).endswith(" by layers")
 
 
 def by_shape(rows: Sequence[Row]) -> list[dict[str, Any]]:
@@ -40,8 +51,15 @@ def by_shape(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 def _variant(record: Row, records: Sequence[Row]) -> str:
     """What tells a setting from others of the same text, budget, width and depth, such as `positions learned`."""
-    like = [other for other in records if all(other[name] == record[name] for name in MAIN)]
-    differing = [name for name in VARIED if len({other[name] for other in like}) > 1]
+    main, named = setting_of(record)[1 : len(MAIN)], len(MAIN)
+    anywhere = [other for other in records if setting_of(other)[1:named] == main]
+    like = [other for other in anywhere if other["corpus"] == record["corpus"]]
+    differing = [
+        # a corpus is that of one tokenizer, which tells it from the other better than its hash does
+        name
+        for name in VARIED
+        if len({other[name] for other in (anywhere if name == "tokenizer" else like)}) > 1
+    ]
     return ", ".join(f"{name} {record[name]}" for name in differing)
 
 
@@ -63,11 +81,22 @@ def _record(key: tuple[Any, ...], members: Sequence[Row]) -> dict[str, Any]:
         "nats_per_byte_low": None if margin is None else mean - margin,
         "nats_per_byte_high": None if margin is None else mean + margin,
         "nats_per_byte_deviation": statistics.stdev(losses) if len(losses) > 1 else None,
+        "held_out_over_training": _over_training(done),
         "unigram_nats_per_byte": members[0]["unigram_nats_per_byte"],
         "parameters": members[0]["parameters"],
         "training_flops": members[0]["training_flops"],
         "step_seconds": statistics.median(row["seconds"] / row["steps_done"] for row in members),
     }
+
+
+def _over_training(rows: Sequence[Row]) -> float | None:
+    """Loss by token on held-out text over that on the last steps' batches, mean over seeds."""
+    found = [
+        row["nats_per_token"] / row["training_nats_per_token"]
+        for row in rows
+        if row.get("nats_per_token") is not None and (row.get("training_nats_per_token") or 0.0) > 0
+    ]
+    return statistics.fmean(found) if found else None
 
 
 def _mean(rows: Sequence[Row]) -> float:
@@ -98,35 +127,74 @@ def verdicts(records: Sequence[Mapping[str, Any]]) -> list[str]:
     settings: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for record in records:
         if record["nats_per_byte"] is not None:
-            settings.setdefault(tuple(record[name] for name in SETTING), []).append(record)
-    return [_verdict(own) for own in settings.values()]
+            settings.setdefault(setting_of(record), []).append(record)
+    names = {record["corpus"]: f"corpus {record['corpus'][:8]}, " for record in records}
+    several = len({record["tokenizer"] for record in records}) < len(names)
+    return [_verdict(own, names[own[0]["corpus"]] if several else "") for own in settings.values()]
 
 
-def _verdict(records: Sequence[Mapping[str, Any]]) -> str:
+def _verdict(records: Sequence[Mapping[str, Any]], corpus: str) -> str:
     best, *others = sorted(records, key=lambda record: record["nats_per_byte"])
-    of = best["budget"] if best["budget"] != "none" else f"{best['parameters']:,} parameters"
-    named = f"{best['domain']}, " if "domain" in best else ""
+    named = f"{best['domain']}, " if "domain" in best else corpus
     variant = f", {best['variant']}" if best["variant"] else ""
-    where = f"{named}width {best['width']}, {best['layers']} layers, {of}{variant}"
-    least = f"rank {best['rank']} with {best['heads']} heads costs least, {best['nats_per_byte']:.4f} nats per byte"
+    where = f"{named}{_place(records)}{variant}"
+    names = _shape_names(records)
+    least = f"{names[id(best)]} costs least, {best['nats_per_byte']:.4f} nats per byte"
     unigram = best["unigram_nats_per_byte"]
     if best["nats_per_byte"] > LEARNED * unigram:
         return (
-            f"{where}: too small to tell: the best model costs {best['nats_per_byte']:.3f} nats per byte, and byte "
-            f"frequencies alone {unigram:.3f}; train longer, or on more"
+            f"{where}: too small to tell: the best model costs {best['nats_per_byte']:.3f} nats per byte, and "
+            f"frequencies of tokens alone {unigram:.3f}; train longer, or on more"
         )
+    memory = max((record["held_out_over_training"] or 0.0 for record in records), default=0.0)
+    doubt = (
+        f". Held-out text costs up to {memory:.1f} times as much as the text trained on: models learn that by heart, "
+        "and their order may be that of memory; give more text, or fewer steps"
+        if memory > MEMORISED
+        else ""
+    )
     if not others:
-        return f"{where}: {least}; there is no other shape to compare it with"
+        return f"{where}: {least}; there is no other shape to compare it with{doubt}"
     alone = _margin_of_one_seed(records)
     if alone is None:
-        return f"{where}: {least}; one seed each, so that nothing says how much of the differences is chance"
+        return f"{where}: {least}; one seed each, so that nothing says how much of the differences is chance{doubt}"
     single = any(record["nats_per_byte_low"] is None for record in records)
-    spread = "the spread over seeds" + (" (of those with several)" if single else "")
+    spread = "the 95 % intervals over seeds" + (" (of those with several)" if single else "")
     rivals = [record for record in others if not _apart(best, record, alone)]
     if rivals:
-        ranks = ", ".join(f"{record['rank']} with {record['heads']}" for record in rivals)
-        return f"{where}: too close to tell without more seeds: {least}, and within {spread} so do rank {ranks} heads"
-    return f"{where}: {least}, less than all {len(others)} others beyond {spread}"
+        losses = ", ".join(f"{names[id(record)]} ({record['nats_per_byte']:.4f})" for record in rivals)
+        close = f"too close to tell without more seeds: {least}, and {spread} do not tell it from {losses}"
+        return f"{where}: {close}{doubt}"
+    return f"{where}: {least}, less than {_others(len(others))} by more than {spread}{doubt}"
+
+
+def _others(count: int) -> str:
+    return "the other" if count == 1 else f"all {count} others"
+
+
+def _place(rows: Sequence[Row]) -> str:
+    """Width, depth and what is equal, of rows of one setting."""
+    first = rows[0]
+    of = first["budget"]
+    if of == "none":
+        counts = sorted({row["parameters"] for row in rows if row.get("parameters") is not None})
+        least, most = (counts[0], counts[-1]) if counts else (0, 0)
+        many = f"{least:,}" if least == most else f"{least:,} to {most:,}"
+        of = f"{many} parameters" if counts else "no budget"
+    depths = sorted({row["layers"] for row in rows})
+    deep = f"{depths[0]}" if len(depths) == 1 else f"{depths[0]} to {depths[-1]}"
+    return f"width {first['width']}, {deep} layer{'s' * (depths[-1] != 1)}, {of}"
+
+
+def _shape_names(records: Sequence[Row]) -> dict[int, str]:
+    """Rank and heads of each record, and as much else as tells it from the others; by the record's id()."""
+    names = {id(one): f"rank {one['rank']} with {one['heads']} head{'s' * (one['heads'] != 1)}" for one in records}
+    for field in ("value_rank", "key_heads", "layers", "feed_forward"):
+        if len(set(names.values())) == len(names):
+            break
+        if len({one[field] for one in records}) > 1:
+            names = {id(one): f"{names[id(one)]}, {field.replace('_', ' ')} {one[field]}" for one in records}
+    return names
 
 
 def _margin_of_one_seed(records: Sequence[Mapping[str, Any]]) -> float | None:
@@ -156,7 +224,7 @@ def to_level(runs: Sequence[tuple[Row, Sequence[Row]]], level: float | None = No
     settings: dict[tuple[Any, ...], list[tuple[Row, Sequence[Row]]]] = {}
     for row, history in runs:
         if row["status"] == "done":
-            settings.setdefault(tuple(row[name] for name in SETTING), []).append((row, history))
+            settings.setdefault(setting_of(row), []).append((row, history))
     found = []
     for own in settings.values():
         ends = [[float(one["fresh"]) for one in past if one.get("fresh") is not None][-1] for _, past in own]
@@ -195,7 +263,7 @@ def audit_sentences(rows: Sequence[Row]) -> list[str]:
     settings: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         if row.get("head_rank_used") is not None:
-            settings.setdefault(tuple(row[name] for name in SETTING), []).append(row)
+            settings.setdefault(setting_of(row), []).append(row)
     return [_audit_sentence(own) for own in settings.values()]
 
 
@@ -213,5 +281,4 @@ def _audit_sentence(rows: Sequence[Row]) -> str:
             )
         )
         parts.append(f"of rank {rank} use {used:.1f} and need {needed:.1f}, tokens end at rank {tokens:.1f}")
-    first = rows[0]
-    return f"width {first['width']}, {first['layers']} layers, {first['budget']}: heads {'; '.join(parts)}"
+    return f"{_place(rows)}: heads {'; '.join(parts)}"

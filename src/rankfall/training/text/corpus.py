@@ -17,13 +17,15 @@ import numpy as np
 from rankfall.errors import RequestError, require
 from rankfall.progress import Progress, silent
 from rankfall.store.files import storage_errors, write_bytes
-from rankfall.training.text.documents import Document, read_split
-from rankfall.training.text.tokens import Encoding, load_encoding, train_encoding
+from rankfall.training.text.documents import Document, Split, read_split
+from rankfall.training.text.tokens import Encoding, check_encoding, load_encoding, train_encoding
 
 VERSION = 1
 FOLDER = ".corpora"
 ABOUT = "corpus.json"
 DIGITS = 16
+LITTLE = 4096
+"""Held-out bytes below which a loss says little."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,28 @@ class About:
     held_out_documents: int
     held_out_bytes: int
     held_out_tokens: int
+
+    def sentence(self, name: str) -> str:
+        """Both sides in words, and what of them a person should know before training on them."""
+        said = (
+            f"{name}: {self.training_bytes:,} bytes in {_documents(self.training_documents)} to train on, "
+            f"{self.held_out_bytes:,} in {_documents(self.held_out_documents)} held out"
+        )
+        wanted = check_encoding(self.tokenizer)
+        if wanted is not None:
+            per_token = self.training_bytes / max(1, self.training_tokens)
+            said += f"; {self.vocabulary:,} tokens of {per_token:.1f} bytes"
+            if self.vocabulary < wanted:
+                said += f", all that the text gives of the {wanted:,} asked for"
+        if self.held_out_bytes < LITTLE:
+            said += "; that is little to measure on: give more text, or some of its own with --validation"
+        elif self.held_out_bytes > self.training_bytes:
+            said += "; more is held out than trained on"
+        return said
+
+
+def _documents(count: int) -> str:
+    return f"{count:,} document{'s' * (count != 1)}"
 
 
 @dataclass(frozen=True)
@@ -73,11 +97,17 @@ def prepare_corpus(
 ) -> Corpus:
     """The corpus of a file or folder under a tokenizer, made where the store does not hold it yet."""
     progress("reading the corpus", 0.0)
-    split = read_split(Path(path), note)
+    return encoded_corpus(read_split(Path(path), note), tokenizer, store, progress)
+
+
+def encoded_corpus(split: Split, tokenizer: str, store: Path, progress: Progress = silent) -> Corpus:
+    """The corpus of these documents under a tokenizer, made where the store does not hold it yet."""
     digest = _digest(tokenizer, split.training, split.held_out)
     folder = store / FOLDER / digest
     if (folder / ABOUT).exists():
         return open_corpus(digest, store)
+    if check_encoding(tokenizer) is not None:
+        progress("training the tokenizer", 0.0)
     encoding = train_encoding(tokenizer, (document.text for document in split.training))
     partial = folder.with_name(f".{digest}.{secrets.token_hex(4)}")
     with storage_errors(store):

@@ -11,14 +11,17 @@ from rankfall.errors import require
 from rankfall.training.kinds import CellKind, Surroundings
 from rankfall.training.text.budget import Cost, parameters, solved, training_flops
 from rankfall.training.text.cell import TextCell
-from rankfall.training.text.corpus import prepare_corpus
+from rankfall.training.text.corpus import encoded_corpus, open_corpus
 from rankfall.training.text.decoder import text_layout
+from rankfall.training.text.documents import read_split
 from rankfall.training.text.stack import TextStack, text_stack_key
 from rankfall.training.text.timing import step_seconds
+from rankfall.training.text.tokens import check_encoding
 
 BUDGETS: dict[str, Cost] = {"parameters": parameters, "flops": training_flops}
 EXTRA = {
     "text": "str | None",
+    "validation": "str | None",
     "heads_times_rank": "int | None",
     "parameters": "float | None",
     "flops": "float | None",
@@ -54,7 +57,8 @@ class TextKind(CellKind):
         return len(cells) if device.startswith("cuda") and work < 1000 * SMALL else 1
 
     def stack_bytes(self, cells: Sequence[TextCell], device: str) -> int:
-        """Weights, gradients and moments, activations kept for the gradient, the logits, and the corpus.
+        """Weights, gradients and moments, activations kept for the gradient, and the logits. The corpus, of which
+        all stacks of a device have one, is not counted: four bytes a token.
 
         Activations per layer and token: q, k, v and the mixed values, hidden tensors of the feed-forward, about
         eight of the width; logits three times over, in float32.
@@ -70,6 +74,20 @@ class TextKind(CellKind):
 
     def step_flops(self, cell: TextCell) -> float:
         return cell.batch * cell.context * cell.token_flops
+
+    def costs(self, cells: Sequence[TextCell], folder: Path | None = None) -> dict[str, Any]:
+        """Shape, and parameters, tokens and passes over the text of each model; operations of all of them."""
+        first = cells[0]
+        shape = {name: getattr(first, name) for name in ("key_heads", "value_rank", "feed_forward")}
+        return {
+            **shape,
+            "parameters": text_layout(first).parameters,
+            "tokens": first.tokens_trained,
+            "passes": first.tokens_trained / open_corpus(first.corpus, folder).about.training_tokens
+            if folder
+            else None,
+            **super().costs(cells, folder),
+        }
 
     def size(self, cell: TextCell) -> str:
         return f"layers={cell.layers}, width={cell.width}, feed_forward={cell.feed_forward}, batch={cell.batch}"
@@ -92,7 +110,8 @@ class TextKind(CellKind):
         `key_heads` all have keys, without `feed_forward` it has the usual width.
         """
         extra = {key: settings.pop(key, None) for key in EXTRA}
-        made = {**settings, **_corpus(extra["text"] or around.text, settings, around), **_shape(settings, extra)}
+        text, validation = (extra[name] or getattr(around, name) for name in ("text", "validation"))
+        made = {**settings, **_corpus(text, validation, settings, around), **_shape(settings, extra)}
         budgets = {name: extra[name] for name in (*BUDGETS, "step_seconds") if extra[name] is not None}
         cell = TextCell(**made)
         require(
@@ -116,22 +135,58 @@ class TextKind(CellKind):
                 remedy=f"take {solve} out, or set solve to the other of feed_forward and layers",
             )
             cost = BUDGETS.get(name) or partial(step_seconds, folder=around.folder, device=around.device)
-            around.progress(f"solving for {name}", 0.0)
-            cell = solved(cell, name, cost, target, solve, 0.0 if name in BUDGETS else MEASURED_CLOSE)
+            cell = solved(
+                cell,
+                name,
+                _told(cost, name, solve, around),
+                target,
+                solve,
+                0.0 if name in BUDGETS else MEASURED_CLOSE,
+            )
         return cell
 
 
-def _corpus(text: str | None, settings: dict[str, Any], around: Surroundings) -> dict[str, Any]:
+def _told(cost: Cost, name: str, solve: str, around: Surroundings) -> Cost:
+    """A cost that says what is tried: a time is measured, which takes a while."""
+
+    def told(cell: TextCell) -> float:
+        around.progress(f"solving for {name}: rank {cell.rank}, {solve} {getattr(cell, solve):,}", 0.0)
+        return cost(cell)
+
+    return told
+
+
+def _corpus(
+    text: str | None, validation: str | None, settings: dict[str, Any], around: Surroundings
+) -> dict[str, Any]:
+    require(
+        validation is None or text is not None,
+        required="a text to train on beside the one to measure on",
+        got=f"validation={validation} alone",
+        remedy="give --text FILE_OR_FOLDER",
+    )
     if text is None and settings.get("corpus"):
         return {}
-    folder = None if text is None else around.folder
-    require(folder is not None, required="a text to train on", got="none", remedy="give --text FILE_OR_FOLDER")
+    require(
+        text is not None and around.store is not None,
+        required="a text to train on",
+        got="none",
+        remedy="give --text FILE_OR_FOLDER",
+    )
     assert text is not None
-    assert folder is not None
     tokenizer = settings.get("tokenizer", TextCell.tokenizer)
-    if (text, tokenizer) not in around.made:
-        around.made[text, tokenizer] = prepare_corpus(text, tokenizer, folder, around.progress, around.note).about
-    about = around.made[text, tokenizer]
+    check_encoding(tokenizer)
+    if (text, validation) not in around.made:
+        around.progress("reading the corpus", 0.0)
+        measured = None if validation is None else Path(validation)
+        around.made[text, validation] = read_split(Path(text), around.note, measured)
+    if (text, validation, tokenizer) not in around.made:
+        folder = around.folder
+        assert folder is not None
+        about = encoded_corpus(around.made[text, validation], tokenizer, folder, around.progress).about
+        around.made[text, validation, tokenizer] = about
+        around.note(about.sentence(text))
+    about = around.made[text, validation, tokenizer]
     return {"corpus": about.digest, "vocabulary": about.vocabulary}
 
 

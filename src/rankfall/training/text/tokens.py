@@ -65,6 +65,8 @@ class Pairs(Encoding):
     """A byte-level byte-pair encoding."""
 
     def __init__(self, tokenizer: Any) -> None:
+        # a text that spells the mark out is text: it has bytes, and ends no document
+        tokenizer.encode_special_tokens = True
         self._tokenizer = tokenizer
         self.vocabulary = tokenizer.get_vocab_size()
         self.end = tokenizer.token_to_id(END)

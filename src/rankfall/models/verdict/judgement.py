@@ -13,8 +13,9 @@ from typing import Any, final
 
 import numpy as np
 
-RESAMPLES = 2000
-CONFIDENCE = 0.95
+from rankfall.models.depth.rows import CONFIDENCE, RESAMPLES
+from rankfall.models.thresholds import THRESHOLDS
+
 # Logarithms of zero: far below every threshold, and finite.
 NOTHING = 1e-30
 
@@ -72,6 +73,12 @@ class Decision:
     def record(self) -> dict[str, Any]:
         """As `--json` prints it."""
         return asdict(self)
+
+
+def collapse_margin(relative_mu: float, energy_rank: float) -> float:
+    """Of tokens scaled to length one: collapsed by either number, so by the one that is farther beyond."""
+    t = THRESHOLDS
+    return max(log(t.collapsed_relative_mu) - log(relative_mu), log(t.collapsed_energy_rank) - log(energy_rank))
 
 
 def decide(

@@ -1,20 +1,137 @@
-"""Are the heads the bottleneck? Said from what each head needs, and from what the model loses with cut heads."""
+"""What is said of heads: the rank that they have and spread over, what they need of it, what cutting them costs."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
 
+import numpy as np
+
 from rankfall.models.depth.rows import layer_title
-from rankfall.models.explanations import NAMED, Reason
 from rankfall.models.heads.cut_curve import CutCurve, CutPoint
 from rankfall.models.heads.needed import HeadNeed
-from rankfall.models.verdict import SPARE_SHARE
+from rankfall.models.heads.ranks import HeadRecord
+from rankfall.models.thresholds import SEPARATED
+from rankfall.models.verdict.reasons import Reason
+from rankfall.models.verdict.verdict import SPARE_SHARE
+from rankfall.theory.head_bounds import HeadClass, mse_floor
 
+# How many of the lowest heads and layers are named.
+NAMED = 3
+# A median head within what nine of ten random heads have is like them.
+CHANCE_RANGE = (0.05, 0.95)
 # A layer or model counts as unharmed by a cut up to here: nats per token, and of the output.
 LITTLE_LOSS, LITTLE_CHANGE = 0.02, 0.05
 # From this share of heads at their limit on, more rank is what the heads lack.
 MANY_AT_LIMIT = 0.1
+
+
+def heads_reason(heads: Sequence[HeadRecord], random: Sequence[HeadRecord] = ()) -> Reason | None:
+    """How far heads spread their query/key form over the rank that they have, beside random weights; lowest named.
+
+    What a head needs of it is another question: `needs_reason`.
+    """
+    if not heads:
+        return None
+    width, rank, count = heads[0].width, heads[0].structural_rank, heads[0].heads
+    usual = statistics.median(head.qk_energy_rank for head in heads)
+    text = (
+        f"each layer has {count} heads of rank {rank} in width {width} (H r / d = {count * rank / width:.2g}); the"
+        f" median head spreads its query/key form over {usual:.1f} of {rank} directions (energy rank)"
+    )
+    by_chance = statistics.median(head.qk_energy_rank for head in random) if random else None
+    if by_chance is not None:
+        low, high = np.quantile([head.qk_energy_rank for head in random], CHANCE_RANGE)
+        like_chance = low <= usual <= high or abs(usual / by_chance - 1) < SEPARATED
+        compared = "as many as" if like_chance else "fewer than" if usual < by_chance else "more than"
+        text += f", {compared} with random weights ({by_chance:.1f}, nine heads of ten from {low:.1f} to {high:.1f})"
+    text += _limits_and_gates(heads)
+    layers: dict[tuple[int, str], list[float]] = {}
+    for head in heads:
+        layers.setdefault((head.layer, head.module), []).append(head.qk_energy_rank)
+    lowest_layers = sorted(layers, key=lambda key: statistics.median(layers[key]))[:NAMED]
+    lowest_heads = sorted(heads, key=lambda head: head.qk_energy_rank)[:NAMED]
+    named = ", ".join(
+        f"{layer_title(*key)} {statistics.median(layers[key]):.1f} ({min(layers[key]):.1f} to {max(layers[key]):.1f})"
+        for key in lowest_layers
+    )
+    text += f"; lowest layers by their median head: {named}; lowest heads: " + ", ".join(
+        f"head {head.head} of layer {head.layer} with {head.qk_energy_rank:.1f}" for head in lowest_heads
+    )
+    numbers = {
+        "width": width,
+        "head_dim": heads[0].head_dim,
+        "structural_rank": rank,
+        "heads": count,
+        "qk_energy_rank": usual,
+        "random_qk_energy_rank": by_chance,
+        "lowest_layers": [
+            {"layer": layer, "module": module, "qk_energy_rank": statistics.median(layers[layer, module])}
+            for layer, module in lowest_layers
+        ],
+        "lowest_heads": [
+            {"layer": head.layer, "head": head.head, "qk_energy_rank": head.qk_energy_rank} for head in lowest_heads
+        ],
+    }
+    return Reason("head rank", text, numbers)
+
+
+def _limits_and_gates(heads: Sequence[HeadRecord]) -> str:
+    """What bounds the rank besides the size of a head, and what stands between attention and W_O, in words."""
+    first, said = heads[0], ""
+    if first.structural_rank < min(first.head_dim, first.width):
+        latents = []
+        if first.structural_rank == first.q_latent:
+            latents.append(f"queries come from a latent of {first.q_latent}")
+        if first.kv_latent and first.structural_rank == first.kv_latent + first.rope_dims:
+            beside = f" and {first.rope_dims} dimensions beside it" if first.rope_dims else ""
+            latents.append(f"keys come from a latent of {first.kv_latent}{beside}")
+        said += (
+            f"; heads of size {first.head_dim} can have rank {first.structural_rank} at most: {', '.join(latents)}"
+        )
+    gates = [head.output_gate for head in heads if head.output_gate is not None]
+    if gates:
+        said += (
+            f"; a gate stands between attention and W_O in {len(gates)} of {len(heads)} heads: value/output ranks are"
+            f" those at the median of the gate, which is {statistics.median(gates):.2g}"
+        )
+    return said
+
+
+def bound_reason(heads: Sequence[HeadRecord]) -> Reason | None:
+    """A note: what the lower bound for one bare layer of this shape says, and whether it separates anything."""
+    if not heads:
+        return None
+    width, rank, count = heads[0].width, heads[0].structural_rank, heads[0].heads
+    floor = mse_floor(HeadClass(dim=width, rank=rank, skip=True), count)
+    about = (
+        f"the bound is about one bare attention layer of {count} heads of rank {rank} in width {width} that finds the"
+        " nearer of two points, its output read linearly, with no norm after attention, no feed-forward layer, and"
+        " the query not among the keys"
+    )
+    if floor.mse == 0:
+        text = f"{about}; it forbids nothing for this shape"
+        separates = False
+    else:
+        gap = 1 - floor.mse / floor.baseline
+        separates = gap >= SEPARATED
+        text = f"{about}; it is {floor.mse:.4f} for this shape and {floor.baseline:.4f} for no heads at all"
+        text += f": {gap:.2%} apart"
+        text += (
+            ", which tells shapes apart"
+            if separates
+            else f", less than {SEPARATED:.0%}, so it separates nothing here"
+        )
+    numbers = {
+        "width": width,
+        "head_dim": heads[0].head_dim,
+        "structural_rank": rank,
+        "heads": count,
+        "mse_lower_bound": floor.mse,
+        "mse_lower_bound_without_heads": floor.baseline,
+        "separates": separates,
+    }
+    return Reason("head bound", text, numbers)
 
 
 def needs_reason(needs: Sequence[HeadNeed], random: Sequence[HeadNeed] = ()) -> Reason | None:

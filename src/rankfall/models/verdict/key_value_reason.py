@@ -5,9 +5,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from rankfall.models.explanations import Reason
 from rankfall.models.heads.key_values import KeyValueRecord, by_number
 from rankfall.models.masks import ObservedMask
+from rankfall.models.verdict.reasons import Reason
 
 
 def decodes(masks: Sequence[ObservedMask]) -> bool:

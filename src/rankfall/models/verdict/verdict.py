@@ -7,11 +7,13 @@ from dataclasses import asdict, dataclass
 from typing import Any, final
 
 from rankfall.models.controls import Control
-from rankfall.models.depth.rows import DepthRow
-from rankfall.models.explanations import Reason, depth_reason, mask_reason
+from rankfall.models.depth.rows import DepthRow, spans
 from rankfall.models.masks import ObservedMask
-from rankfall.models.questions import Asked, Finding, Status, answers, spans
 from rankfall.models.thresholds import THRESHOLDS, Thresholds
+from rankfall.models.verdict.asked import Asked
+from rankfall.models.verdict.findings import Finding, Status
+from rankfall.models.verdict.questions import answers
+from rankfall.models.verdict.reasons import Reason, depth_reason, mask_reason
 
 
 @final
@@ -40,7 +42,7 @@ class Verdict:
             "headline": self.headline,
             "statuses": self.statuses,
             "findings": [one.record() for one in self.findings],
-            "reasons": [{"topic": one.topic, "text": one.text, "numbers": dict(one.numbers)} for one in self.reasons],
+            "reasons": [one.record() for one in self.reasons],
             "thresholds": asdict(self.thresholds),
         }
 
@@ -53,7 +55,6 @@ def judge(
     controls: Sequence[Control] = (),
     more: Sequence[Reason] = (),
     plan: str | None = None,
-    thresholds: Thresholds = THRESHOLDS,
     seed: int = 0,
     more_text: str | None = None,
 ) -> Verdict:
@@ -61,12 +62,12 @@ def judge(
 
     `plan` is the command that plans for the model's shape, `more_text` what to do where there is too little of it.
     """
-    asked = Asked(rows, controls, thresholds, seed)
+    asked = Asked(rows, controls, seed)
     findings = answers(asked)
     given = [depth_reason(rows), mask_reason([row for row in rows if row.part == "boundary"], masks), *more]
     reasons = [one for one in given if one is not None]
     reasons.append(advice(findings, reasons, plan, more_text))
-    return Verdict(f"{name}: {_headline(asked, findings)}", findings, tuple(reasons), thresholds)
+    return Verdict(f"{name}: {_headline(asked, findings)}", findings, tuple(reasons), THRESHOLDS)
 
 
 CLAUSES: dict[Status, str] = {
