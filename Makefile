@@ -42,8 +42,9 @@ demo: setup models
 	$(BIN)/rankfall audit --out report
 
 test: setup models $(HAVE_BROWSER)
-	@# in the order of the files: reordered by their number of tests, files of a few long tests come last, on one core
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder
+	@# in the order of the files: reordered by their number of tests, files of a few long tests come last, on one core;
+	@# compiled files are kept, for the processes that tests start
+	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder
 
 # COUNT random inputs of every kind from SEED, and the corpus of past failures; a slice of it is in `test`.
 COUNT ?= 10000

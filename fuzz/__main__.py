@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from fuzz.plan import SHARES, Inputs, Part, corpus, parts
+from fuzz.plan import AT_ONCE, SHARES, Inputs, Part, corpus, parts
 from fuzz.templates import build, run_folders
 from fuzz.warm import warm
 from fuzz.workers import Outcome, outcomes
@@ -76,7 +76,7 @@ class Tally:
 
 
 def _run(given: argparse.Namespace, made: Path) -> int:
-    warm()
+    warm(many=given.count > AT_ONCE)
     build(made)
     kept = corpus() if not given.no_corpus and given.only is None else ()
     inputs = Inputs(given.seed, run_folders(made / "store"), kept)

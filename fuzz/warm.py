@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import importlib
 import io
 import pkgutil
@@ -11,8 +13,10 @@ NOT_IMPORTED = ("rankfall.__main__", "rankfall.explorer.page", "rankfall.trainin
 """What runs when imported, or needs the compiler of a GPU."""
 
 
-def warm() -> None:
+def warm(*, many: bool = True) -> None:
     """Import what children need; from then on a change of the source changes nothing.
+
+    `many` loads the classes of all configurations too: that takes longer than a few inputs, of which hardly one asks.
 
     Nothing that starts a thread runs here: threads do not live on in a forked child.
     """
@@ -33,6 +37,11 @@ def warm() -> None:
     for kind in ("png", "svg", "pdf"):
         plots.figure().savefig(io.BytesIO(), format=kind)
     plots.close("all")
-    survey_configurations()
+    if many:
+        survey_configurations()
     # Typer reads all signatures again whenever the command runs: three quarters of the time of a refused request.
     typer.main.get_command = cache(typer.main.get_command)  # type: ignore[assignment]
+    # No child goes through what is loaded here in search of garbage; at the end all of it is freed as ever.
+    gc.collect()
+    gc.freeze()
+    atexit.register(gc.unfreeze)

@@ -1,10 +1,11 @@
-"""Named axes are checked at run time in the core rooms, for every call that any test makes (but one test of masks).
+"""Named axes are checked at run time in the core rooms, in every test (but one of masks).
 
 GPU kernels run in Triton's interpreter, which has to be asked for before Triton is first imported.
 """
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 import warnings
@@ -15,7 +16,10 @@ os.environ["TRITON_INTERPRET"] = "1"
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
+    import jaxtyping
     from jaxtyping import config, install_import_hook
+
+    from tests import axes
 
 CHECKED_ROOMS = ("linalg", "masks", "norms", "mechanism", "measures")
 
@@ -29,10 +33,22 @@ def checked_modules() -> list[str]:
     return [".".join(["rankfall", *path.relative_to(package).with_suffix("").parts]) for path in files]
 
 
+jaxtyping.jaxtyped = axes.jaxtyped
 install_import_hook(checked_modules(), "beartype.beartype")
 
 import pytest  # noqa: E402
 import torch  # noqa: E402
+
+
+def pytest_collection_finish() -> None:
+    """Libraries and tests stay to the end: what frees memory in between need not go through them each time."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    """Otherwise some libraries complain at the end of what is never freed."""
+    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)

@@ -58,6 +58,10 @@ NAMED = (
 # Loaded by pytest on the copy: keeps what names a new item, or none in a file that runs whole; writes how all ended.
 PLUGIN = """
 import json, os
+from hypothesis import Phase, settings
+# What fails need not be made small.
+settings.register_profile("copy", phases=(Phase.explicit, Phase.generate))
+settings.load_profile("copy")
 NAMES, WHOLE = json.loads(os.environ["NAMES"]), json.loads(os.environ["WHOLE"])
 ENDED = {}
 

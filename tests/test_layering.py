@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,7 @@ def room_of(module: str) -> str:
     return parts[1] if len(parts) > 1 else "__init__"
 
 
+@cache
 def imports_of(path: Path, *, types: bool = True) -> list[tuple[int, str, str]]:
     """Line, module and name of every import, inside functions too; `types=False` leaves out those for annotations."""
     tree = ast.parse(path.read_text())

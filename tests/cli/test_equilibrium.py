@@ -58,12 +58,14 @@ def test_all_ranks_share_one_value_matrix(capsys: pytest.CaptureFixture[str], tm
 
 
 def test_disturbed_tokens_return(capsys: pytest.CaptureFixture[str]) -> None:
-    flags = ("--tokens", "4", "--dim", "3", "--rank", "3", "--stable", "--disturb", "1e-4", "--layers", "300")
-    found = answer(capsys, "equilibrium", *flags, "--seed", "3")
+    flags = ("--tokens", "4", "--dim", "3", "--rank", "3", "--stable", "--disturb", "1e-4", "--layers")
+    found = answer(capsys, "equilibrium", *flags, "300", "--seed", "3")
     assert found["recovery"]["returned"] is True
     assert found["recovery"]["rank"] == 3
-    assert answer(capsys, "equilibrium", *flags, "--seed", "3") == found
-    assert answer(capsys, "equilibrium", *flags, "--seed", "4")["recovery"] != found["recovery"]
+    short = answer(capsys, "equilibrium", *flags, "20", "--seed", "3")
+    assert short["recovery"]["distance"] > found["recovery"]["distance"]
+    assert answer(capsys, "equilibrium", *flags, "20", "--seed", "3") == short
+    assert answer(capsys, "equilibrium", *flags, "20", "--seed", "4")["recovery"] != short["recovery"]
 
 
 def test_polishes_its_own_output(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def causal(tokens: int, context: int) -> Tensor:
 @pytest.mark.parametrize("rank", [1, 2, 4, 8, 16, 32, 64])
 @pytest.mark.parametrize("tokens", [4, 16, 20, 70])
 def test_every_rank_and_length(tokens: int, rank: int) -> None:
-    heads = 3 if rank < 16 else 1
+    heads = 3 if rank < 16 and tokens < 70 else 1
     leaves, weight = drawn(1, 2, tokens, tokens, heads, rank, rank, torch.float32)
     assert max(errors(leaves, weight, None, True, torch.float32, None)) < FLOAT32
 
@@ -108,7 +108,9 @@ def test_random_shapes(
 )
 @pytest.mark.parametrize("masked", [False, True])
 def test_however_the_work_is_cut(launch: Launch, masked: bool) -> None:
-    leaves, weight = drawn(2, 3, 6, 6, 3, 2, 2, torch.float32)
+    # one program for each head of each sequence, or several in one with a rest
+    batch, heads = (2, 2) if launch.family == "long" else (3, 3)
+    leaves, weight = drawn(2, batch, 6, 6, heads, 2, 2, torch.float32)
     mask = causal(6, 6) if masked else None
     assert max(errors(leaves, weight, mask, True, torch.float32, launch)) < FLOAT32
 
