@@ -333,6 +333,17 @@ def test_what_stands_for_an_image_stays_in_place() -> None:
         assert (one.inputs["input_ids"] == image).nonzero().tolist() == [[0, 3]]
 
 
+def test_random_tokens_of_a_model_of_two_halves_are_words_of_its_text() -> None:
+    """Its table of positions is longer than that of its words."""
+    model = next(small_models("align"))
+    ids = torch.randint(4, 60, (4, 40))
+    batch = from_ids(ids.tolist())
+    (drawn,) = (change for name, _, change in token_changes(model, batch, 0) if name == "random_tokens")
+    words = model.config.text_config.vocab_size
+    found = drawn(Given({"input_ids": ids}, [None], [[]], batch)).inputs["input_ids"]
+    assert 0.9 * words < int(found.max()) < words
+
+
 def test_a_model_that_bypasses_the_interface_says_what_is_missing() -> None:
     result = audit(small_model("bloom", n_layer=3, n_head=4), inputs=torch.randint(4, 60, (1, 12)), controls=False)
     assert "only at their softmax" in result.missing["attention"]

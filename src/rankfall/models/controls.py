@@ -198,9 +198,12 @@ def _vocabulary(network: Any) -> int | None:
     try:
         table = network.get_input_embeddings()
     except (AttributeError, NotImplementedError):
-        # Models of two halves do not say which table is theirs; the longest one is that of the words.
+        # Models of two halves do not say which table is theirs. The longest one is that of the words where no
+        # configuration has their number.
         tables = [one.num_embeddings for one in network.modules() if isinstance(one, nn.Embedding)]
-        return aliases.number(network.config, aliases.VOCABULARY) or max(tables, default=None)
+        of_text = network.config.get_text_config()
+        known = (aliases.number(one, aliases.VOCABULARY) for one in (network.config, of_text))
+        return next((number for number in known if number), max(tables, default=None))
     return getattr(table, "num_embeddings", None)
 
 
