@@ -106,8 +106,8 @@ class LanguageModels:
         if not others:
             return ""
         told = " ".join(
-            f"{len(curve.unused)} other models on {curve.domain} at d = {curve.width}, of {_span(curve.unused)} tokens,"
-            for curve in others
+            f"{len(one.unused)} other models on {one.domain} at d = {one.width}, of {_span(one.unused)} tokens,"
+            for one in others
         )
         return f"Of each text and width only the setting with most models is used: {told} exist and are not. "
 
