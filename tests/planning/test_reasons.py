@@ -68,6 +68,23 @@ def test_a_usual_choice_left_out_for_text_is_said_to_be_that() -> None:
     )
 
 
+def test_a_usual_choice_left_out_beside_the_row_that_would_be_taken_is_named_too() -> None:
+    said = advice({8: 0.02, 16: 0.02, 32: 0.02}, {8: (0.09, 0.06), 16: (0.04, 0.03), 32: (0.0, 0.0)}, usual=16)
+    assert said.rank == 32
+    assert said.reason == (
+        "language models rule out 64 heads of rank 16 (they lose 4.00%, surely over 1%: at least 3.00%) and 128 heads "
+        "of rank 8 (they lose 9.00%, surely over 1%: at least 6.00%) and lose 0.00% here"
+    )
+
+
+def test_a_higher_rank_that_gains_in_matches_is_not_said_to_gain_nothing() -> None:
+    """Text alone ruled it out."""
+    said = advice({32: 0.3, 64: 0.1}, {32: (0.0, 0.0), 64: (0.04, 0.03)}, usual=32)
+    assert said.usual
+    assert said.reason.startswith("language models rule out 16 heads of rank 64")
+    assert "gains nothing" not in said.reason
+
+
 def test_text_that_could_be_equal_leaves_nothing_out_and_is_no_reason() -> None:
     """The same means, the lower end of the range at 1 percent."""
     said = advice({16: 0.029, 32: 0.026}, {16: (0.04, EQUAL_TEXT), 32: (0.0, 0.0)}, usual=32)
