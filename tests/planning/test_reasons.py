@@ -72,8 +72,8 @@ def test_a_usual_choice_left_out_beside_the_row_that_would_be_taken_is_named_too
     said = advice({8: 0.02, 16: 0.02, 32: 0.02}, {8: (0.09, 0.06), 16: (0.04, 0.03), 32: (0.0, 0.0)}, usual=16)
     assert said.rank == 32
     assert said.reason == (
-        "language models rule out 64 heads of rank 16 (they lose 4.00%, surely over 1%: at least 3.00%) and 128 heads "
-        "of rank 8 (they lose 9.00%, surely over 1%: at least 6.00%) and lose 0.00% here"
+        "language models rule out 64 heads of rank 16 (they lose 4.00%, surely over 1%: at least 3.00%) and 128 "
+        "heads of rank 8 (they lose 9.00%, surely over 1%: at least 6.00%) and lose 0.00% here"
     )
 
 
