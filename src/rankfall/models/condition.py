@@ -4,7 +4,8 @@ Two kinds: a measure, or an answer of the verdict.
 
 Grammar:   QUESTION STATUS [at PLACE]
 QUESTION   alignment, distinctions or domination
-STATUS     what the verdict may say: aligned, collapsed; reduced, lost; dominated; depends
+STATUS     what the verdict may say: not aligned, aligned, collapsed; kept, not lost, reduced, lost; not dominated,
+           dominated; depends. Not lost is all of which it is sure that it is not lost: kept and reduced too
 PLACE      stream or output (default: either)
 
 Grammar:   [VIEW.]MEASURE [at WHERE] OPERATOR NUMBER [at WHERE]
@@ -100,16 +101,20 @@ class Condition:
         return None
 
 
-# What a verdict may say, by question, apart from that all is well.
+# What a verdict that judges may say, by question.
 STATUSES = {
-    "alignment": ("aligned", "collapsed", "depends"),
-    "distinctions": ("reduced", "lost", "depends"),
-    "domination": ("dominated", "depends"),
+    "alignment": ("not aligned", "aligned", "collapsed", "depends"),
+    "distinctions": ("kept", "not lost", "reduced", "lost", "depends"),
+    "domination": ("not dominated", "dominated", "depends"),
 }
 # Of these about distinctions random weights decide.
-BESIDE_RANDOM_WEIGHTS = ("reduced", "depends")
+BESIDE_RANDOM_WEIGHTS = ("kept", "reduced", "depends")
 ANSWER = re.compile(
-    r"\s*(?P<question>" + "|".join(STATUSES) + r")\s+(?P<status>[a-z]+)(?:\s+at\s+(?P<place>stream|output))?\s*"
+    r"\s*(?P<question>" + "|".join(STATUSES) + r")\s+(?P<status>(?:not\s+)?[a-z]+)"
+    r"(?:\s+at\s+(?P<place>stream|output))?\s*"
+)
+ANSWERS = "QUESTION STATUS [at stream|output], " + "; ".join(
+    f"{question} {', '.join(statuses[:-1])} or {statuses[-1]}" for question, statuses in STATUSES.items()
 )
 
 
@@ -137,8 +142,15 @@ class AnswerCondition:
             for finding in verdict["findings"]
             if finding["question"] == self.question
             for one in finding["places"]
-            if one["status"] == self.status and self.place in (None, one["place"])
+            if self.place in (None, one["place"]) and self._said_at(one)
         ]
+
+    def _said_at(self, judged: Mapping[str, Any]) -> bool:
+        """Beside random weights a verdict says kept or reduced where it would say not lost without them; what is
+        reduced may still be lost in some passages, which the decision tells."""
+        if self.status != "not lost" or judged["status"] == "not lost":
+            return bool(judged["status"] == self.status)
+        return any(made["condition"] == "lost" and made["holds"] is False for made in judged["decisions"])
 
     @property
     def needs_controls(self) -> bool:
@@ -239,8 +251,11 @@ def require_decidable(conditions: Sequence[str], *, controls: bool) -> None:
 def parse_condition(text: str) -> Condition | AnswerCondition:
     """Read a condition; nothing in it is ever evaluated as code."""
     asked = ANSWER.fullmatch(text) if len(text) <= LONGEST else None
-    if asked is not None and asked["status"] in STATUSES[asked["question"]]:
-        return AnswerCondition(text.strip(), asked["question"], asked["status"], asked["place"])
+    status = None if asked is None else " ".join(asked["status"].split())
+    if asked is not None and status in STATUSES[asked["question"]]:
+        return AnswerCondition(text.strip(), asked["question"], status, asked["place"])
+    if text.split(maxsplit=1)[:1] and text.split(maxsplit=1)[0] in STATUSES:
+        raise RequestError(required="a condition about an answer of the verdict", got=repr(text[:80]), remedy=ANSWERS)
     found = PATTERN.fullmatch(text) if len(text) <= LONGEST else None
     if (
         found is None
@@ -253,7 +268,7 @@ def parse_condition(text: str) -> Condition | AnswerCondition:
             f" VIEW one of {', '.join(VIEWS)}, MEASURE one of {', '.join(MEASURES.names)}",
             got=repr(text[:80]),
             remedy='for example "effective_rank < 4" or "raw.relative_mu at last < 0.1"; or an answer of the verdict,'
-            ' such as "distinctions lost at output"',
+            f' such as "distinctions lost at output": {ANSWERS}',
         )
     return Condition(
         text=text.strip(),
