@@ -243,6 +243,7 @@ def audit(
         "failed": list(checked.failed),
         "unchecked": "; ".join(checked.unchecked),
         "unchecked_reasons": dict(checked.unchecked),
+        "open": [{"condition": condition, "reason": why} for condition, why in checked.open.items()],
         "report": outputs.page,
     }
     emit(record, as_json=json, show=lambda: _show(record))
@@ -327,6 +328,8 @@ def _show(record: dict[str, Any]) -> None:
         paper.print(f"  FAILED {one['condition']}: {places}", style="bold red", markup=False, highlight=False)
     for condition, why in record["unchecked_reasons"].items():
         paper.print(f"  NOT CHECKED {condition}: {why}", style="bold yellow", markup=False, highlight=False)
+    for one in record["open"]:
+        paper.print(f"  OPEN {one['condition']}: {one['reason']}", style="yellow", markup=False, highlight=False)
 
 
 def _show_stacks(record: dict[str, Any]) -> None:

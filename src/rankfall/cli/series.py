@@ -88,6 +88,11 @@ def audit_series(
             for label, one in checked.items()
             for condition, why in one.unchecked.items()
         ],
+        "open": [
+            {"model": label, "condition": condition, "reason": why}
+            for label, one in checked.items()
+            for condition, why in one.open.items()
+        ],
         "report": outputs.page,
     }
     emit(record, as_json=json, show=lambda: _show(record))
@@ -124,6 +129,9 @@ def _show(record: Mapping[str, Any]) -> None:
     for one in record["unchecked"]:
         told = f"  NOT CHECKED {one['condition']} at {one['model']}: {one['reason']}"
         paper.print(told, style="bold yellow", markup=False, highlight=False)
+    for one in record["open"]:
+        told = f"  OPEN {one['condition']} at {one['model']}: {one['reason']}"
+        paper.print(told, style="yellow", markup=False, highlight=False)
     found = sum(row["stored"] for row in models.values())
     made = sum(row["audited"] for row in models.values()) - found
     paper.print(f"  {made} audited now, {found} found in {record['store']}", markup=False, highlight=False)
