@@ -241,7 +241,11 @@ def test_conditions_that_need_controls_are_refused_before_the_audit() -> None:
 def decisions(**holds: bool | None) -> dict[str, Any]:
     """A verdict on the stream alone, with these decisions, worst first."""
     made = [
-        {"condition": name, "holds": one, "reason": f"the passages disagree: {name} in 3 of 4" if one is None else None}
+        {
+            "condition": name,
+            "holds": one,
+            "reason": f"the passages disagree: {name} in 3 of 4" if one is None else None,
+        }
         for name, one in holds.items()
     ]
     status = next((name for name, one in holds.items() if one), "depends" if None in holds.values() else "kept")
@@ -288,6 +292,8 @@ def test_an_answer_that_is_open_is_told_though_it_does_not_hold(
 def test_another_stack_that_is_open_is_named() -> None:
     other = {"name": "decoder.block", **decisions(lost=None, reduced=False)}
     found = decisions(lost=False, reduced=False) | {"other_stacks": [other]}
-    assert Checked.of(["distinctions lost"], found).open["distinctions lost"].startswith(
-        "depends in the stream of decoder.block (the passages disagree: lost in 3 of 4)"
+    assert (
+        Checked.of(["distinctions lost"], found)
+        .open["distinctions lost"]
+        .startswith("depends in the stream of decoder.block (the passages disagree: lost in 3 of 4)")
     )
