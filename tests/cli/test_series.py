@@ -69,6 +69,16 @@ def test_a_bad_checkpoint_and_a_condition_give_status_1(home: Path, monkeypatch,
     status, out, _ = audited(capsys, *failing, tokens=16)
     assert status == 1
     assert "FAILED effective_rank > 0 at last at checkpoint-0: layer 2" in " ".join(out.split())
+    assert "OPEN" not in out
+    with monkeypatch.context() as patched:
+        patched.setattr("rankfall.models.condition.AnswerCondition.held_in", lambda *_: [])
+        patched.setattr("rankfall.models.condition.AnswerCondition.open_in", lambda *_: "they disagree")
+        asked = (failing[0], "--fail-if", "distinctions lost")
+        status, out, _ = audited(capsys, *asked, tokens=16)
+        assert status == 0
+        assert "OPEN distinctions lost at checkpoint-3: they disagree" in " ".join(out.split())
+        told = json.loads(audited(capsys, *asked, "--json", tokens=16)[1])["open"]
+        assert told[0] == {"model": "checkpoint-0", "condition": "distinctions lost", "reason": "they disagree"}
     status, out, _ = audited(capsys, *failing)
     assert status == 3
     assert "NOT CHECKED effective_rank > 0 at last at checkpoint-3: too little text" in " ".join(out.split())

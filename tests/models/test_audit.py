@@ -145,6 +145,22 @@ def test_an_answer_of_the_verdict_can_be_a_condition(
         assert status == int(said == asked[question])
 
 
+def test_an_open_answer_passes_with_a_line_that_says_so(
+    folder: Path, text: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick = [str(folder), "--text", str(text), "--tokens", "20", "--no-controls", "--no-ablate", "--no-heads"]
+    monkeypatch.setattr("rankfall.models.condition.AnswerCondition.held_in", lambda *_: [])
+    monkeypatch.setattr("rankfall.models.condition.AnswerCondition.open_in", lambda *_: "the passages disagree")
+    asked = ("--fail-if", "distinctions lost", "--fail-if", "energy_rank < 0")
+    status, out, _ = call(capsys, "audit", *quick, *asked)
+    assert status == 0
+    assert out.count("OPEN") == 1
+    assert "OPEN distinctions lost: the passages disagree" in " ".join(out.split())
+    record = json.loads(call(capsys, "audit", *quick, *asked, "--json")[1])
+    assert record["open"] == [{"condition": "distinctions lost", "reason": "the passages disagree"}]
+    assert (record["failed"], record["unchecked"]) == ([], "")
+
+
 def test_the_report_is_written(folder: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "report"
     words = ("--text", text, "--text", text, "--tokens", "20", "--out", out)

@@ -11,6 +11,7 @@ from tests.sampling import normal
 
 from rankfall.errors import RequestError
 from rankfall.models.condition import (
+    STATUSES,
     AnswerCondition,
     Checked,
     Condition,
@@ -84,6 +85,7 @@ def test_anything_else_is_refused(text: str) -> None:
         (" distinctions  lost at output ", ["output"]),
         ("distinctions reduced", []),
         ("alignment collapsed at stream", []),
+        ("distinctions not lost", []),
     ],
 )
 def test_answers_of_a_verdict_are_conditions(text: str, places: list[str]) -> None:
@@ -102,15 +104,61 @@ def test_answers_of_a_verdict_are_conditions(text: str, places: list[str]) -> No
     assert all(one["value"] == "lost" for one in said)
 
 
-@pytest.mark.parametrize("text", ["distinctions collapsed", "alignment lost at last", "tokens lost", "alignment"])
+@pytest.mark.parametrize(
+    "text", ["distinctions collapsed", "alignment lost at last", "tokens lost", "alignment", "distinctions not kept"]
+)
 def test_what_no_verdict_says_is_no_condition(text: str) -> None:
-    with pytest.raises(RequestError, match="or an answer of the verdict"):
+    with pytest.raises(RequestError, match="an answer of the verdict") as refused:
         parse_condition(text)
+    for statuses in (
+        "alignment not aligned, aligned, collapsed or depends",
+        "distinctions kept, not lost, reduced, lost or depends",
+        "domination not dominated, dominated or depends",
+    ):
+        assert statuses in str(refused.value)
+    assert ("MEASURE" in str(refused.value)) == text.startswith("tokens")
+
+
+def test_every_status_that_a_verdict_prints_can_be_asked_for() -> None:
+    from rankfall.models.verdict.findings import QUESTIONS, SEVERITY
+
+    assert STATUSES.keys() == QUESTIONS.keys()
+    # Too little text answers no question: such a condition is not checked.
+    assert {one for statuses in STATUSES.values() for one in statuses} == {*SEVERITY} - {"too little text"}
+    for question, statuses in STATUSES.items():
+        for status in statuses:
+            for place, words in ((None, ""), ("output", " at output")):
+                text = f"{question} {status}{words}"
+                assert parse_condition(text) == AnswerCondition(text, question, status, place)
+    assert parse_condition("alignment  not  aligned").status == "not aligned"
+
+
+@pytest.mark.parametrize(
+    ("status", "lost", "holds"),
+    [
+        ("not lost", False, True),
+        ("kept", False, True),
+        ("reduced", False, True),
+        ("reduced", None, False),  # lost in some passages
+        ("depends", False, True),  # only whether it is reduced is open
+        ("depends", None, False),
+        ("lost", True, False),
+    ],
+)
+def test_not_lost_is_all_that_is_surely_not_lost(status: str, lost: bool | None, holds: bool) -> None:
+    found = audited({"distinctions": [(status, ["lost"])]})
+    found["verdict"]["findings"][0]["places"][0]["decisions"][0] |= {"holds": lost, "reason": "near"}
+    held = Checked.of(["distinctions not lost"], found).failed
+    assert [at["value"] for one in held for at in one["layers"]] == ([status] if holds else [])
 
 
 def test_a_layer_that_is_not_there_is_refused(rows: list[DepthRow]) -> None:
     with pytest.raises(RequestError, match="layers measured: 0-2"):
         measured_condition("rank < 4 at 9").failures(rows)
+
+
+def made_false(condition: str) -> dict[str, Any]:
+    return {"condition": condition, "holds": False, "reason": None}
 
 
 def audited(answers: dict[str, list[tuple[str, list[str]]]], **more: object) -> dict[str, Any]:
@@ -121,7 +169,7 @@ def audited(answers: dict[str, list[tuple[str, list[str]]]], **more: object) -> 
             "status": places[0][0],
             "text": "why",
             "places": [
-                {"place": name, "layer": 1, "status": status, "decisions": [{"condition": one} for one in made]}
+                {"place": name, "layer": 1, "status": status, "decisions": [made_false(one) for one in made]}
                 for name, (status, made) in zip(("stream", "output"), places, strict=False)
             ],
         }
@@ -138,6 +186,7 @@ def audited(answers: dict[str, list[tuple[str, list[str]]]], **more: object) -> 
         ("distinctions depends at output", [("depends", ["lost"]), ("not lost", ["lost"])], True),
         ("distinctions reduced at output", [("not lost", ["lost"]), ("lost", ["lost"])], False),
         ("distinctions lost", [("not lost", ["lost"]), ("not lost", ["lost"])], False),
+        ("distinctions kept", [("not lost", ["lost"]), ("not lost", ["lost"])], True),
         ("distinctions reduced", [("kept", ["lost", "reduced"]), ("kept", ["lost", "reduced"])], False),
     ],
 )
@@ -184,6 +233,67 @@ def test_a_number_that_is_none_does_not_pass() -> None:
 def test_conditions_that_need_controls_are_refused_before_the_audit() -> None:
     require_decidable(["distinctions lost", "energy_rank < 4"], controls=False)
     require_decidable(["distinctions reduced"], controls=True)
-    for text in ("distinctions reduced", "distinctions depends at output"):
+    for text in ("distinctions reduced", "distinctions depends at output", "distinctions kept"):
         with pytest.raises(RequestError, match=rf"controls to decide '{text}'.*add --controls"):
             require_decidable(["energy_rank < 4", text], controls=False)
+
+
+def decisions(**holds: bool | None) -> dict[str, Any]:
+    """A verdict on the stream alone, with these decisions, worst first."""
+    made = [
+        {
+            "condition": name,
+            "holds": one,
+            "reason": f"the passages disagree: {name} in 3 of 4" if one is None else None,
+        }
+        for name, one in holds.items()
+    ]
+    status = next((name for name, one in holds.items() if one), "depends" if None in holds.values() else "kept")
+    found = audited({"distinctions": [(status, [])]})
+    found["verdict"]["findings"][0]["places"][0]["decisions"] = made
+    return found
+
+
+DISAGREE = "depends in the stream (the passages disagree: {} in 3 of 4)"
+
+
+@pytest.mark.parametrize(
+    ("text", "holds", "told"),
+    [
+        ("distinctions reduced", {"lost": False, "reduced": None}, DISAGREE.format("reduced")),
+        ("distinctions reduced at stream", {"lost": None, "reduced": None}, DISAGREE.format("reduced")),
+        ("distinctions kept", {"lost": False, "reduced": None}, DISAGREE.format("reduced")),
+        ("distinctions not lost", {"lost": None, "reduced": False}, DISAGREE.format("lost")),
+        ("distinctions lost", {"lost": None, "reduced": False}, DISAGREE.format("lost")),
+        (
+            "distinctions lost",
+            {"lost": None, "reduced": True},
+            "reduced in the stream (the passages disagree: lost in 3 of 4)",
+        ),
+        ("distinctions lost", {"lost": False, "reduced": None}, None),
+        ("distinctions reduced", {"lost": True, "reduced": None}, None),
+        ("distinctions reduced", {"lost": None, "reduced": False}, None),
+        ("distinctions reduced at output", {"lost": False, "reduced": None}, None),
+        ("distinctions kept", {"lost": None, "reduced": True}, None),
+        ("distinctions depends", {"lost": False, "reduced": False}, None),
+        ("alignment aligned", {"lost": None, "reduced": None}, None),
+    ],
+)
+def test_an_answer_that_is_open_is_told_though_it_does_not_hold(
+    text: str, holds: dict[str, bool | None], told: str | None
+) -> None:
+    checked = Checked.of([text], decisions(**holds))
+    assert (checked.failed, checked.unchecked) == ((), {})
+    place = " at stream" if text.endswith("at stream") else ""
+    also = f'; "distinctions depends{place}" asks for that' if told and told.startswith("depends") else ""
+    assert checked.open == ({} if told is None else {text: f"{told}{also}"})
+
+
+def test_another_stack_that_is_open_is_named() -> None:
+    other = {"name": "decoder.block", **decisions(lost=None, reduced=False)}
+    found = decisions(lost=False, reduced=False) | {"other_stacks": [other]}
+    assert (
+        Checked.of(["distinctions lost"], found)
+        .open["distinctions lost"]
+        .startswith("depends in the stream of decoder.block (the passages disagree: lost in 3 of 4)")
+    )

@@ -7,8 +7,11 @@ import json
 import pytest
 from typer.testing import CliRunner
 
+from rankfall.api.coverage import coverage
 from rankfall.cli.main import app
+from rankfall.errors import RequestError
 from rankfall.models.coverage import (
+    OUTCOMES,
     PARTS,
     check_architecture,
     committed_table,
@@ -36,6 +39,14 @@ def test_committed_table_meets_its_target() -> None:
 def test_every_installed_architecture_is_listed() -> None:
     rows = coverage_table()
     assert {row["model_type"] for row in rows} == set(installed_architectures())
+
+
+def test_an_outcome_that_no_row_can_have_is_refused() -> None:
+    assert {row["outcome"] for row in coverage_table()} <= set(OUTCOMES)
+    with pytest.raises(RequestError, match=r"exact; exact, weights only; .*; not measured; got 'nonsense'"):
+        coverage(outcome="nonsense")
+    # None has it now, but one could.
+    assert coverage(outcome="differs").architectures == []
 
 
 def test_the_sixty_most_used_are_listed_with_their_reasons_and_meet_the_target() -> None:

@@ -251,6 +251,67 @@ def test_a_forward_pass_that_fails_is_one_line() -> None:
         audit(GPT(), inputs=some_ids(1, 17))
 
 
+class Counted(nn.Module):
+    """Learned positions from `first` on, whose table nobody asks for its length."""
+
+    def __init__(self, first: int = 0) -> None:
+        super().__init__()
+        self.words, self.places = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(12, WIDTH)
+        self.blocks = nn.ModuleList(Unseen() for _ in range(2))
+        self.first = first
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.words(ids) + self.places(torch.arange(ids.shape[1]) + self.first)
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+@pytest.mark.parametrize(
+    ("ids", "first", "told"),
+    [
+        (some_ids(2, 15), 0, "0 to 11 in places, a table of 12 rows in Counted; got index 14; .* at most 12 tokens"),
+        ([[1, 2, 3], [4] * 15, [5]], 0, "in places, .* got index 14; .* at most 12 tokens"),
+        (some_ids(2, 15), 2, "0 to 11 in places, a table of 12 rows in Counted; got index 16; .* at most 10 tokens"),
+        (some_ids(2, 9) + VOCABULARY, 0, f"in words, a table of {VOCABULARY} rows .* give ids that it has"),
+        (-1 - some_ids(2, 9), 0, "in words, .* got index -"),
+    ],
+)
+def test_a_table_that_is_too_short_is_named(ids: Any, first: int, told: str) -> None:
+    with pytest.raises(RequestError, match=told):
+        audit(Counted(first), inputs=ids)
+
+
+def test_a_lookup_that_fails_for_another_reason_is_told_as_it_is() -> None:
+    model = Counted()
+    model.words.weight = nn.Parameter(torch.zeros(VOCABULARY * WIDTH))
+    with pytest.raises(RequestError, match=r"inputs on which Counted runs; got ids \(1, 9\): RuntimeError"):
+        audit(model, inputs=some_ids(2, 9))
+
+
+class Mixing(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.softmax(self.mix(x) @ x.mT, dim=-1) @ x
+
+
+class MixingAttention(Mixing):
+    """Named as what it is."""
+
+
+def test_attention_written_out_is_told_by_its_name_and_the_reason_says_so() -> None:
+    said = {}
+    for kind in (Mixing, MixingAttention):
+        model = nn.Sequential(nn.Embedding(VOCABULARY, WIDTH), nn.Sequential(kind()), nn.Sequential(kind()))
+        result = audit(scrambled(model), inputs=some_ids(2, 9), controls=False, ablation=False)
+        said[kind] = result.missing["attention"]
+    assert "told by its class's name alone, in which the word attention must stand" in said[Mixing]
+    assert "2 of them only at their softmax" in said[MixingAttention]
+
+
 # Torch's multi-head attention
 
 

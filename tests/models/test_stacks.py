@@ -111,7 +111,7 @@ def test_the_text_shows_both(audited: AuditResult, capsys: pytest.CaptureFixture
 
     (decoder,) = audited.other_stacks
     failed = [{"condition": "rank > 0", "layers": audited.failures("rank > 0 at last")}]
-    _show(audited.record() | {"failed": failed, "unchecked_reasons": {}, "report": None})
+    _show(audited.record() | {"failed": failed, "unchecked_reasons": {}, "open": [], "report": None})
     shown = " ".join(capsys.readouterr().out.split())
     headings = (f" encoder ({audited.stack}) ", f" decoder ({decoder.name}) ", " the whole model attention sinks: ")
     first, second, whole = (shown.index(one) for one in headings)

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from rankfall.api.result import Result, frame
+from rankfall.errors import require
 from rankfall.progress import Progress, silent
 
 PARTS = ("depth", "masks", "heads", "ablation", "controls")
@@ -81,11 +82,23 @@ def coverage(
     With model types, measures those now instead. `outcome` keeps rows whose outcome holds this word, `most_used` the
     sixty types that are used most.
     """
-    from rankfall.models.coverage import check_architecture, coverage_table, installed_architectures, known_type
+    from rankfall.models.coverage import (
+        OUTCOMES,
+        check_architecture,
+        coverage_table,
+        installed_architectures,
+        known_type,
+    )
     from rankfall.models.coverage import most_used as most_used_types
 
     if not types:
         wanted = most_used_types() if most_used else None
+        require(
+            any(outcome in one for one in OUTCOMES),
+            required=f"an outcome, or a word of one: {'; '.join(OUTCOMES)}",
+            got=repr(outcome[:80]),
+            remedy="leave it out for all architectures",
+        )
         rows = [row for row in coverage_table() if outcome in row["outcome"]]
         return CoverageResult([row for row in rows if wanted is None or row["model_type"] in wanted])
     reach = installed_architectures()

@@ -10,7 +10,7 @@ import typer
 from rankfall.catalogue import ENGINES, NAMED_MODELS
 from rankfall.cli import output
 from rankfall.cli.output import JsonFlag, Outputs, command, emit, paper, shown, table
-from rankfall.cli.series import audit_series, is_series, leave, place_of_failure
+from rankfall.cli.series import audit_series, is_series, leave, places_of_failure
 from rankfall.errors import require
 
 COLOURS = {
@@ -243,6 +243,7 @@ def audit(
         "failed": list(checked.failed),
         "unchecked": "; ".join(checked.unchecked),
         "unchecked_reasons": dict(checked.unchecked),
+        "open": [{"condition": condition, "reason": why} for condition, why in checked.open.items()],
         "report": outputs.page,
     }
     emit(record, as_json=json, show=lambda: _show(record))
@@ -323,10 +324,12 @@ def _show(record: dict[str, Any]) -> None:
     for part, why in record["missing"].items():
         paper.print(f"  missing, {part}: {why}", style="yellow", markup=False, highlight=False)
     for one in record["failed"]:
-        places = ", ".join(map(place_of_failure, one["layers"][:4]))
+        places = places_of_failure(one["layers"], record["stack"] if record["other_stacks"] else None)
         paper.print(f"  FAILED {one['condition']}: {places}", style="bold red", markup=False, highlight=False)
     for condition, why in record["unchecked_reasons"].items():
         paper.print(f"  NOT CHECKED {condition}: {why}", style="bold yellow", markup=False, highlight=False)
+    for one in record["open"]:
+        paper.print(f"  OPEN {one['condition']}: {one['reason']}", style="yellow", markup=False, highlight=False)
 
 
 def _show_stacks(record: dict[str, Any]) -> None:

@@ -12,6 +12,8 @@ from rankfall.cli.output import Outputs, command, emit, notes, paper, shown, tab
 
 # Exit status of --fail-if where a condition could be neither passed nor failed.
 UNDECIDED = 3
+# Of a condition that holds, as many places of each stack of blocks are named.
+PLACES = 4
 COLUMNS = (
     "model",
     "loss",
@@ -86,6 +88,11 @@ def audit_series(
             for label, one in checked.items()
             for condition, why in one.unchecked.items()
         ],
+        "open": [
+            {"model": label, "condition": condition, "reason": why}
+            for label, one in checked.items()
+            for condition, why in one.open.items()
+        ],
         "report": outputs.page,
     }
     emit(record, as_json=json, show=lambda: _show(record))
@@ -117,12 +124,14 @@ def _show(record: Mapping[str, Any]) -> None:
     for name, why in record["not_audited"].items():
         paper.print(f"  NOT AUDITED {name}: {why}", style="bold red", markup=False, highlight=False)
     for one in record["failed"]:
-        places = ", ".join(map(place_of_failure, one["layers"][:4]))
-        told = f"  FAILED {one['condition']} at {one['model']}: {places}"
+        told = f"  FAILED {one['condition']} at {one['model']}: {places_of_failure(one['layers'])}"
         paper.print(told, style="bold red", markup=False, highlight=False)
     for one in record["unchecked"]:
         told = f"  NOT CHECKED {one['condition']} at {one['model']}: {one['reason']}"
         paper.print(told, style="bold yellow", markup=False, highlight=False)
+    for one in record["open"]:
+        told = f"  OPEN {one['condition']} at {one['model']}: {one['reason']}"
+        paper.print(told, style="yellow", markup=False, highlight=False)
     found = sum(row["stored"] for row in models.values())
     made = sum(row["audited"] for row in models.values()) - found
     paper.print(f"  {made} audited now, {found} found in {record['store']}", markup=False, highlight=False)
@@ -140,8 +149,25 @@ def _brief(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: f"{value:.4g}" if isinstance(value, float) else value for name, value in row.items()}
 
 
-def place_of_failure(at: Mapping[str, Any]) -> str:
-    """Where a check of `--fail-if` failed, and with what."""
-    found = at["value"] if isinstance(at["value"], str) else f"{at['value']:.4g}"
-    where = f" of {at['stack']}" if "stack" in at else ""
-    return f"layer {at['layer']}{where} ({found})"
+def places_of_failure(found: Sequence[Mapping[str, Any]], first: str | None = None) -> str:
+    """Where a check of `--fail-if` failed, and with what: the first places of each stack of blocks, and how many more
+    there are. `first` names the stack whose places carry no name, where there are several."""
+    stacks: dict[str | None, list[Mapping[str, Any]]] = {}
+    for at in found:
+        stacks.setdefault(at.get("stack", first), []).append(at)
+    return "; ".join(_in_one_stack(name, places) for name, places in stacks.items())
+
+
+def _in_one_stack(name: str | None, places: Sequence[Mapping[str, Any]]) -> str:
+    where = "" if name is None else f" of {name}"
+    told = ", ".join(f"{_place(at)}{where} ({_value(at['value'])})" for at in places[:PLACES])
+    return told if len(places) <= PLACES else f"{told} and {len(places) - PLACES} more{where}"
+
+
+def _place(at: Mapping[str, Any]) -> str:
+    """A layer; of an answer of the verdict also whether it is about the stream or the output."""
+    return f"{at['place']} at layer {at['layer']}" if "place" in at else f"layer {at['layer']}"
+
+
+def _value(found: str | float) -> str:
+    return found if isinstance(found, str) else f"{found:.4g}"

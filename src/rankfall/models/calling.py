@@ -164,6 +164,7 @@ def watch_run(model: nn.Module, call: Mapping[str, Any], ids: Tensor | None = No
     sizes: list[tuple[int, int]] = []
     tables: list[int] = []
     widths: list[int] = []
+    looking_up: list[tuple[nn.Embedding, Any]] = []
 
     def attention(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         query = args[0] if args else kwargs.get("query")
@@ -172,8 +173,12 @@ def watch_run(model: nn.Module, call: Mapping[str, Any], ids: Tensor | None = No
 
     def table(module: nn.Embedding, args: tuple[Any, ...]) -> None:
         looked_up = args[0] if args else None
+        looking_up.append((module, looked_up))
         if isinstance(looked_up, Tensor) and ids is not None and _same_ids(looked_up, ids):
             tables.append(module.num_embeddings)
+
+    def found(*_: Any) -> None:
+        looking_up.pop()
 
     def block(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         tokens = first_tokens(args, kwargs)
@@ -182,13 +187,17 @@ def watch_run(model: nn.Module, call: Mapping[str, Any], ids: Tensor | None = No
     first = choose_stack(model).blocks[0]
     handles: list[Any] = [first.register_forward_pre_hook(block, with_kwargs=True)]
     handles += [one.register_forward_pre_hook(attention, with_kwargs=True) for one in sequence_first(model)]
-    handles += [one.register_forward_pre_hook(table) for one in model.modules() if isinstance(one, nn.Embedding)]
+    for one in model.modules():
+        if isinstance(one, nn.Embedding):
+            handles += [one.register_forward_pre_hook(table), one.register_forward_hook(found)]
     try:
         with torch.inference_mode(), as_written():
             model(**call)
     except RequestError:
         raise
     except Exception as error:
+        if looking_up:
+            _refuse_beyond_the_end(model, *looking_up[-1], call)
         shapes = ", ".join(f"{name} {_shape(value)}" for name, value in call.items())
         raise RequestError(
             required=f"inputs on which {type(model).__name__} runs",
@@ -199,6 +208,25 @@ def watch_run(model: nn.Module, call: Mapping[str, Any], ids: Tensor | None = No
         for handle in handles:
             handle.remove()
     return Run(next(iter(sizes), None), next(iter(tables), None), next(iter(widths), None))
+
+
+def _refuse_beyond_the_end(model: nn.Module, table: nn.Embedding, looked_up: Any, call: Mapping[str, Any]) -> None:
+    """Say which table is too short, where that is why the lookup in it failed. What else may have failed is told as
+    it is; so is a lookup on a GPU, after whose failure nothing there can be read."""
+    if not is_ids(looked_up) or looked_up.device.type != "cpu" or looked_up.numel() == 0:
+        return
+    low, high, rows = int(looked_up.min()), int(looked_up.max()), table.num_embeddings
+    if low >= 0 and high < rows:
+        return
+    name = next(path for path, one in model.named_modules() if one is table)
+    given = any(is_ids(value) and _same_ids(looked_up, value) for value in call.values())
+    raise RequestError(
+        required=f"indices from 0 to {rows - 1} in {name}, a table of {rows} rows in {type(model).__name__}",
+        got=f"index {high if high >= rows else low}",
+        remedy="give ids that it has: the tokenizer may belong to another model"
+        if given
+        else f"if these are positions, give texts of at most {rows - max(low, 0)} tokens",
+    )
 
 
 def sequence_first(model: nn.Module) -> list[nn.MultiheadAttention]:

@@ -4,7 +4,8 @@ Two kinds: a measure, or an answer of the verdict.
 
 Grammar:   QUESTION STATUS [at PLACE]
 QUESTION   alignment, distinctions or domination
-STATUS     what the verdict may say: aligned, collapsed; reduced, lost; dominated; depends
+STATUS     what the verdict may say: not aligned, aligned, collapsed; kept, not lost, reduced, lost; not dominated,
+           dominated; depends. Not lost is all of which it is sure that it is not lost: kept and reduced too
 PLACE      stream or output (default: either)
 
 Grammar:   [VIEW.]MEASURE [at WHERE] OPERATOR NUMBER [at WHERE]
@@ -18,8 +19,8 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, final
 
 from rankfall.catalogue import MEASURES
@@ -99,17 +100,26 @@ class Condition:
                     return f"{self.view}.{self.measure} is not a number at layer {row['layer']}{place}"
         return None
 
+    def open_in(self, audited: Mapping[str, Any]) -> str | None:
+        """Nothing: a number is beyond another or is not."""
+        return None
 
-# What a verdict may say, by question, apart from that all is well.
+
+# What a verdict that judges may say, by question.
 STATUSES = {
-    "alignment": ("aligned", "collapsed", "depends"),
-    "distinctions": ("reduced", "lost", "depends"),
-    "domination": ("dominated", "depends"),
+    "alignment": ("not aligned", "aligned", "collapsed", "depends"),
+    "distinctions": ("kept", "not lost", "reduced", "lost", "depends"),
+    "domination": ("not dominated", "dominated", "depends"),
 }
 # Of these about distinctions random weights decide.
-BESIDE_RANDOM_WEIGHTS = ("reduced", "depends")
+BESIDE_RANDOM_WEIGHTS = ("kept", "reduced", "depends")
 ANSWER = re.compile(
-    r"\s*(?P<question>" + "|".join(STATUSES) + r")\s+(?P<status>[a-z]+)(?:\s+at\s+(?P<place>stream|output))?\s*"
+    r"\s*(?P<question>" + "|".join(STATUSES) + r")\s+(?P<status>(?:not\s+)?[a-z]+)"
+    r"(?:\s+at\s+(?P<place>stream|output))?\s*"
+)
+PLACES = {"stream": "in the stream", "output": "at the output"}
+ANSWERS = "QUESTION STATUS [at stream|output], " + "; ".join(
+    f"{question} {', '.join(statuses[:-1])} or {statuses[-1]}" for question, statuses in STATUSES.items()
 )
 
 
@@ -134,11 +144,16 @@ class AnswerCondition:
         """The places at which a verdict, as a record, says so, with what it says."""
         return [
             {"layer": one["layer"], "value": one["status"], "place": one["place"]}
-            for finding in verdict["findings"]
-            if finding["question"] == self.question
-            for one in finding["places"]
-            if one["status"] == self.status and self.place in (None, one["place"])
+            for one in self._asked(verdict)
+            if self._said_at(one)
         ]
+
+    def _said_at(self, judged: Mapping[str, Any]) -> bool:
+        """Beside random weights a verdict says kept or reduced where it would say not lost without them; what is
+        reduced may still be lost in some passages, which the decision tells."""
+        if self.status != "not lost" or judged["status"] == "not lost":
+            return bool(judged["status"] == self.status)
+        return any(made["condition"] == "lost" and made["holds"] is False for made in judged["decisions"])
 
     @property
     def needs_controls(self) -> bool:
@@ -155,31 +170,67 @@ class AnswerCondition:
             return None
         for stack in (audited, *audited["other_stacks"]):
             name = stack["name"] if stack is not audited else None
-            if self._open_in(stack["verdict"]):
+            if self._without_random_weights_in(stack["verdict"]):
                 prefix = "" if name is None else f"in {name}, "
                 known = (audited["missing"].get(f"{prefix}{part}") for part in ("control random_weights", "controls"))
                 reason = next((one for one in known if one is not None), "controls were not run")
                 return f"{prefix}there are no random weights to compare with: {reason}"
         return None
 
-    def _open_in(self, verdict: Mapping[str, Any]) -> bool:
+    def open_in(self, audited: Mapping[str, Any]) -> str | None:
+        """Where the verdicts say neither that it holds nor that it does not, with the reason, if anywhere."""
+        told, depends = [], False
+        for stack in (audited, *audited["other_stacks"]):
+            where = "" if stack is audited else f" of {stack['name']}"
+            for one in self._asked(stack["verdict"]):
+                if (reason := self._left_open_at(one)) is not None:
+                    told.append(f"{one['status']} {PLACES[one['place']]}{where} ({reason})")
+                    depends = depends or one["status"] == "depends"
+        if not told:
+            return None
+        place = "" if self.place is None else f" at {self.place}"
+        also = f'; "{self.question} depends{place}" asks for that' if depends else ""
+        return f"{', '.join(told)}{also}"
+
+    def _left_open_at(self, judged: Mapping[str, Any]) -> str | None:
+        """Why it is open at a place, if so. Decisions stand worst first: beside a worse answer that holds this one is
+        not asked. A good answer is open where any decision is, unless another holds."""
+        if self.status == "depends":
+            return None
+        asked = "lost" if self.status == "not lost" else self.status
+        good = all(made["condition"] != asked for made in judged["decisions"])
+        if good and judged["status"] != "depends":
+            return None
+        for made in judged["decisions"]:
+            if made["holds"] is None and (good or made["condition"] == asked):
+                return str(made["reason"])
+            if made["holds"] or made["condition"] == asked:
+                return None
+        return None
+
+    def _asked(self, verdict: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+        """The places that it asks about."""
+        for finding in verdict["findings"]:
+            if finding["question"] == self.question:
+                yield from (one for one in finding["places"] if self.place in (None, one["place"]))
+
+    def _without_random_weights_in(self, verdict: Mapping[str, Any]) -> bool:
         """Whether random weights are missing where they would decide: what is lost is lost without them."""
         return any(
             one["status"] != "lost" and all(made["condition"] != "reduced" for made in one["decisions"])
-            for finding in verdict["findings"]
-            if finding["question"] == self.question
-            for one in finding["places"]
-            if self.place in (None, one["place"])
+            for one in self._asked(verdict)
         )
 
 
 @final
 @dataclass(frozen=True)
 class Checked:
-    """Conditions asked of one audit: where those that hold do, and why others could not be decided."""
+    """Conditions asked of one audit: where those that hold do, why others could not be decided, and which do not hold
+    only because the answer is open: the passages disagree, or come too near the threshold."""
 
     failed: tuple[dict[str, Any], ...]
     unchecked: Mapping[str, str]
+    open: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, conditions: Sequence[str], audited: Mapping[str, Any]) -> Checked:
@@ -189,10 +240,16 @@ class Checked:
         held = {text: one.held_in(audited) for text, one in asked.items()}
         if (short := too_little_text_in(audited)) is not None:
             return cls((), dict.fromkeys(asked, short))
-        open_ones = {text: one.undecided_in(audited) for text, one in asked.items() if not held[text]}
+        others = {text: one for text, one in asked.items() if not held[text]}
+        undecided = {text: why for text, one in others.items() if (why := one.undecided_in(audited)) is not None}
         return cls(
             tuple({"condition": text, "layers": found} for text, found in held.items() if found),
-            {text: why for text, why in open_ones.items() if why is not None},
+            undecided,
+            {
+                text: why
+                for text, one in others.items()
+                if text not in undecided and (why := one.open_in(audited)) is not None
+            },
         )
 
 
@@ -239,8 +296,11 @@ def require_decidable(conditions: Sequence[str], *, controls: bool) -> None:
 def parse_condition(text: str) -> Condition | AnswerCondition:
     """Read a condition; nothing in it is ever evaluated as code."""
     asked = ANSWER.fullmatch(text) if len(text) <= LONGEST else None
-    if asked is not None and asked["status"] in STATUSES[asked["question"]]:
-        return AnswerCondition(text.strip(), asked["question"], asked["status"], asked["place"])
+    status = None if asked is None else " ".join(asked["status"].split())
+    if asked is not None and status in STATUSES[asked["question"]]:
+        return AnswerCondition(text.strip(), asked["question"], status, asked["place"])
+    if next(iter(text.split()), "") in STATUSES:
+        raise RequestError(required="a condition about an answer of the verdict", got=repr(text[:80]), remedy=ANSWERS)
     found = PATTERN.fullmatch(text) if len(text) <= LONGEST else None
     if (
         found is None
@@ -253,7 +313,7 @@ def parse_condition(text: str) -> Condition | AnswerCondition:
             f" VIEW one of {', '.join(VIEWS)}, MEASURE one of {', '.join(MEASURES.names)}",
             got=repr(text[:80]),
             remedy='for example "effective_rank < 4" or "raw.relative_mu at last < 0.1"; or an answer of the verdict,'
-            ' such as "distinctions lost at output"',
+            f' such as "distinctions lost at output": {ANSWERS}',
         )
     return Condition(
         text=text.strip(),

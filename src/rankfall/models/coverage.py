@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from importlib import metadata, resources
 from pathlib import Path
-from typing import Any, Literal, final
+from typing import Any, Literal, final, get_args
 
 import torch
 from torch import Tensor
@@ -67,6 +67,9 @@ CheckOutcome = Literal[
     "not built",
     "not run",
 ]
+# Of rows of the table: also of architectures that are newer than it.
+NOT_MEASURED = "not measured"
+OUTCOMES: tuple[str, ...] = (*get_args(CheckOutcome), NOT_MEASURED)
 Grade = Literal["exact", "partial", "missing"]
 PARTS = ("depth", "masks", "heads", "ablation", "controls")
 
@@ -242,7 +245,7 @@ def coverage_table() -> list[dict[str, Any]]:
             {
                 "model_type": model_type,
                 "reach": reach,
-                "outcome": row.get("outcome", "not measured"),
+                "outcome": row.get("outcome", NOT_MEASURED),
                 "expected": int(row.get("expected") or 0),
                 "calls": int(row.get("calls") or 0),
                 "note": row.get("note", ""),

@@ -148,12 +148,14 @@ def _read_ids(
 ) -> Reading:
     device = input_device(model)
     calling = Calling(argument, device, mask, _all_placed(others, model), uneven=bool(sequence_first(model)))
-    alone = batch.ids[:1, batch.real[0]].to(device)
+    # The longest text is tried: if any has more tokens than the module has positions, it has.
+    longest = int(batch.real.sum(dim=-1).argmax())
+    alone = batch.ids[longest : longest + 1, batch.real[longest]].to(device)
     if in_columns is None:
         in_columns = texts_in_columns(model, alone, argument, calling.others)
     calling = replace(calling, in_columns=in_columns)
     singles = _singles(calling, batch)
-    run = watch_run(model, singles[0], alone)
+    run = watch_run(model, singles[longest], alone)
     calling = replace(calling, vocabulary=run.vocabulary)
     batch = replace(batch, calling=calling)
     return Reading(

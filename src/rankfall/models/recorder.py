@@ -138,7 +138,11 @@ class Coverage:
     def reason(self) -> str:
         """The state in one sentence, naming what is missing."""
         if self.expected == 0:
-            return "no module of this model holds attention that we know how to see"
+            return (
+                "no module of this model holds attention that we know how to see: none calls torch's attention"
+                " functions or the library's interface, and one that writes attention out is told by its class's name"
+                " alone, in which the word attention must stand"
+            )
         if self.ran == 0:
             return f"none of the {self.expected} attention modules ran on these inputs"
         parts = [f"{sum(self.calls.values())} calls of {self.ran} attention modules seen"]
