@@ -252,3 +252,22 @@ def test_what_cross_attention_holds_up_is_said(cross: list[float], said: str) ->
     found = parts_reason(rows)
     assert found is not None
     assert said in found.text
+
+
+def test_ranks_of_all_texts_together_name_their_half(audited: AuditResult) -> None:
+    assert {one["stack"] for one in audited.record()["pooled"]} == {audited.stack}
+    told = [line for line in repr(audited).splitlines() if "of all texts together" in line]
+    assert len(told) == len(audited.pooled) > 0
+    assert all(f" of {audited.stack}: RankMe" in line for line in told)
+
+
+def test_ranks_of_a_single_stack_need_no_name() -> None:
+    ids = torch.randint(4, 60, (2, 20))
+    alone = audit(small("t5"), inputs=ids, stack="encoder.block", heads=False, controls=False, ablation=False)
+    assert {one.stack for one in alone.pooled} == {""}
+
+
+def test_what_the_half_multiplies_is_named(audited: AuditResult) -> None:
+    for verdict in (audited.verdict, audited.other_stacks[0].verdict):
+        said = next(one.text for one in verdict.reasons if one.topic == "mask")
+        assert "the whole model multiplies differences between tokens by " in said

@@ -266,7 +266,7 @@ def audit(
         measured_rate=layer_rate(boundaries),
         random_heads=by_chance,
         key_values=key_values,
-        pooled=pool.rows(seed, depth),
+        pooled=pool.rows(seed, depth, chosen.name if beside else ""),
         **vars(study),
     )
 
