@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import BartConfig, BartModel
 
 from rankfall.api.audit import AuditResult
 from rankfall.api.audit import audit as public_audit
@@ -20,6 +21,8 @@ from rankfall.models.condition import parse_condition
 from rankfall.models.small import candidate_inputs, small_models
 from rankfall.models.stacks import labels
 from rankfall.models.verdict.parts_reason import parts_reason
+from rankfall.models.verdict.reasons import Reason
+from rankfall.models.verdict.verdict import NO_CHANGE, Verdict
 
 FAMILIES = ("t5", "bart", "marian", "whisper")
 
@@ -271,3 +274,40 @@ def test_what_the_half_multiplies_is_named(audited: AuditResult) -> None:
     for verdict in (audited.verdict, audited.other_stacks[0].verdict):
         said = next(one.text for one in verdict.reasons if one.topic == "mask")
         assert "the whole model multiplies differences between tokens by " in said
+
+
+@pytest.fixture(scope="module")
+def uneven() -> AuditResult:
+    """Two layers of four heads encode, three of two heads decode."""
+    torch.manual_seed(0)
+    config = BartConfig(
+        vocab_size=120, d_model=64, encoder_ffn_dim=64, decoder_ffn_dim=64, max_position_embeddings=64,
+        encoder_layers=2, encoder_attention_heads=4, decoder_layers=3, decoder_attention_heads=2,
+    )  # fmt: skip
+    ids = torch.randint(4, 60, (2, 20), generator=torch.Generator().manual_seed(0))
+    return public_audit(BartModel(config).eval(), inputs=ids, controls=False, ablate=False)
+
+
+def test_the_layers_of_every_half_are_counted(uneven: AuditResult) -> None:
+    told = "3 layers of decoder.layers, 2 of encoder.layers"
+    assert repr(uneven).splitlines()[0].endswith(f"BartModel, {told}, width 64")
+    assert uneven._document("").summary.startswith(f"bart, {told}, ")
+
+
+def test_the_advice_of_every_half_is_shown(uneven: AuditResult) -> None:
+    def with_advice(verdict: Verdict, text: str) -> Verdict:
+        return replace(verdict, reasons=(Reason("what to change", text),))
+
+    def shown(first: str, second: str) -> str:
+        (encoder,) = uneven.other_stacks
+        other = replace(encoder, verdict=with_advice(encoder.verdict, second))
+        found = replace(uneven, verdict=with_advice(uneven.verdict, first), other_stacks=(other,))
+        (line,) = [line for line in repr(found).splitlines() if "what to change" in line]
+        return line.strip()
+
+    assert shown(NO_CHANGE, "try this") == "what to change: encoder: try this"
+    assert shown("try that", NO_CHANGE) == "what to change: decoder: try that"
+    assert shown("try that", "try this") == "what to change: decoder: try that; encoder: try this"
+    assert shown(NO_CHANGE, NO_CHANGE) == f"what to change: {NO_CHANGE}"
+    alone = replace(uneven, verdict=with_advice(uneven.verdict, "try that"), other_stacks=())
+    assert "what to change: try that" in repr(alone)
