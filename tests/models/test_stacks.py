@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import BartConfig, BartModel
 
 from rankfall.api.audit import AuditResult
 from rankfall.api.audit import audit as public_audit
@@ -17,9 +18,15 @@ from rankfall.models.ablation import FULL, WITH_BOTH, WITH_CROSS, ablate
 from rankfall.models.audit import audit
 from rankfall.models.blocks import choose_stack
 from rankfall.models.condition import parse_condition
+from rankfall.models.heads.key_values import KeyValueRecord, KeyValues
+from rankfall.models.heads.probe import HeadMaps
+from rankfall.models.masks import ObservedMask
 from rankfall.models.small import candidate_inputs, small_models
 from rankfall.models.stacks import labels
+from rankfall.models.verdict.key_value_reason import key_value_reason
 from rankfall.models.verdict.parts_reason import parts_reason
+from rankfall.models.verdict.reasons import Reason
+from rankfall.models.verdict.verdict import NO_CHANGE, Verdict
 
 FAMILIES = ("t5", "bart", "marian", "whisper")
 
@@ -252,3 +259,115 @@ def test_what_cross_attention_holds_up_is_said(cross: list[float], said: str) ->
     found = parts_reason(rows)
     assert found is not None
     assert said in found.text
+
+
+def test_ranks_of_all_texts_together_name_their_half(audited: AuditResult) -> None:
+    assert {one["stack"] for one in audited.record()["pooled"]} == {audited.stack}
+    told = [line for line in repr(audited).splitlines() if "of all texts together" in line]
+    assert len(told) == len(audited.pooled) > 0
+    assert all(f" of {audited.stack}: RankMe" in line for line in told)
+
+
+def test_ranks_of_a_single_stack_need_no_name() -> None:
+    ids = torch.randint(4, 60, (2, 20))
+    alone = audit(small("t5"), inputs=ids, stack="encoder.block", heads=False, controls=False, ablation=False)
+    assert {one.stack for one in alone.pooled} == {""}
+
+
+def test_what_the_half_multiplies_is_named(audited: AuditResult) -> None:
+    for verdict in (audited.verdict, audited.other_stacks[0].verdict):
+        said = next(one.text for one in verdict.reasons if one.topic == "mask")
+        assert "the whole model multiplies differences between tokens by " in said
+
+
+@pytest.fixture(scope="module")
+def uneven() -> AuditResult:
+    """Two layers of four heads encode, three of two heads decode."""
+    torch.manual_seed(0)
+    config = BartConfig(
+        vocab_size=120, d_model=64, encoder_ffn_dim=64, decoder_ffn_dim=64, max_position_embeddings=64,
+        encoder_layers=2, encoder_attention_heads=4, decoder_layers=3, decoder_attention_heads=2,
+    )  # fmt: skip
+    ids = torch.randint(4, 60, (2, 20), generator=torch.Generator().manual_seed(0))
+    return public_audit(BartModel(config).eval(), inputs=ids, controls=False, ablate=False)
+
+
+def test_the_layers_of_every_half_are_counted(uneven: AuditResult) -> None:
+    told = "3 layers of decoder.layers, 2 of encoder.layers"
+    assert repr(uneven).splitlines()[0].endswith(f"BartModel, {told}, width 64")
+    assert uneven._document("").summary.startswith(f"bart, {told}, ")
+
+
+def test_the_advice_of_every_half_is_shown(uneven: AuditResult) -> None:
+    def with_advice(verdict: Verdict, text: str) -> Verdict:
+        return replace(verdict, reasons=(Reason("what to change", text),))
+
+    def shown(first: str, second: str) -> str:
+        (encoder,) = uneven.other_stacks
+        other = replace(encoder, verdict=with_advice(encoder.verdict, second))
+        found = replace(uneven, verdict=with_advice(uneven.verdict, first), other_stacks=(other,))
+        (line,) = [line for line in repr(found).splitlines() if "what to change" in line]
+        return line.strip()
+
+    assert shown(NO_CHANGE, "try this") == "what to change: encoder: try this"
+    assert shown("try that", NO_CHANGE) == "what to change: decoder: try that"
+    assert shown("try that", "try this") == "what to change: decoder: try that; encoder: try this"
+    assert shown(NO_CHANGE, NO_CHANGE) == f"what to change: {NO_CHANGE}"
+    alone = replace(uneven, verdict=with_advice(uneven.verdict, "try that"), other_stacks=())
+    assert "what to change: try that" in repr(alone)
+
+
+def said_of(found: AuditResult) -> dict[str, Reason]:
+    return {one.topic: one for one in found.verdict.reasons}
+
+
+def test_attention_modules_are_not_counted_as_layers(uneven: AuditResult) -> None:
+    said = said_of(uneven)["head rank"]
+    assert said.text.startswith("6 of 8 attention modules have 2 heads of rank 32 in width 64 (H r / d = 1)")
+    assert "; lowest attention modules by their median head: layer 1 (encoder.layers.0.self_attn)" in said.text
+    assert (said.numbers["head_dim"], said.numbers["structural_rank"], said.numbers["heads"]) == (32, 32, 2)
+
+
+def test_the_bound_is_about_the_shape_that_most_modules_have(uneven: AuditResult) -> None:
+    said = said_of(uneven)["head bound"]
+    assert "of 2 heads of rank 32 in width 64, the shape of 6 of 8 attention modules, that finds" in said.text
+    assert (said.numbers["head_dim"], said.numbers["structural_rank"], said.numbers["heads"]) == (32, 32, 2)
+    most = next(one for one in uneven.heads if one.module == "decoder.layers.0.self_attn")
+    assert said.numbers["mse_lower_bound"] == most.mse_lower_bound != uneven.heads[0].mse_lower_bound
+
+
+def test_only_the_half_that_decodes_caches(uneven: AuditResult) -> None:
+    said = said_of(uneven)["keys and values"]
+    assert said.text.startswith(
+        "a layer of decoder.layers caches 128 numbers a token (2 key/value heads of 32 + 32) and, for its"
+        " cross-attention, 128 for each token of the other stack; a layer of encoder.layers has keys and values of"
+        " 128 numbers a token (4 key/value heads of 16 + 16) and caches nothing; keys and values together"
+    )
+    assert "numbers in the median attention module" in said.text
+    assert "the latent of the attention module before" in said.text
+
+
+def test_the_cache_is_that_of_the_half_that_decodes() -> None:
+    """The usual size of the half's own tokens, whatever the sizes of the other half."""
+
+    def record(module: str, heads: int) -> KeyValueRecord:
+        return replace(uneven_record, module=module, kv_heads=heads, cached=heads * 16)
+
+    def mask(module: str, kind: str | None) -> ObservedMask:
+        return ObservedMask(1, module, 8, None, False, described=kind)
+
+    joint = KeyValues()
+    joint.take(HeadMaps(0, "attention", "made here", *(torch.eye(8, dtype=torch.float64)[None],) * 4), None)
+    (uneven_record,) = joint.records()
+    records = [record("encoder.0.attn", 9), record("encoder.1.attn", 9), record("decoder.0.attn", 2)]
+    masks = [mask("encoder.0.attn", "complete"), mask("decoder.0.attn", "causal")]
+    said = key_value_reason(records, masks)
+    assert said is not None
+    assert said.text.startswith("a layer of decoder caches 32 numbers a token (2 key/value heads of 8 + 8); a layer")
+    assert said.numbers["cached"] == 32
+    alone = key_value_reason(records[2:], masks)
+    assert alone is not None
+    assert alone.text.startswith("a layer caches 32 numbers a token (2 key/value heads of 8 + 8); keys and values")
+    unknown = key_value_reason(records)
+    assert unknown is not None
+    assert unknown.text.startswith("a layer has keys and values of 144 numbers a token (9 key/value heads of 8 + 8)")

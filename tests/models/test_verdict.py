@@ -631,7 +631,8 @@ def test_what_stands_beside_states_the_numbers_of_the_record(record: dict[str, A
     assert f"lowest heads: head {lowest['head']} of layer {lowest['layer']} with" in said["head rank"]
     assert f"it is {record['heads'][0]['mse_lower_bound']:.4f} for this shape" in said["head bound"]
     assert said["mask"].startswith("attention saw causal (layers 1-3)")
-    assert said["mask"].endswith(f"the whole model multiplies them by {record['measured_rate']:.3f} a layer")
+    ours = f"the whole model multiplies differences between tokens by {record['measured_rate']:.3f} a layer"
+    assert said["mask"].endswith(ours)
     for variant in (PURE, NORM, RESIDUAL, BOTH, FULL):
         scaling = "raw" if variant == FULL else "matched"
         ends = [

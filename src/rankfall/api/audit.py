@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rankfall.report.document import Document
 
 # What of the reasons stands in a result's short form.
-IN_BRIEF = ("attention sinks", "heads that do nothing", "head need", "head cut", "what to change")
+IN_BRIEF = ("attention sinks", "heads that do nothing", "head need", "head cut")
 
 DEFAULT_MODEL = NAMED_MODELS.names[0]
 
@@ -74,17 +74,18 @@ class AuditResult(Result, AuditFindings):
 
     def _lines(self) -> list[str]:
         from rankfall.models.verdict.findings import QUESTIONS
+        from rankfall.models.verdict.verdict import NO_CHANGE
 
         verdict = self.verdict
         return [
-            f"{self.model.name}, {self.model.layers} layer{'' if self.model.layers == 1 else 's'} of {self.stack},"
-            f" width {self.model.width}",
+            f"{self.model.name}, {self.layers_told}, width {self.model.width}",
             verdict.headline,
             *(
                 f"{QUESTIONS[finding.question]} {self._in_each_stack(number)}"
                 for number, finding in enumerate(verdict.findings)
             ),
             *(f"{reason.topic}: {reason.text}" for reason in verdict.reasons if reason.topic in IN_BRIEF),
+            f"what to change: {self.advised or NO_CHANGE}",
             *(one.told() for one in self.pooled),
             loss_line(self.text.loss, self.text.loss_reason),
             *(f"note: {note}" for note in self.model.notes),

@@ -56,7 +56,7 @@ from rankfall.models.stacks import (
 from rankfall.models.texts import PASSAGES_IN_ALL, USUAL_TOKENS, Batch, encode, shipped_text
 from rankfall.models.verdict.asked import too_little_text
 from rankfall.models.verdict.head_reasons import bound_reason, cut_reason, heads_reason, needs_reason
-from rankfall.models.verdict.key_value_reason import decodes, key_value_reason
+from rankfall.models.verdict.key_value_reason import key_value_reason
 from rankfall.models.verdict.parts_reason import parts_reason
 from rankfall.models.verdict.reasons import Reason, layer_rate
 from rankfall.models.verdict.verdict import judge
@@ -221,7 +221,7 @@ def audit(
             "head needs": lambda: [needs_reason(study.head_needs, study.random_head_needs)],
             "head cuts": lambda: [cut_reason(study.head_cut)],
             "head bound": lambda: [bound_reason(found_heads)],
-            "keys and values": lambda: [key_value_reason(key_values, caches=decodes(seen))],
+            "keys and values": lambda: [key_value_reason(key_values, seen)],
             "what holds it up": lambda: [
                 parts_reason([row.record() for row in parts.rows], too_little=too_little_text(depth))
             ],
@@ -266,7 +266,7 @@ def audit(
         measured_rate=layer_rate(boundaries),
         random_heads=by_chance,
         key_values=key_values,
-        pooled=pool.rows(seed, depth),
+        pooled=pool.rows(seed, depth, chosen.name if beside else ""),
         **vars(study),
     )
 

@@ -79,6 +79,12 @@ def shared_layers(records: Iterable[InLayer]) -> set[int]:
     return {layer for layer, names in modules.items() if len(names) > 1}
 
 
+def module_noun(records: Sequence[InLayer]) -> str:
+    """What to call the modules when they are counted: layers, where each layer of the only stack has one."""
+    several = shared_layers(records) or len({list_of(one.module) for one in records}) > 1
+    return "attention module" if several else "layer"
+
+
 def place_told(one: InLayer, among: Iterable[InLayer]) -> str:
     """A layer in words: its number, and the module where `among` has several of that number."""
     return layer_title(one.layer, one.module) if one.layer in shared_layers(among) else f"layer {one.layer}"
@@ -90,7 +96,7 @@ def layers_told(some: Sequence[InLayer], among: Sequence[InLayer]) -> str:
         return _spans_told([one.layer for one in some])
     lists: dict[str, list[int]] = {}
     for one in some:
-        lists.setdefault(_list_of(one.module), []).append(one.layer)
+        lists.setdefault(list_of(one.module), []).append(one.layer)
     return ", ".join(
         f"{_spans_told(layers)} of {name}" if name else _spans_told(layers) for name, layers in lists.items()
     )
@@ -100,7 +106,7 @@ def _spans_told(layers: Sequence[int]) -> str:
     return f"layer{'s' if len(set(layers)) > 1 else ''} {spans(layers)}"
 
 
-def _list_of(module: str) -> str:
-    """The name up to the number of the block."""
+def list_of(module: str) -> str:
+    """The list of blocks that holds a module: its name up to the number of the block."""
     parts = module.split(".")
     return ".".join(parts[: next((at for at, part in enumerate(parts) if part.isdigit()), len(parts))])

@@ -41,6 +41,10 @@ def uniform_rate(mask: Mask, n: int, sinks: Sequence[float] | None = None) -> fl
     return tail_rate(mask, n) if n <= TOKENS_AT_MOST else None
 
 
+# How masks of attention to other tokens than the queries' own are described.
+CROSS = "cross-attention"
+
+
 @final
 @dataclass(frozen=True)
 class ObservedMask:
@@ -170,10 +174,10 @@ class MaskObserver:
         sizes = _sizes(call, pattern)
         if sizes is not None and sizes[0] != sizes[1]:
             reason = f"{sizes[0]} queries look at {sizes[1]} keys, which are not their own tokens"
-            described = "cross-attention"
+            described = CROSS
             pattern = None
         elif call.elsewhere:
-            reason, described = "keys are other tokens than the queries (cross-attention)", "cross-attention"
+            reason, described = "keys are other tokens than the queries (cross-attention)", CROSS
             pattern = None
         if isinstance(pattern, Tensor):
             pattern = self._real_part(pattern)

@@ -101,6 +101,21 @@ class AuditFindings:
         """The rows at the ends of blocks, the embeddings first."""
         return boundaries_of(self.depth)
 
+    @property
+    def layers_told(self) -> str:
+        """How many layers each stack has: `3 layers of encoder.block, 2 of decoder.block`."""
+        count = self.model.layers
+        others = (f"{one.boundaries[-1].layer} of {one.name}" for one in self.other_stacks)
+        return ", ".join([f"{count} layer{'' if count == 1 else 's'} of {self.stack}", *others])
+
+    @property
+    def advised(self) -> str | None:
+        """What to change, each stack's advice after its name where there are several; None where there is none."""
+        if not self.other_stacks:
+            return self.verdict.advised
+        each = [(self.stack_label, self.verdict), *((one.label, one.verdict) for one in self.other_stacks)]
+        return "; ".join(f"{label}: {verdict.advised}" for label, verdict in each if verdict.advised) or None
+
     def control_boundaries(self) -> dict[str, list[DepthRow]]:
         """The first draw of each control by name, at the places of `boundaries`."""
         return first_draws(self.controls)

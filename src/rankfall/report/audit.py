@@ -98,7 +98,7 @@ def audit_document(result: AuditFindings, command: str) -> Document:
     model, text = result.model, result.text
     return Document(
         title=f"Audit of {model.name}",
-        summary=f"{model.kind}, {model.layers} layers, {model.parameters:,} parameters, read {text.texts} text(s) of"
+        summary=f"{model.kind}, {result.layers_told}, {model.parameters:,} parameters, read {text.texts} text(s) of"
         f" {', '.join(str(count) for count in text.tokens)} tokens, loss"
         f" {f'none: {text.loss_reason}' if text.loss is None else f'{text.loss:.2f} nats per token'}.",
         answers=answers,

@@ -8,7 +8,7 @@ for the slope, which is that of their covariance.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, final
 
 import numpy as np
@@ -33,7 +33,10 @@ FEWEST_TEXTS = 16
 @final
 @dataclass(frozen=True)
 class Pooled:
-    """Vectors (rows, width) of all texts together at one place; `drawn_from` is how many there were."""
+    """Vectors (rows, width) of all texts together at one place; `drawn_from` is how many there were.
+
+    `stack` names the blocks that gave them where the model ran through several stacks; it is empty where it did not.
+    """
 
     layer: int
     part: Part
@@ -45,6 +48,7 @@ class Pooled:
     alpha: float
     energy_rank: float
     most: int
+    stack: str = ""
 
     def record(self) -> dict[str, Any]:
         """As `--json` prints it."""
@@ -53,6 +57,7 @@ class Pooled:
     def told(self) -> str:
         """In one sentence."""
         where = "before the final norm" if self.part == "before_final_norm" else f"after layer {self.layer}"
+        where += f" of {self.stack}" if self.stack else ""
         ending = "" if self.rows == 1 else "s"
         what = f"token{ending} of all texts together" if self.vectors == "tokens" else f"mean token{ending} of texts"
         drawn = "" if self.rows == self.drawn_from else f" (drawn from {self.drawn_from})"
@@ -95,10 +100,11 @@ class Pool:
         self._first += max((len(texts) for texts in self._ends.values()), default=0)
         self._ends = {}
 
-    def rows(self, seed: int = 0, measured: Sequence[DepthRow] = ()) -> tuple[Pooled, ...]:
+    def rows(self, seed: int = 0, measured: Sequence[DepthRow] = (), stack: str = "") -> tuple[Pooled, ...]:
         """All tokens, and the means of the texts where there are enough, at each end; `seed` draws from too many.
 
-        `measured` are rows of the same texts: the numbers of a single one are there already.
+        `measured` are rows of the same texts: the numbers of a single one are there already. `stack` names
+        the blocks, where there are others.
         """
         self.next_texts()
         found = []
@@ -109,7 +115,7 @@ class Pool:
             if len(texts) >= FEWEST_TEXTS:
                 means = torch.stack([one.double().mean(dim=0) for one in texts])
                 found.append(_pooled(place, "text_means", means, seed))
-        return tuple(found)
+        return tuple(replace(one, stack=stack) for one in found)
 
 
 def _pooled(

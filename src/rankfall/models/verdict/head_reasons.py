@@ -12,7 +12,7 @@ from rankfall.models.depth.rows import layer_title
 from rankfall.models.heads.cut_curve import CutCurve, CutPoint
 from rankfall.models.heads.needed import HeadNeed
 from rankfall.models.heads.ranks import HeadRecord
-from rankfall.models.layers import place_told
+from rankfall.models.layers import module_noun, place_told
 from rankfall.models.thresholds import SEPARATED
 from rankfall.models.verdict.reasons import Reason
 from rankfall.models.verdict.verdict import SPARE_SHARE
@@ -35,11 +35,12 @@ def heads_reason(heads: Sequence[HeadRecord], random: Sequence[HeadRecord] = ())
     """
     if not heads:
         return None
-    shapes = Counter({(one.layer, one.module): (one.width, one.structural_rank, one.heads) for one in heads}.values())
-    (width, rank, count), alike = shapes.most_common(1)[0]
-    layers_with = "each layer has" if len(shapes) == 1 else f"{alike} of {shapes.total()} layers have"
+    most, alike, modules = _usual_shape(heads)
+    width, rank, count = most.width, most.structural_rank, most.heads
+    noun = module_noun(heads)
+    layers_with = f"each {noun} has" if alike == modules else f"{alike} of {modules} {noun}s have"
     usual = statistics.median(head.qk_energy_rank for head in heads)
-    of_rank = f" of {rank}" if len({shape[1] for shape in shapes}) == 1 else ""
+    of_rank = f" of {rank}" if len({one.structural_rank for one in heads}) == 1 else ""
     text = (
         f"{layers_with} {count} heads of rank {rank} in width {width} (H r / d = {count * rank / width:.2g}); the"
         f" median head spreads its query/key form over {usual:.1f}{of_rank} directions (energy rank)"
@@ -50,7 +51,7 @@ def heads_reason(heads: Sequence[HeadRecord], random: Sequence[HeadRecord] = ())
         like_chance = low <= usual <= high or abs(usual / by_chance - 1) < SEPARATED
         compared = "as many as" if like_chance else "fewer than" if usual < by_chance else "more than"
         text += f", {compared} with random weights ({by_chance:.1f}, nine heads of ten from {low:.1f} to {high:.1f})"
-    text += _limits_and_gates(heads)
+    text += _limits_and_gates(heads, most)
     layers: dict[tuple[int, str], list[float]] = {}
     for head in heads:
         layers.setdefault((head.layer, head.module), []).append(head.qk_energy_rank)
@@ -60,12 +61,12 @@ def heads_reason(heads: Sequence[HeadRecord], random: Sequence[HeadRecord] = ())
         f"{layer_title(*key)} {statistics.median(layers[key]):.1f} ({min(layers[key]):.1f} to {max(layers[key]):.1f})"
         for key in lowest_layers
     )
-    text += f"; lowest layers by their median head: {named}; lowest heads: " + ", ".join(
+    text += f"; lowest {noun}s by their median head: {named}; lowest heads: " + ", ".join(
         f"head {head.head} of {place_told(head, heads)} with {head.qk_energy_rank:.1f}" for head in lowest_heads
     )
     numbers = {
         "width": width,
-        "head_dim": heads[0].head_dim,
+        "head_dim": most.head_dim,
         "structural_rank": rank,
         "heads": count,
         "qk_energy_rank": usual,
@@ -92,9 +93,17 @@ def heads_reason(heads: Sequence[HeadRecord], random: Sequence[HeadRecord] = ())
     return Reason("head rank", text, numbers)
 
 
-def _limits_and_gates(heads: Sequence[HeadRecord]) -> str:
+def _usual_shape(heads: Sequence[HeadRecord]) -> tuple[HeadRecord, int, int]:
+    """A head of the shape that most attention modules have, how many have it, and how many modules there are."""
+    firsts = {(one.layer, one.module): one for one in reversed(heads)}
+    shapes = {key: (one.width, one.structural_rank, one.heads) for key, one in reversed(firsts.items())}
+    ((shape, alike),) = Counter(shapes.values()).most_common(1)
+    return next(firsts[key] for key, found in shapes.items() if found == shape), alike, len(shapes)
+
+
+def _limits_and_gates(heads: Sequence[HeadRecord], first: HeadRecord) -> str:
     """What bounds the rank besides the size of a head, and what stands between attention and W_O, in words."""
-    first, said = heads[0], ""
+    said = ""
     if first.structural_rank < min(first.head_dim, first.width):
         latents = []
         if first.structural_rank == first.q_latent:
@@ -118,12 +127,14 @@ def bound_reason(heads: Sequence[HeadRecord]) -> Reason | None:
     """A note: what the lower bound for one bare layer of this shape says, and whether it separates anything."""
     if not heads:
         return None
-    width, rank, count = heads[0].width, heads[0].structural_rank, heads[0].heads
+    most, alike, modules = _usual_shape(heads)
+    width, rank, count = most.width, most.structural_rank, most.heads
+    of_most = "" if alike == modules else f", the shape of {alike} of {modules} {module_noun(heads)}s,"
     floor = mse_floor(HeadClass(dim=width, rank=rank, skip=True), count)
     about = (
-        f"the bound is about one bare attention layer of {count} heads of rank {rank} in width {width} that finds the"
-        " nearer of two points, its output read linearly, with no norm after attention, no feed-forward layer, and"
-        " the query not among the keys"
+        f"the bound is about one bare attention layer of {count} heads of rank {rank} in width {width}{of_most}"
+        " that finds the nearer of two points, its output read linearly, with no norm after attention, no"
+        " feed-forward layer, and the query not among the keys"
     )
     if floor.mse == 0:
         text = f"{about}; it forbids nothing for this shape"
@@ -140,7 +151,7 @@ def bound_reason(heads: Sequence[HeadRecord]) -> Reason | None:
         )
     numbers = {
         "width": width,
-        "head_dim": heads[0].head_dim,
+        "head_dim": most.head_dim,
         "structural_rank": rank,
         "heads": count,
         "mse_lower_bound": floor.mse,

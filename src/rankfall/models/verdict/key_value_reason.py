@@ -6,33 +6,27 @@ import statistics
 from collections.abc import Sequence
 
 from rankfall.models.heads.key_values import KeyValueRecord, by_number
-from rankfall.models.masks import ObservedMask
+from rankfall.models.layers import list_of, module_noun
+from rankfall.models.masks import CROSS, ObservedMask
 from rankfall.models.verdict.reasons import Reason
 
 
-def decodes(masks: Sequence[ObservedMask]) -> bool:
-    """Whether some attention of the run saw no later token, so that keys and values can be cached."""
-    return any((one.name or "").startswith("causal") for one in masks)
-
-
-def key_value_reason(records: Sequence[KeyValueRecord], *, caches: bool = False) -> Reason | None:
+def key_value_reason(records: Sequence[KeyValueRecord], masks: Sequence[ObservedMask] = ()) -> Reason | None:
     """Into which latent the keys and values of each layer would fit: by weights, on tokens, on other passages.
-    Only of a model that `caches` them, which encoders do not, is that said."""
+    Only of stacks whose `masks` hide later tokens is it said that they cache them: encoders do not."""
     if not records:
         return None
-    first = records[0]
-    cached = statistics.median(one.cached for one in records)
-    now = (
-        f"a latent of {first.kv_latent} and {first.rope_dims} rotary dimensions beside it"
-        if first.kv_latent
-        else f"{first.kv_heads} key/value head{'s' * (first.kv_heads != 1)} of {first.key_dim} + {first.value_dim}"
-    )
-    size = f"caches {cached:.0f} numbers" if caches else f"has keys and values of {cached:.0f} numbers"
+    decoding = {list_of(one.module) for one in masks if (one.name or "").startswith("causal")}
+    crossing = {one.module for one in masks if one.name == CROSS}
+    decoders = [one for one in records if list_of(one.module) in decoding]
+    own = [one for one in decoders if one.module not in crossing]
+    first = _usual(own or records)
+    noun = module_noun(records)
     text = (
-        f"a layer {size} a token ({now}); keys and values together, each scaled to the same"
+        f"{_sizes_told(records, decoders, own)}; keys and values together, each scaled to the same"
         f" energy, have effective rank {statistics.median(one.effective_rank for one in records):.0f} by weights, and"
         f" a latent that keeps 99% of that energy needs {_spread(by_number(records, 'weights_99'))} numbers in the"
-        " median layer"
+        f" median {noun}"
     )
     on_tokens, others = by_number(records, "tokens_99"), by_number(records, "others_99")
     tokens = max(one.tokens_read for one in records)
@@ -46,11 +40,11 @@ def key_value_reason(records: Sequence[KeyValueRecord], *, caches: bool = False)
     if nearby:
         shared, chance = (statistics.median(column) for column in zip(*nearby, strict=True))
         text += (
-            f"; the latent of the layer before would keep {shared:.0%} of what a layer's own does"
+            f"; the latent of the {noun} before would keep {shared:.0%} of what a {noun.split()[-1]}'s own does"
             f" (chance {chance:.0%})"
         )
     numbers = {
-        "cached": cached,
+        "cached": statistics.median(one.cached for one in own or records),
         "kv_latent": first.kv_latent,
         "rope_dims": first.rope_dims,
         "tokens_read": tokens,
@@ -65,6 +59,42 @@ def key_value_reason(records: Sequence[KeyValueRecord], *, caches: bool = False)
         },
     }
     return Reason("keys and values", text, numbers)
+
+
+def _usual(records: Sequence[KeyValueRecord]) -> KeyValueRecord:
+    """The first of those of the most common size."""
+    sizes = [(one.kv_latent, one.rope_dims, one.kv_heads, one.key_dim, one.value_dim) for one in records]
+    return records[sizes.index(statistics.mode(sizes))]
+
+
+def _sizes_told(
+    records: Sequence[KeyValueRecord], decoders: Sequence[KeyValueRecord], own: Sequence[KeyValueRecord]
+) -> str:
+    """What a layer caches of its `own` tokens and by cross-attention, and the size where nothing is cached; where
+    only some of the stacks are `decoders`, by the name of the stack."""
+    if not own:
+        return f"a layer has keys and values of {_size(_usual(records))}"
+    cross = [one for one in decoders if one not in own]
+    others = [one for one in records if one not in decoders]
+    said = f"a layer{_of(own) if others else ''} caches {_size(_usual(own))}"
+    if cross:
+        said += f" and, for its cross-attention, {_usual(cross).cached} for each token of the other stack"
+    if others:
+        said += f"; a layer{_of(others)} has keys and values of {_size(_usual(others))} and caches nothing"
+    return said
+
+
+def _of(records: Sequence[KeyValueRecord]) -> str:
+    return f" of {' and '.join(dict.fromkeys(list_of(one.module) for one in records))}"
+
+
+def _size(one: KeyValueRecord) -> str:
+    now = (
+        f"a latent of {one.kv_latent} and {one.rope_dims} rotary dimensions beside it"
+        if one.kv_latent
+        else f"{one.kv_heads} key/value head{'s' * (one.kv_heads != 1)} of {one.key_dim} + {one.value_dim}"
+    )
+    return f"{one.cached} numbers a token ({now})"
 
 
 def _spread(values: Sequence[int]) -> str:

@@ -90,7 +90,7 @@ def mask_reason(rows: Sequence[DepthRow], masks: Sequence[ObservedMask]) -> Reas
     if weights:
         text += f"; by positions alone {_first_token(weights)}"
     if ours is not None:
-        text += f"; the whole model multiplies them by {ours:.3f} a layer"
+        text += f"; the whole model multiplies differences between tokens by {ours:.3f} a layer"
     return Reason("mask", text, {"masks": kinds, "predicted_rates": rates, "measured_rate": ours})
 
 

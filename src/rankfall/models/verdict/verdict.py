@@ -36,6 +36,12 @@ class Verdict:
         """Why nothing was judged, where that is so."""
         return next((one.text for one in self.findings if one.status == "too little text"), None)
 
+    @property
+    def advised(self) -> str | None:
+        """What to change; None where nothing calls for a change."""
+        said = next((one.text for one in self.reasons if one.topic == "what to change"), NO_CHANGE)
+        return None if said == NO_CHANGE else said
+
     def record(self) -> dict[str, Any]:
         """The verdict as `--json` prints it."""
         return {
@@ -107,6 +113,7 @@ def _clause(finding: Finding) -> str:
 MORE_INPUTS = (
     f"give more inputs: at least {THRESHOLDS.fewest_passages} of at least {THRESHOLDS.fewest_tokens} tokens each"
 )
+NO_CHANGE = "nothing here calls for a change"
 # A layer whose median head spreads over less than this share of its rank has rank to spare.
 SPARE_SHARE = 0.25
 
@@ -181,4 +188,4 @@ def advice(
         lines.append(
             f"the heads of {where} spread over less than {SPARE_SHARE:.0%} of their rank: {lower_rank(plan)}"
         )
-    return Reason("what to change", "; ".join(lines) or "nothing here calls for a change")
+    return Reason("what to change", "; ".join(lines) or NO_CHANGE)
