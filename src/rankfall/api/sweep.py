@@ -15,7 +15,7 @@ from rankfall.api.result import Result, frame
 from rankfall.api.runs import error_by_rank
 from rankfall.api.text_audits import Audited, audited_rows
 from rankfall.catalogue import ENGINES
-from rankfall.errors import require_number
+from rankfall.errors import require, require_number
 from rankfall.progress import Progress, part, silent
 
 if TYPE_CHECKING:
@@ -208,6 +208,14 @@ def sweep(
             note=tell,
         )
         cells = read_grid(grid, around) if isinstance(grid, (str, Path)) else list(grid)
+        given = {"text": text, "validation": validation}
+        unread = [name for name, path in given.items() if path is not None]
+        require(
+            not unread or any(cell.kind == "text" for cell in cells),
+            required=f"a grid with cells of the task text for {' and '.join(unread)}",
+            got=f"{name}, which reads no text",
+            remedy="leave the text out, or take a grid such as text-smoke",
+        )
         cells = chosen_cells(cells, where) if where else cells
         kept = Store(folder)
         if results is not None:

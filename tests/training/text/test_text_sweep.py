@@ -215,6 +215,9 @@ def test_a_text_of_its_own_to_measure_on(book: Path, tmp_path: Path, capsys: pyt
     assert same.corpus == trained["corpus"] != cells({**GRID, "rank": 2}, book, tmp_path / "store")[0].corpus
     status, _, err = call(capsys, "sweep", grid, "--validation", book, "--store", tmp_path / "none")
     assert (status, "a text to train on beside" in " ".join(err.split())) == (2, True)
+    status, _, err = call(capsys, "sweep", grid, "--text", book, "--validation", book, "--store", tmp_path / "none")
+    assert (status, "every document (" in err, "is in both" in " ".join(err.split())) == (2, True, True)
+    assert not (tmp_path / "none").exists()
 
 
 def test_a_text_that_cannot_be_used_leaves_no_store(tmp_path: Path) -> None:
