@@ -44,7 +44,10 @@ def sweep(
     memory: Annotated[
         float | None, typer.Option(help="Memory that one stack may take, in GiB (default: all that is free).")
     ] = None,
-    threads: Annotated[int | None, typer.Option(help="Processor threads of a training process.")] = None,
+    threads: Annotated[
+        int | None,
+        typer.Option(help="Processor threads of a training process (default: as many as its steps pay for)."),
+    ] = None,
     compile: Annotated[bool | None, typer.Option(help="Compile the step (default: on GPUs).")] = None,
     tf32: Annotated[bool, typer.Option(help="Matrix products in TF32 on GPUs: faster, coarser.")] = True,
     checkpoint_seconds: Annotated[float, typer.Option(help="Seconds of training between two checkpoints.")] = 60.0,

@@ -15,6 +15,7 @@ from rankfall.store.store import Store
 from rankfall.training.cell import Cell
 from rankfall.training.stack import Stack, stack_key
 from rankfall.training.sweep import Trained, aggregate
+from rankfall.training.threads import stack_threads
 
 STORE_VARIABLE = "RANKFALL_STORE"
 """The store that figures look into, besides the results that ship with the project."""
@@ -40,11 +41,12 @@ def train(cells: Sequence[Cell], progress: Progress) -> list[Trained]:
     done = 0
     trained: list[Trained] = []
     for group in groups.values():
-        stack = Stack(group)
-        while stack.chunks_done < stack.chunks_total:
-            stack.advance()
-            done += len(group) * group[0].layers
-            progress(f"training {len(group)} models of {group[0].layers} layers together", done / total)
+        with stack_threads(tuple(group), "cpu"):
+            stack = Stack(group)
+            while stack.chunks_done < stack.chunks_total:
+                stack.advance()
+                done += len(group) * group[0].layers
+                progress(f"training {len(group)} models of {group[0].layers} layers together", done / total)
         trained += list(zip(group, stack.summaries(), strict=True))
     return trained
 
