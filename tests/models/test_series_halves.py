@@ -99,3 +99,30 @@ def test_a_model_without_the_other_half_is_compared_in_the_first(mixed: Comparis
     assert questions.count("encoder: Which keeps more distinctions between tokens?") == 1
     lines = {line.get_label() for line in mixed._figure().axes[0].get_lines()}
     assert lines == {"t5-1, encoder", "bert, encoder", "t5-1, decoder"}
+
+
+def test_stacks_are_paired_by_name_whichever_comes_first(home: Path) -> None:
+    """The longer stack comes first in an audit: the encoder of one model, the decoder of the other."""
+    save_small(home / "deep", "t5", num_layers=3, num_decoder_layers=4)
+    found = compare(home / "t5-1", home / "deep", home / "text.txt", tokens=20, store=home / "audits")
+    assert found.first.record is not None
+    assert found.second.record is not None
+    assert (found.first.record["stack_label"], found.second.record["stack_label"]) == ("encoder", "decoder")
+    depth = found.tables()["depth"]
+    pairs = [tuple(pair) for pair in depth[["stack", "model"]].drop_duplicates().to_numpy()]
+    assert pairs == [("encoder", "t5-1"), ("encoder", "deep"), ("decoder", "t5-1"), ("decoder", "deep")]
+    decoder = depth.query("model == 'deep' and stack == 'decoder'")["effective_rank"]
+    assert list(decoder) == [row["unit"]["effective_rank"] for row in found.second.record["depth"]]
+    assert "only" not in found.verdict.headline
+    assert [line.partition(":")[0] for line in found.kept] == ["encoder", "decoder"]
+
+
+def test_a_model_beside_itself_has_no_winner_and_no_changes(home: Path) -> None:
+    found = compare(home / "t5-1", home / "t5-1", home / "text.txt", tokens=20, store=home / "audits")
+    assert len(found.kept) == 2
+    assert all("as many in both" in line for line in found.kept)
+    assert [headline.partition(": ")[0] for headline in found.verdicts.values()] == list(found.labels)
+    said = " ".join(found.changes)
+    assert "0 of 3 layers gain and 0 lose" in said
+    assert "none changes at all" in said
+    assert "in none at all" in said

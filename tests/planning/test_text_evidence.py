@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -221,6 +222,34 @@ def test_what_it_is_about_names_sizes_and_budget(known: Any) -> None:
     known([])
     assert TEXT.about == "No language models are installed here."
     assert TEXT.estimate(8, 16, 64, 128) is None
+
+
+def test_models_of_settings_that_are_not_used_are_said_to_exist(known: Any) -> None:
+    known(rows(HIGH_IS_BEST, (128,)))
+    assert "is used" not in TEXT.about
+    assert TEXT.about.endswith("Larger models, other texts and more than 100 million tokens were not tried.")
+    longer = rows(LOW_IS_BEST, (128,), steps=7, tokens_trained=3e8)[:-1]
+    known([*rows(HIGH_IS_BEST), *longer])
+    assert TEXT.about.endswith(
+        "Of each text and width only the setting with most models is used: 11 other models on prose at d = 128, of "
+        "300 million tokens, exist and are not. Larger models, other texts and more than 300 million tokens were not "
+        "tried."
+    )
+    found = TEXT.estimate(8, 16, 64, 128)
+    assert found is not None
+    assert found.value == pytest.approx(0.04, abs=2e-4), "as if they did not exist"
+
+
+def test_the_committed_texts_of_each_width_are_those_that_the_guide_names() -> None:
+    by_text: dict[str, list[int]] = {}
+    for curve in TEXT.curves:
+        by_text.setdefault(curve.domain, []).append(curve.width)
+    assert by_text == {"prose": [128, 256, 512], "code": [256, 512]}
+    (longer,) = (curve for curve in TEXT.curves if curve.unused)
+    assert (longer.domain, longer.width) == ("prose", 256)
+    assert max(longer.unused) == 98_304_000 > longer.tokens
+    guide = " ".join((Path(__file__).parents[2] / "docs/guide/plan.md").read_text(encoding="utf-8").split())
+    assert "prose from 128 to 512, and from 256 to 512 code as well" in guide
 
 
 def test_other_models_give_another_plan(known: Any) -> None:

@@ -42,8 +42,26 @@ class ComparisonResult(Result):
 
     @property
     def verdicts(self) -> dict[str, str]:
-        """The headline of each model's verdict."""
-        return {label: record["verdict"]["headline"] for label, record in self._records()}
+        """The headline of each model's verdict, of every stack of its blocks, under the model's label."""
+        return {
+            label: ". ".join(
+                one["verdict"]["headline"].replace(record["model"]["name"], label, 1)
+                for one in (record, *record.get("other_stacks", ()))
+            )
+            for label, record in self._records()
+        }
+
+    @property
+    def kept(self) -> list[str]:
+        """Which of the two keeps more distinctions between tokens, for each stack of blocks that both have."""
+        from rankfall.models.series.halves import by_stack
+        from rankfall.report.series import kept
+
+        return [
+            f"{'' if one.label is None else f'{one.label}: '}distinctions between tokens kept: {kept(one.models)}"
+            for one in by_stack((self.first, self.second))
+            if len(one.models) == len(self.labels)
+        ]
 
     @property
     def verdict(self) -> SeriesVerdict:
@@ -86,7 +104,7 @@ class ComparisonResult(Result):
         }
 
     def _lines(self) -> list[str]:
-        return [" beside ".join(self.labels), *self.verdicts.values(), *self.changes]
+        return [" beside ".join(self.labels), *self.verdicts.values(), *self.kept, *self.changes]
 
     def _figure(self) -> Figure:
         from rankfall.drawing.audit import draw_comparison

@@ -88,6 +88,7 @@ class PlanResult(Result):
         of = self.recommendation
         return [
             f"because {of['reason']}",
+            *([f"language models: {of['language']}"] if of["language"] else []),
             f"assumed: a match compares {of['directions']} directions"
             + (
                 ", as many as the usual rank, which favours it; `--directions` tries another number"
@@ -97,7 +98,6 @@ class PlanResult(Result):
             f"chosen by {of['criterion']}",
             *(f"would change it: {line}" for line in of["changes"]),
             *(f"beyond the evidence: {line}" for line in of["caveats"]),
-            *([f"language models: {of['language']}"] if of["language"] else []),
             self.bound,
         ]
 

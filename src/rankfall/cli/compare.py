@@ -73,9 +73,7 @@ def compare(
         table("tokens of length one, layer by layer", record["depth"], columns)
         first, second = result.labels
         table(f"{second} minus {first}, layer by layer", record["differences"], changes)
-        for headline in result.verdicts.values():
-            paper.print(headline, markup=False, highlight=False)
-        for line in result.changes:
+        for line in (*result.verdicts.values(), *result.kept, *result.changes):
             paper.print(line, markup=False, highlight=False)
 
     emit(record, as_json=json, show=show)

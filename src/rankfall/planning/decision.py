@@ -66,8 +66,8 @@ def unknown(row: Row) -> Estimate | None:
 def criterion(directions: int, most_cache: float, language: bool = False) -> str:
     """How rows are ranked, in words."""
     first = (
-        f"leaving out rows that cost language models of this size over {EQUAL_TEXT:.0%} more than the best rank, and "
-        "then "
+        f"leaving out rows that surely cost language models of this size over {EQUAL_TEXT:.0%} more than the best "
+        f"rank (the lower end of the range is above {EQUAL_TEXT:.0%}), and then "
         if language
         else ""
     )
@@ -119,7 +119,7 @@ def recommend(
         usual_error=estimate.value,
         words=words,
         criterion=criterion(directions, most_cache, decides),
-        reason=_reason(rows, chosen, directions, error_at, most_cache),
+        reason=_reason(rows, chosen, directions, error_at, most_cache, text_at),
         changes=tuple(_changes(rows, chosen, directions, table, error_at, most_cache, text_at)),
         caveats=found.outside,
         by_directions=table,
@@ -132,11 +132,18 @@ def choose(
 ) -> Row:
     """The row that the criterion takes; the usual choice where it ties, then the cheaper one."""
     usual = rows[0]
-    allowed = within(rows, most_cache)
-    allowed = [row for row in allowed if not costs_text(row, text_at)] or allowed
+    allowed, _ = by_text(within(rows, most_cache), text_at)
     errors = [_known(error_at(row, directions)).value for row in allowed]
     equal = [row for row, error in zip(allowed, errors, strict=True) if error <= min(errors) + EQUAL_ERRORS]
     return max(equal, key=lambda row: (row["heads"], row is usual, -row["flops"]))
+
+
+def by_text(rows: Sequence[Row], text_at: TextAt) -> tuple[list[Row], list[Row]]:
+    """The rows that language models leave, and those that they leave out; where they would leave none, all stay."""
+    left_out = [row for row in rows if costs_text(row, text_at)]
+    if len(left_out) == len(rows):
+        return list(rows), []
+    return [row for row in rows if row not in left_out], left_out
 
 
 def costs_text(row: Row, text_at: TextAt) -> bool:
@@ -155,9 +162,13 @@ def language(rows: Sequence[Row], chosen: Row, without: Row, text_at: TextAt) ->
     others = f"of these rows {named(best)} lose least, {least:.2%}"
     if not found.known:
         return f"they say nothing of {named(chosen)}, since {' and '.join(found.outside)}; {others}"
+    surely = "even" if found.low > EQUAL_TEXT else "though not"
+    cost = (
+        f", a cost above {EQUAL_TEXT:.0%}, {surely} at the lower end of the range" if found.value > EQUAL_TEXT else ""
+    )
     words = (
         f"with {named(chosen)} language models lose {found.value:.2%} ({found.low:.2%} to {found.high:.2%}) over the "
-        f"best rank; {others}"
+        f"best rank{cost}; {others}"
     )
     if found.outside:
         return f"{words}; this did not decide, since {' and '.join(found.outside)}"
@@ -219,19 +230,18 @@ def _line(
     }
 
 
-def _reason(rows: Sequence[Row], chosen: Row, directions: int, error_at: ErrorAt, most_cache: float) -> str:
-    """The row beside its neighbours in rank."""
+def _reason(
+    rows: Sequence[Row], chosen: Row, directions: int, error_at: ErrorAt, most_cache: float, text_at: TextAt
+) -> str:
+    """What decided against the usual choice, then the row beside its neighbours in rank."""
 
     def error(row: Row) -> float:
         return _known(error_at(row, directions)).value
 
-    usual = rows[0]
-    parts = []
-    if chosen is not usual:
-        parts.append(
-            f"in matches of {directions} directions its trained error is {error(chosen):.2g}, that of the usual "
-            f"choice {error(usual):.2g}"
-        )
+    parts = [
+        *_by_language(rows, chosen, directions, error_at, most_cache, text_at),
+        *_over_usual(rows, chosen, directions, error_at, most_cache, text_at),
+    ]
     lower = [row for row in rows if row["rank"] < chosen["rank"] and error(row) > error(chosen) + EQUAL_ERRORS]
     if lower:
         near = max(lower, key=lambda row: (row["rank"], row["heads"]))
@@ -240,12 +250,88 @@ def _reason(rows: Sequence[Row], chosen: Row, directions: int, error_at: ErrorAt
             f"error {error(near):.2g} with {named(near)}, {error(chosen):.2g} here"
         )
     higher = [
-        row for row in within(rows, most_cache) if row["rank"] > chosen["rank"] and row["heads"] < chosen["heads"]
+        row
+        for row in within(rows, most_cache)
+        if row["rank"] > chosen["rank"]
+        and row["heads"] < chosen["heads"]
+        and error(row) >= error(chosen) - EQUAL_ERRORS
     ]
     if higher:
         near = min(higher, key=lambda row: (row["rank"], -row["heads"]))
-        parts.append(f"a higher rank gains nothing at {directions} directions and leaves {named(near)}")
+        parts.append(
+            f"a higher rank gains nothing in matches of {directions} directions and leaves {named(near)}"
+            f"{_gain_on_text(chosen, higher, text_at)}"
+        )
     return "; ".join(parts) or "no other row costs the same"
+
+
+def _by_language(
+    rows: Sequence[Row], chosen: Row, directions: int, error_at: ErrorAt, most_cache: float, text_at: TextAt
+) -> list[str]:
+    """The rows that would have been taken, or are the usual choice, had language models not left them out."""
+    allowed = within(rows, most_cache)
+    _, left_out = by_text(allowed, text_at)
+    if not left_out:
+        if all(costs_text(row, text_at) for row in allowed):
+            return [f"language models surely lose over {EQUAL_TEXT:.0%} with every row, so none was left out for it"]
+        return []
+    without = choose(rows, directions, error_at, most_cache)
+    decided = [row for row in left_out if row is rows[0] or row is without]
+    if not decided and without is not chosen:
+        # without them the lowest error, and with it what counts as equal to it, would be another
+        decided = [min(left_out, key=lambda row: _known(error_at(row, directions)).value)]
+    if not decided:
+        return []
+    lost = [(row, _known(text_at(row))) for row in decided]
+    told = " and ".join(
+        f"{named(row)} (they lose {one.value:.2%}, surely over {EQUAL_TEXT:.0%}: at least {one.low:.2%})"
+        for row, one in lost
+    )
+    here = text_at(chosen)
+    beside = f"lose {here.value:.2%} here" if here is not None and here.known else "say nothing of this row"
+    return [f"language models rule out {told} and {beside}"]
+
+
+def _over_usual(
+    rows: Sequence[Row], chosen: Row, directions: int, error_at: ErrorAt, most_cache: float, text_at: TextAt
+) -> list[str]:
+    """By what trained errors or numbers of heads a row goes before a usual choice that was not left out."""
+    usual = rows[0]
+    kept, left_out = by_text(within(rows, most_cache), text_at)
+    if chosen is usual or usual in left_out:
+        return []
+    errors = [_known(error_at(row, directions)).value for row in kept]
+    here, there = (_known(error_at(row, directions)).value for row in (chosen, usual))
+    if there <= min(errors) + EQUAL_ERRORS:
+        return [
+            f"in matches of {directions} directions its trained error, {here:.2g}, and that of the usual choice, "
+            f"{there:.2g}, count as equal (within {EQUAL_ERRORS:g} of the lowest), and of such rows it has most "
+            f"heads, {chosen['heads']} instead of {usual['heads']}"
+        ]
+    return [
+        f"in matches of {directions} directions its trained error is {here:.2g}, that of the usual choice "
+        f"{there:.2g}, more than {EQUAL_ERRORS:g} above the lowest, {min(errors):.2g}"
+    ]
+
+
+def _gain_on_text(chosen: Row, higher: Sequence[Row], text_at: TextAt) -> str:
+    """What language models of this size gain by a higher rank that matches do not ask for."""
+    here = text_at(chosen)
+    known = [(row, one) for row in higher if (one := text_at(row)) is not None and one.known and not one.outside]
+    if here is None or not here.known or here.outside or not known:
+        return ""
+    best, least = min(known, key=lambda one: one[1].value)
+    if least.value >= here.value:
+        return ""
+    return f", but it gains on text: language models lose {least.value:.2%} with {named(best)}, {here.value:.2%} here"
+
+
+def _text_cost(row: Row, text_at: TextAt) -> str:
+    """What an offered row costs on text, where that is more than counts."""
+    found = text_at(row)
+    if found is None or not found.known or found.value <= EQUAL_TEXT:
+        return ""
+    return f", at a text loss of {found.value:.2%}"
 
 
 def _changes(
@@ -265,13 +351,17 @@ def _changes(
         found.append(
             f"matches of {above[0]['directions']} directions or more: {named(above[0])} "
             f"(trained error {above[0]['error']:.2g} instead of {here:.2g} at {above[0]['directions']})"
+            f"{_text_cost(above[0], text_at)}"
         )
     below = [one for one in table if one["directions"] < directions and one["heads"] > chosen["heads"]]
     if below:
         cache = {(row["heads"], row["rank"]): row["kv_cache_bytes"] for row in rows}
         share = cache[below[-1]["heads"], below[-1]["rank"]] / chosen["kv_cache_bytes"]
         saved = f", with {share:.2g} of the cache" if share < 1 / MOST_CACHE else ""
-        found.append(f"matches of no more than {below[-1]['directions']} directions: {named(below[-1])}{saved}")
+        found.append(
+            f"matches of no more than {below[-1]['directions']} directions: {named(below[-1])}{saved}"
+            f"{_text_cost(below[-1], text_at)}"
+        )
     roomy = [
         one["directions"]
         for one in table
@@ -283,7 +373,10 @@ def _changes(
         rooms = {math.ceil(100 * row["kv_cache_bytes"] / rows[0]["kv_cache_bytes"]) / 100 for row in rows}
         enough = (room for room in sorted(rooms) if choose(rows, roomy[0], error_at, room, text_at) is wide)
         room = next(room for room in enough if room > most_cache)
-        found.append(f"room for {room:g} times the usual cache: {named(wide)} in matches of {roomy[0]} directions")
+        found.append(
+            f"room for {room:g} times the usual cache: {named(wide)} in matches of {roomy[0]} directions"
+            f"{_text_cost(wide, text_at)}"
+        )
     spoken = text_at(chosen)
     if spoken is None or not spoken.known:
         found.append("evidence from language models, of which none is known for such heads")

@@ -45,6 +45,8 @@ class TextCurve:
     parameters: float
     tokens: float
     points: tuple[TextPoint, ...]
+    unused: tuple[float, ...] = ()
+    """Tokens of each model of the same text and width in other settings, which have fewer models."""
 
     def at(self, rank: float) -> list[tuple[float, TextPoint]]:
         """The points on both sides of a rank, with the weights of interpolation in its logarithm."""
@@ -94,8 +96,20 @@ class LanguageModels:
             f"{_span(sizes)} parameters, {_span(tokens)} tokens each, r from {min(ranks)} to {max(ranks)}, "
             "H r = H u = d with keys for every head, equal parameters at each width. Loss on fresh data (held-out "
             "text), as a share above that of the best rank; linear in log r and in log d between models, empty "
-            "beyond their ranks and for other heads. Longer training, larger models and other texts were not tried."
+            f"beyond their ranks and for other heads. {self._unused()}Larger models, other texts and more than "
+            f"{_span([max([*tokens, *(one for curve in curves for one in curve.unused)])])} tokens were not tried."
         )
+
+    def _unused(self) -> str:
+        """Models of other settings, which were trained and do not count here, in words."""
+        others = [curve for curve in self.curves if curve.unused]
+        if not others:
+            return ""
+        told = " ".join(
+            f"{len(one.unused)} other models on {one.domain} at d = {one.width}, of {_span(one.unused)} tokens,"
+            for one in others
+        )
+        return f"Of each text and width only the setting with most models is used: {told} exist and are not. "
 
     def estimate(self, heads: int, rank: int, directions: int, width: int | None = None) -> Estimate | None:
         """The share of the loss that so many heads of that rank cost above the best rank of the width; without a
@@ -149,9 +163,9 @@ def curves_of(rows: Sequence[Row]) -> tuple[TextCurve, ...]:
     """The curves of finished language models, each row with the name of its text as `domain`: of every text and width
     the setting with most models."""
     found = []
-    for curve in shared_width_curves(rows):
-        if not curve.main:
-            continue
+    settings = shared_width_curves(rows)
+    for curve in (one for one in settings if one.main):
+        others = [one for one in settings if (one.corpus, one.width) == (curve.corpus, curve.width) and not one.main]
         models = curve.models
         every = [row for own in models.values() for row in own]
         means = {rank: statistics.fmean(float(row["nats_per_byte"]) for row in own) for rank, own in models.items()}
@@ -167,6 +181,9 @@ def curves_of(rows: Sequence[Row]) -> tuple[TextCurve, ...]:
                 parameters=statistics.median(row["parameters"] for row in every),
                 tokens=statistics.median(row["tokens_trained"] for row in every),
                 points=tuple(points),
+                unused=tuple(
+                    float(row["tokens_trained"]) for one in others for own in one.models.values() for row in own
+                ),
             )
         )
     return tuple(found)

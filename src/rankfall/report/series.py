@@ -231,5 +231,8 @@ def kept(models: Sequence[AuditedModel]) -> str:
         start = {one["text"]: one["rarefied"].get(tokens, 0.0) for one in record["depth"][0]["passages"]}
         shares[name] = middle([one["rarefied"][tokens] / start[one["text"]] for one in ends[name]]).median
     ahead, behind = sorted(shares, key=lambda name: -shares[name])
+    by = f"by the centred effective rank of {tokens} tokens of each passage at the output"
+    if f"{shares[ahead]:.0%}" == f"{shares[behind]:.0%}":
+        return f"as many in both ({shares[ahead]:.0%} of their embeddings'), {by}"
     told = " over ".join(f"{name} ({shares[name]:.0%} of its embeddings')" for name in (ahead, behind))
-    return f"{told}, by the centred effective rank of {tokens} tokens of each passage at the output"
+    return f"{told}, {by}"

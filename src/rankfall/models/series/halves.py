@@ -19,22 +19,26 @@ class StackSeries:
 
 
 def by_stack(models: Sequence[AuditedModel]) -> list[StackSeries]:
-    """The series of every model's first stack, then one for each other stack, of the models that have it.
+    """One series for each stack of blocks, of the models that have one of that name, whichever comes first in each.
 
-    A model that could not be audited is in the first. What is about a whole model (its loss, why it was not audited)
-    stands there alone.
+    A model of one stack whose name no other has stands in the first series, and so does a model that could not be
+    audited. What is about a whole model, its loss, stands in the first series that has the model.
     """
-    others: dict[str, list[AuditedModel]] = {}
-    for one in models:
-        for other in _others(one.record):
-            others.setdefault(str(other["label"]), []).append(_in_other(one, other))
-    if not others:
+    if not any(_others(one.record) for one in models):
         return [StackSeries(None, tuple(models))]
-    firsts = [_in_first(one) for one in models]
-    known = dict.fromkeys(str(one.record["stack_label"]) for one in firsts if one.record is not None)
+    labels = dict.fromkeys(label for one in models if _others(one.record) for label in _labels(one.record))
+    first, *_ = labels
+    found: dict[str, list[AuditedModel]] = {label: [] for label in labels}
+    alone: dict[str, None] = {}
+    for one in models:
+        own = [label for label in labels if label in _labels(one.record)]
+        if not own:
+            found[first].append(one)
+            alone |= dict.fromkeys(_labels(one.record))
+        for label in own:
+            found[label].append(_in_stack(one, label, whole=label == own[0]))
     return [
-        StackSeries(" / ".join(known), tuple(firsts)),
-        *(StackSeries(label, tuple(found)) for label, found in others.items()),
+        StackSeries(" / ".join([label, *alone]) if label == first else label, tuple(found[label])) for label in labels
     ]
 
 
@@ -42,24 +46,24 @@ def _others(record: Mapping[str, Any] | None) -> Sequence[Mapping[str, Any]]:
     return () if record is None else record.get("other_stacks", ())
 
 
-def _in_first(one: AuditedModel) -> AuditedModel:
-    if one.record is None:
-        return one
-    elsewhere = tuple(f"{other['name']}." for other in _others(one.record))
-    heads = [head for head in one.record["heads"] if not head["module"].startswith(elsewhere)]
-    return replace(one, record={**one.record, "heads": heads, "other_stacks": []})
+def _labels(record: Mapping[str, Any] | None) -> list[str]:
+    """The names of a model's stacks, that of its first stack first."""
+    return [] if record is None else [str(record["stack_label"]), *(str(one["label"]) for one in _others(record))]
 
 
-def _in_other(one: AuditedModel, other: Mapping[str, Any]) -> AuditedModel:
+def _in_stack(one: AuditedModel, label: str, *, whole: bool) -> AuditedModel:
+    """The model as seen in one of its stacks."""
     assert one.record is not None
-    record = {
-        **one.record,
-        **{name: other[name] for name in ("depth", "inside", "verdict", "controls", "ablation")},
-        "model": {**one.record["model"], "layers": other["depth"][-1]["layer"]},
-        "text": {**one.record["text"], "loss": None},
-        "heads": [head for head in one.record["heads"] if head["module"].startswith(f"{other['name']}.")],
-        "stack": other["name"],
-        "stack_label": other["label"],
-        "other_stacks": [],
-    }
-    return replace(one, record=record)
+    record, others = one.record, _others(one.record)
+    if label == record["stack_label"]:
+        elsewhere = tuple(f"{other['name']}." for other in others)
+        heads = [head for head in record["heads"] if not head["module"].startswith(elsewhere)]
+        seen: dict[str, Any] = {}
+    else:
+        other = next(other for other in others if other["label"] == label)
+        heads = [head for head in record["heads"] if head["module"].startswith(f"{other['name']}.")]
+        seen = {name: other[name] for name in ("depth", "inside", "verdict", "controls", "ablation")}
+        seen |= {"model": {**record["model"], "layers": other["depth"][-1]["layer"]}, "stack": other["name"]}
+    if not whole:
+        seen["text"] = {**record["text"], "loss": None}
+    return replace(one, record={**record, **seen, "stack_label": label, "heads": heads, "other_stacks": []})

@@ -156,12 +156,17 @@ def layers_reason(done: Sequence[AuditedModel]) -> Reason | None:
     first, last = ({row["layer"]: row["effective_rank"] for row in depth_rows([one])} for one in (done[0], done[-1]))
     factors = {layer: last[layer] / rank for layer, rank in first.items() if rank > 0 and last[layer] > 0}
     ordered = sorted(factors, key=lambda layer: -abs(math.log(factors[layer])))[:NAMED_LAYERS]
-    risen = sum(factor > 1 + CHANGE for factor in factors.values())
-    fallen = sum(factor < 1 - CHANGE for factor in factors.values())
-    told = ", ".join(f"layer {layer} ({first[layer]:.4g} to {last[layer]:.4g})" for layer in ordered)
+    risen = sum(factor > 1 + CHANGE for layer, factor in factors.items() if layer > 0)
+    fallen = sum(factor < 1 - CHANGE for layer, factor in factors.items() if layer > 0)
+    told = ", ".join(
+        f"{f'layer {layer}' if layer else 'the embeddings'} ({first[layer]:.4g} to {last[layer]:.4g})"
+        for layer in ordered
+        if factors[layer] != 1
+    )
+    blocks = sum(layer > 0 for layer in factors)
     text = (
-        f"from first to last {risen} of {len(factors)} layers gain and {fallen} lose more than {CHANGE:.0%} of their"
-        f" effective rank; most change {told}"
+        f"from {done[0].label} to {done[-1].label} {risen} of {blocks} layers gain and {fallen} lose more than"
+        f" {CHANGE:.0%} of their effective rank; {f'most change {told}' if told else 'none changes at all'}"
     )
     numbers = {"risen": risen, "fallen": fallen, "layers": ordered, "factors": [factors[layer] for layer in ordered]}
     return Reason("layers", text, numbers)
@@ -176,10 +181,15 @@ def heads_reason(done: Sequence[AuditedModel]) -> Reason | None:
         return Reason("heads", "their heads do not correspond, so only the median head of each layer is compared")
     median = statistics.median(row["qk_effective_rank"] for row in rows)
     most = max(rows, key=lambda row: abs(row["qk_effective_rank"]))
-    text = (
-        f"from first to last the query/key effective rank of the {len(rows)} heads changes by {median:+.3g} in the"
-        f" median, most in head {most['head']} of layer {most['layer']}"
+    where = (
+        f"most in head {most['head']} of layer {most['layer']}"
         f"{' (cross-attention)' if most.get('kind') == 'cross' else ''}: {most['qk_effective_rank']:+.3g}"
+        if most["qk_effective_rank"]
+        else "in none at all"
+    )
+    text = (
+        f"from {done[0].label} to {done[-1].label} the query/key effective rank of the {len(rows)} heads changes by"
+        f" {median:+.3g} in the median, {where}"
     )
     return Reason("heads", text, {"median_change": median, "most": most})
 
