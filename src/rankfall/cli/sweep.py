@@ -167,6 +167,8 @@ def _digits(name: str, value: Any) -> Any:
         return str(value)[:8]
     if not isinstance(value, float):
         return value
+    if name.startswith("nats_per_byte"):
+        return round(value, 4)
     return round(value) if value >= 1e4 else float(f"{value:.4g}")
 
 

@@ -279,7 +279,7 @@ DIFFERENT: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", DIFFERENT)
 def test_what_tells_models_apart_is_a_column_of_every_table(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    runs = [{"id": "a", **row(4, 1.5)}, {"id": "b", **row(4, 1.6, **{name: DIFFERENT[name]})}]
+    runs = [{"id": "a", **row(4, 1.5)}, {"id": "b", **row(4, 1.61234, **{name: DIFFERENT[name]})}]
     past = [{"step": 1000, "fresh": 1.5}]
     levels = to_level([(one, past) for one in runs])
     assert all(
@@ -297,6 +297,7 @@ def test_what_tells_models_apart_is_a_column_of_every_table(name: str, capsys: p
         heading = " ".join(printed.split("───")[0].split())
         assert all(word in heading for word in name.split("_")), printed
         assert f" {shown} " in printed
+        assert printed is reached_at or " 1.6123 " in printed, "losses with four decimals, as in sentences"
         assert all(word not in heading for word in ("activation", "context")), "what is the same in all is left out"
 
 
