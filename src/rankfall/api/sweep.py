@@ -210,10 +210,10 @@ def sweep(
         )
         cells = read_grid(grid, around) if isinstance(grid, (str, Path)) else list(grid)
         given = {"text": text, "validation": validation}
-        unread = [name for name, path in given.items() if path is not None]
+        unread = [f"--{name}" for name, path in given.items() if path is not None]
         require(
             not unread or any(cell.kind == "text" for cell in cells),
-            required=f"a grid with cells of the task text for {' and '.join(unread)}",
+            required=f"a grid with cells of the task text, to use {' and '.join(unread)}",
             got=f"{name}, which reads no text",
             remedy="leave the text out, or take a grid such as text-smoke",
         )
