@@ -38,6 +38,10 @@ def test_paper_scale_without_cells_says_so(store: Store) -> None:
     assert outcome.agrees is None
     assert len(outcome.points) == 63
     assert "654 of 654 cells are not trained yet" in outcome.notes[0]
+    assert outcome.notes[0].endswith(
+        "`rankfall sweep amsel-fig1 --store runs`, `rankfall sweep amsel-fig1-fresh --store runs` and "
+        "`rankfall sweep amsel-fig1-extra --store runs` train them, and each goes on from what is there."
+    )
     assert "`rankfall sweep amsel-fig1 --store runs`" in outcome.notes[0]
 
 
@@ -130,6 +134,17 @@ def test_claims_can_fail() -> None:
     assert claim is not None
     assert not claim.holds
     assert cliff(flat[:1], 64, 5.0) is None
+    assert "from r = 32 to 64 the error on fresh data of models trained on fresh data falls" in claim.statement
+    half, full = ({**one, "same_weights_fresh": error} for one, error in zip(flat, (0.6, 0.1), strict=True))
+    mixed = cliff([half, {**full, "trained_fresh": None}], 64, 5.0)
+    assert mixed is not None
+    assert "error on fresh data of models trained on the repeated sample" in mixed.statement
+    assert (mixed.holds, mixed.evidence) == (True, "0.6 to 0.1, 6.0-fold"), "both ends by the same measure"
+    trained_only = cliff([{**one, "trained_fresh": None} for one in flat], 64, 5.0)
+    assert trained_only is not None
+    assert "training loss on the repeated sample" in trained_only.statement
+    nothing = [{**one, "trained_fresh": None, "ours": None} for one in flat]
+    assert cliff(nothing, 64, 5.0) is None
     assert not length_claims([point(points=n, rank=1, error=1 / n) for n in (2, 4)])[0].holds
     codes = [
         point(layers=layers, positions=positions, rank=1, error=0.5)

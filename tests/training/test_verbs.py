@@ -159,6 +159,12 @@ def test_a_run_without_a_readable_manifest_does_not_vanish(
     assert (status, len(json.loads(out)["rows"])) == (0, 2)
 
 
+def test_conditions_that_no_run_meets(capfd: pytest.CaptureFixture[str], swept: Path) -> None:
+    status, out, err = call(capfd, "runs", "--store", swept / "runs", "--where", "rank=99", "--where", "seed=0")
+    assert (status, out.strip()) == (0, "0 rows")
+    assert " ".join(err.split()) == f"no run matches rank=99 and seed=0, of 3 in {swept}/runs"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -175,6 +181,16 @@ def test_a_run_without_a_readable_manifest_does_not_vanish(
         (("runs", "--store", "{home}/nowhere"), "no such folder"),
         (("runs", "--store", "{home}/runs", "--sql", "selec 1"), "required SQL that DuckDB accepts"),
         (("runs", "--store", "{home}/runs", "--where", "colour=red"), "got colour; the columns are"),
+        (
+            ("runs", "--store", "{home}/runs", "--where", "rank=99", "--export-models", "{home}/models"),
+            "that match rank=99; got none of the 3 in",
+        ),
+        (
+            ("runs", "--store", "{home}/runs", "--where", "rank=99", "--export-results", "{home}/none"),
+            "that match rank=99; got none of the 3 in",
+        ),
+        (("sweep", "smoke", "--text", "{home}/grid.toml"), "got smoke, which reads no text"),
+        (("sweep", "smoke", "--validation", "{home}/grid.toml", "--dry-run"), "got smoke, which reads no text"),
         (("runs", "--store", "{home}/runs", "--where", "rank=1", "--sql", "select 1"), "either sql or where"),
     ],
 )

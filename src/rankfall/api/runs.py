@@ -92,6 +92,14 @@ def runs(
         notes += [f"{id} moved to {place}" for id, place in moved.items() if place is not None]
     found, damaged = rows_of(kept)
     rows = select(kept, sql) if sql is not None else kept_by(found, list(where))
+    if where and not rows:
+        require(
+            export_results is None and export_models is None,
+            required=f"runs to export that match {' and '.join(where)}",
+            got=f"none of the {len(found)} in {store}",
+            remedy="choose others: without conditions all are listed",
+        )
+        notes.append(f"no run matches {' and '.join(where)}, of {len(found)} in {store}")
     if verify:
         damaged = list(kept.damaged().values())
     wanted = {row["id"] for row in rows if "id" in row}

@@ -15,7 +15,7 @@ from rankfall.api.result import Result, frame
 from rankfall.api.runs import error_by_rank
 from rankfall.api.text_audits import Audited, audited_rows
 from rankfall.catalogue import ENGINES
-from rankfall.errors import require_number
+from rankfall.errors import require, require_number
 from rankfall.progress import Progress, part, silent
 
 if TYPE_CHECKING:
@@ -169,10 +169,11 @@ def sweep(
     from rankfall.store.results import import_results
     from rankfall.store.store import Store
     from rankfall.training.grid import chosen_cells, read_grid
-    from rankfall.training.kinds import Surroundings
+    from rankfall.training.kinds import Surroundings, step_flops
     from rankfall.training.options import Options
     from rankfall.training.sweep import row_of
     from rankfall.training.sweep import sweep as train
+    from rankfall.training.threads import stack_threads
 
     if memory is not None:
         require_number("memory", memory, above=0, most=2**20)
@@ -208,6 +209,14 @@ def sweep(
             note=tell,
         )
         cells = read_grid(grid, around) if isinstance(grid, (str, Path)) else list(grid)
+        given = {"text": text, "validation": validation}
+        unread = [f"--{name}" for name, path in given.items() if path is not None]
+        require(
+            not unread or any(cell.kind == "text" for cell in cells),
+            required=f"a grid with cells of the task text, to use {' and '.join(unread)}",
+            got=f"{name}, which reads no text",
+            remedy="leave the text out, or take a grid such as text-smoke",
+        )
         cells = chosen_cells(cells, where) if where else cells
         kept = Store(folder)
         if results is not None:
@@ -220,7 +229,8 @@ def sweep(
             return SweepResult(name, str(store), [row_of(cell, kept) for cell in cells], estimate=estimate)
         start = time.perf_counter()
         seconds = None if minutes is None else 60.0 * minutes
-        audited = audit and any(cell.kind == "text" for cell in cells)
+        models = [cell for cell in cells if cell.kind == "text"]
+        audited = audit and bool(models)
         told = part(progress, 0.0, TRAINING_SHARE) if audited else progress
         try:
             outcome = train(cells, kept, engine=chosen, seconds=seconds, progress=told, note=tell)
@@ -230,7 +240,9 @@ def sweep(
             if audited:
                 left = None if seconds is None else seconds - seconds_trained
                 told = part(progress, TRAINING_SHARE, 1.0)
-                found = audited_rows(rows, kept, chosen, make=outcome.complete, left=left, progress=told, note=tell)
+                make = outcome.complete
+                with stack_threads((max(models, key=step_flops),), chosen.device(), threads):
+                    found = audited_rows(rows, kept, chosen, make=make, left=left, progress=told, note=tell)
         finally:
             chosen.close()
         return SweepResult(
@@ -278,7 +290,7 @@ def _estimate(cells: list[TrainingCell], store: Store, engine: Engine, progress:
 
     plan = plan_for(cells, store, engine)
     progress("estimating", 0.0)
-    guess = estimate(plan, store, engine.device(), workers=engine.workers())
+    guess = estimate(plan, store, engine.device(), workers=engine.workers(), threads=engine.options.threads)
     stacks = [
         {
             "cells": len(group),

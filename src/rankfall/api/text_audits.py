@@ -41,7 +41,7 @@ def audited_rows(
     Where `make` is off, after a sweep that was stopped, only audits that are there are shown.
     """
     from rankfall.models.text_runs import audit_runs, stored_audit
-    from rankfall.training.text.comparison import SETTING, SHAPE
+    from rankfall.training.text.comparison import RUN
     from rankfall.training.work import stop_on_signals
 
     by_id = {row["id"]: row for row in rows if row.get("task") == "text" and row["status"] == "done"}
@@ -61,13 +61,9 @@ def audited_rows(
             out_of_time = not complete and not stop()
     else:
         found = [one for run in runs if (one := stored_audit(run, store)) is not None]
-    names = ("id", *SETTING, *SHAPE, "seed", "parameters", "nats_per_byte")
+    names = ("id", *RUN, "parameters", "nats_per_byte")
     of = {one.id: {name: by_id[one.id].get(name) for name in names} for one in found}
-    layers = [
-        {**{name: of[one.id][name] for name in ("id", "width", "rank", "heads", "seed")}, **layer}
-        for one in found
-        for layer in one.layers
-    ]
+    layers = [{**{name: of[one.id][name] for name in ("id", *RUN)}, **layer} for one in found for layer in one.layers]
     audits = [
         {**of[one.id], **(one.columns or {}), "missing": _missing(one.reason, one.missing or {})} for one in found
     ]

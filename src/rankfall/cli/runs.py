@@ -62,7 +62,11 @@ def runs(
     for error in result.damaged:
         notes.print(f"damaged: {error}", style="yellow", markup=False, soft_wrap=True)
     title, rows = f"{len(result.rows)} rows", result.rows
-    emit(result.record(), as_json=json, show=lambda: table(title, rows) if sql else run_table(title, rows, True))
+    emit(
+        result.record(),
+        as_json=json,
+        show=lambda: table(title, rows) if sql else run_table(title, rows, ordered=True, chosen=bool(where)),
+    )
     if csv is not None:
         # A file is replaced whole; a link stays, and what it leads to is replaced.
         write_bytes(make_parents(csv.resolve()), to_csv(result.record()["rows"]).encode())
@@ -71,20 +75,25 @@ def runs(
         raise typer.Exit(1)
 
 
-def run_table(title: str, rows: Sequence[Mapping[str, Any]], ordered: bool = False) -> None:
+def run_table(title: str, rows: Sequence[Mapping[str, Any]], ordered: bool = False, chosen: bool = False) -> None:
     """Print id, status, the settings that are not the same everywhere, and the results to four digits."""
-    from rankfall.catalogue import CELL_KINDS
-
     if not rows:
-        paper.print(f"{title}: nothing yet")
+        paper.print(title if chosen else f"{title}: nothing yet")
         return
-    settings = dict.fromkeys(field.name for kind in CELL_KINDS for field in dataclasses.fields(cast(Any, kind.cell)))
-    varying = [name for name in settings if len({str(row.get(name)) for row in rows}) > 1]
+    varying = varying_settings(rows)
     if ordered:
         rows = sorted(rows, key=lambda row: [_sortable(row.get(name)) for name in varying])
     results = [name for name in RESULTS if any(row.get(name) is not None for row in rows)] or RESULTS[:2]
     columns = ("id", "status", *(varying or ("rank",)), *results)
     table(title, [{name: _short(name, row.get(name)) for name in columns} for row in rows], columns)
+
+
+def varying_settings(rows: Sequence[Mapping[str, Any]], always: Sequence[str] = ()) -> list[str]:
+    """The settings of cells that are not the same in all rows, and those to show always, in the order of a cell."""
+    from rankfall.catalogue import CELL_KINDS
+
+    settings = dict.fromkeys(field.name for kind in CELL_KINDS for field in dataclasses.fields(cast(Any, kind.cell)))
+    return [name for name in settings if name in always or len({str(row.get(name)) for row in rows}) > 1]
 
 
 def _short(name: str, value: Any) -> Any:

@@ -11,15 +11,20 @@ import typer
 
 from rankfall.catalogue import ENGINES
 from rankfall.cli.output import JsonFlag, duration, emit, notes, paper, shown, table
-from rankfall.cli.runs import run_table
+from rankfall.cli.runs import run_table, varying_settings
 from rankfall.destinations import require_writable_folder
 
 if TYPE_CHECKING:
     from rankfall.api.sweep import SweepResult
 
-TO_LEVEL = ("budget", "rank", "heads", "seed", "level", "tokens", "seconds")
+SHAPE = ("rank", "heads")
+"""Of a language model, shown also where all have the same."""
+BY_SHAPE = (
+    "seeds", "nats_per_byte", "nats_per_byte_low", "nats_per_byte_high", "parameters", "step_seconds",
+)  # fmt: skip
+TO_LEVEL = ("level", "tokens", "seconds")
 AUDITED = (
-    "rank", "heads", "seed", "nats_per_byte", "head_rank_used", "head_rank_needed", "token_rank_last",
+    "nats_per_byte", "head_rank_used", "head_rank_needed", "token_rank_last",
     "attention_entropy", "first_token_mass", "mse_lower_bound", "synthetic_error", "missing",
 )  # fmt: skip
 
@@ -39,7 +44,10 @@ def sweep(
     memory: Annotated[
         float | None, typer.Option(help="Memory that one stack may take, in GiB (default: all that is free).")
     ] = None,
-    threads: Annotated[int | None, typer.Option(help="Processor threads of a training process.")] = None,
+    threads: Annotated[
+        int | None,
+        typer.Option(help="Processor threads of a training process (default: as many as its steps pay for)."),
+    ] = None,
     compile: Annotated[bool | None, typer.Option(help="Compile the step (default: on GPUs).")] = None,
     tf32: Annotated[bool, typer.Option(help="Matrix products in TF32 on GPUs: faster, coarser.")] = True,
     checkpoint_seconds: Annotated[float, typer.Option(help="Seconds of training between two checkpoints.")] = 60.0,
@@ -130,7 +138,7 @@ def sweep(
 def _show(result: SweepResult, to_loss: float | None = None) -> None:
     run_table(f"{result.grid}: {len(result.runs)} cells", result.runs)
     if result.by_shape:
-        table("nats per byte of held-out text, by shape", [_short(record) for record in result.by_shape])
+        table("nats per byte of held-out text, by shape", _brief(result.by_shape, BY_SHAPE))
     if result.to_level:
         level = "the loss that all models of a setting reach" if to_loss is None else f"{to_loss:g} nats per byte"
         table(f"tokens and seconds to {level}", _brief(result.to_level, TO_LEVEL))
@@ -146,25 +154,21 @@ def _show(result: SweepResult, to_loss: float | None = None) -> None:
     )
 
 
-def _short(record: Mapping[str, Any]) -> dict[str, Any]:
-    """What a person compares: shape, loss with its interval, sizes."""
-    names = ("budget", "rank", "heads", "value_rank", "feed_forward", "seeds")
-    losses = ("nats_per_byte", "nats_per_byte_low", "nats_per_byte_high")
-    rounded = {name: None if record[name] is None else round(record[name], 4) for name in losses}
-    variant = {"variant": record["variant"]} if record["variant"] else {}
-    sizes = {"parameters": record["parameters"], "step_seconds": _digits(record["step_seconds"])}
-    return {name: record[name] for name in names} | variant | rounded | sizes
-
-
 def _brief(records: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[dict[str, Any]]:
-    """Some columns of records, those that are empty throughout left out; numbers with four digits."""
-    kept = [name for name in names if any(record.get(name) is not None for record in records)]
-    return [{name: _digits(record.get(name)) for name in kept} for record in records]
+    """Rank, heads, every setting that tells records apart, and these columns, but for those that are empty
+    throughout."""
+    columns = dict.fromkeys((*varying_settings(records, SHAPE), *names))
+    kept = [name for name in columns if any(record.get(name) is not None for record in records)]
+    return [{name: _digits(name, record.get(name)) for name in kept} for record in records]
 
 
-def _digits(value: Any) -> Any:
+def _digits(name: str, value: Any) -> Any:
+    if name == "corpus":
+        return str(value)[:8]
     if not isinstance(value, float):
         return value
+    if name.startswith("nats_per_byte"):
+        return round(value, 4)
     return round(value) if value >= 1e4 else float(f"{value:.4g}")
 
 

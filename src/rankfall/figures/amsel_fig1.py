@@ -8,7 +8,7 @@ from typing import Any
 
 from rankfall.drawing.rank_curves import rank_curves
 from rankfall.figures.base import Claim, FigureOutcome, Reproduction, Scale, published
-from rankfall.figures.trained import error_of, gather, points
+from rankfall.figures.trained import ERRORS, gather, points, shared_error
 from rankfall.progress import Progress, silent
 from rankfall.training.cell import DATA, Cell
 from rankfall.training.grid import read_points
@@ -75,12 +75,15 @@ def figure_cells(scale: Scale) -> list[Cell]:
 
 def cliff(found: Sequence[Mapping[str, Any]], dim: int, fold: float) -> Claim | None:
     """Between half and full rank the error of one layer falls so many fold; None where cells are missing."""
-    errors = {p["rank"]: error_of(p) for p in found if (p["layers"], p["multiplier"]) == (1, 1)}
-    half, full = errors.get(dim // 2), errors.get(dim)
-    if half is None or full is None:
+    line = {p["rank"]: p for p in found if (p["layers"], p["multiplier"]) == (1, 1)}
+    ends = [line[rank] for rank in (dim // 2, dim) if rank in line]
+    measured = shared_error(*ends) if len(ends) == 2 else None
+    if measured is None:
         return None
+    half, full = (point[measured] for point in ends)
     return Claim(
-        statement=f"one layer, d^2 parameters: from r = {dim // 2} to {dim} the error falls at least {fold:g}-fold",
+        statement=f"one layer, d^2 parameters: from r = {dim // 2} to {dim} the {ERRORS[measured]} falls at least "
+        f"{fold:g}-fold",
         holds=half >= fold * full,
         evidence=f"{half:.4g} to {full:.4g}, {half / full:.1f}-fold",
     )

@@ -15,6 +15,7 @@ from rankfall.store.store import Store
 from rankfall.training.cell import Cell
 from rankfall.training.stack import Stack, stack_key
 from rankfall.training.sweep import Trained, aggregate
+from rankfall.training.threads import stack_threads
 
 STORE_VARIABLE = "RANKFALL_STORE"
 """The store that figures look into, besides the results that ship with the project."""
@@ -40,11 +41,12 @@ def train(cells: Sequence[Cell], progress: Progress) -> list[Trained]:
     done = 0
     trained: list[Trained] = []
     for group in groups.values():
-        stack = Stack(group)
-        while stack.chunks_done < stack.chunks_total:
-            stack.advance()
-            done += len(group) * group[0].layers
-            progress(f"training {len(group)} models of {group[0].layers} layers together", done / total)
+        with stack_threads(tuple(group), "cpu"):
+            stack = Stack(group)
+            while stack.chunks_done < stack.chunks_total:
+                stack.advance()
+                done += len(group) * group[0].layers
+                progress(f"training {len(group)} models of {group[0].layers} layers together", done / total)
         trained += list(zip(group, stack.summaries(), strict=True))
     return trained
 
@@ -78,9 +80,15 @@ def missing_note(missing: Sequence[Cell], wanted: int, by: tuple[str, ...], grid
     more = f"; and {len(kinds) - 6} kinds more" if len(kinds) > 6 else ""
     return [
         f"{len(missing)} of {wanted} cells are not trained yet: {shown}{more}. "
-        + " ".join(f"`rankfall sweep {grid} --store {DEFAULT_STORE}`" for grid in grids)
-        + " trains them and goes on from what is there."
+        + _together([f"`rankfall sweep {grid} --store {DEFAULT_STORE}`" for grid in grids])
+        + f" {'trains' if len(grids) == 1 else 'train'} them, and each goes on from what is there."
     ]
+
+
+def _together(words: Sequence[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    *first, last = words
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 TOLERANCE = 0.03
@@ -128,9 +136,22 @@ def _point(key: dict[str, Any], kinds: Mapping[str, Mapping[str, Any]], publishe
     }
 
 
+ERRORS = {
+    "trained_fresh": "error on fresh data of models trained on fresh data",
+    "same_weights_fresh": "error on fresh data of models trained on the repeated sample",
+    "ours": "training loss on the repeated sample",
+}
+"""The columns that a claim may be judged by, the best first, in words."""
+
+
 def error_of(record: Mapping[str, Any]) -> float | None:
     """The error to judge a claim by: models trained on fresh data where there are any."""
-    for name in ("trained_fresh", "same_weights_fresh", "ours"):
+    for name in ERRORS:
         if record[name] is not None:
             return float(record[name])
     return None
+
+
+def shared_error(*records: Mapping[str, Any]) -> str | None:
+    """The column of `ERRORS` to compare records by: the best that all of them have; None when there is none."""
+    return next((name for name in ERRORS if all(record[name] is not None for record in records)), None)

@@ -18,6 +18,7 @@ from rankfall.store.query import rows_of
 from rankfall.store.store import Store
 from rankfall.training.kinds import CHUNK, TrainingCell, build_stack, cell_from, kind_named, stack_key, step_flops
 from rankfall.training.plan import Group, Plan, group_flops, stack_name
+from rankfall.training.threads import stack_threads
 
 TRIAL_FLOPS = {"cpu": 2e10, "cuda": 2e13}
 """A trial of about so much work takes a few seconds."""
@@ -57,7 +58,7 @@ class TimeEstimate:
         return sum(self.seconds)
 
 
-def estimate(plan: Plan, store: Store, device: str, *, workers: int = 1) -> TimeEstimate:
+def estimate(plan: Plan, store: Store, device: str, *, workers: int = 1, threads: int | None = None) -> TimeEstimate:
     """Seconds for each stack on `workers` of them at a time, from operations per second reached before.
 
     Stacks of the same key are the best guide, then anything trained on this hardware, on another, then a trial.
@@ -72,7 +73,7 @@ def estimate(plan: Plan, store: Store, device: str, *, workers: int = 1) -> Time
     elif rows:
         known, source = _rates(rows), "runs in this store on other hardware"
     elif device == "cpu" or torch.cuda.is_available():
-        known, source = {None: [_trial(plan, device, store)]}, "a trial of a few steps"
+        known, source = {None: [_trial(plan, device, store, threads)]}, "a trial of a few steps"
     else:
         return TimeEstimate((math.nan,) * len(plan.stacks), "no GPU here to try it on")
     everything = [rate for rates in known.values() for rate in rates]
@@ -97,7 +98,7 @@ def _rates(rows: Iterable[Mapping[str, Any]]) -> dict[Any, list[float]]:
     return rates
 
 
-def _trial(plan: Plan, device: str, store: Store) -> float:
+def _trial(plan: Plan, device: str, store: Store, threads: int | None) -> float:
     """Operations per second of a few steps of the cheapest stack, or of its first cells where that is much work.
 
     Batches stay as they are: a step on a small one spends its time on the weights, whatever the batch.
@@ -106,14 +107,15 @@ def _trial(plan: Plan, device: str, store: Store) -> float:
     wanted = TRIAL_FLOPS[device.partition(":")[0]]
     while len(group) > 1 and _step_flops(group) > wanted:
         group = group[: len(group) // 2]
-    stack = build_stack(group, device, False, True, store.path)
-    stack.prepare()
-    steps = min(stack.most_steps, max(1, round(wanted / _step_flops(group))))
-    start = time.perf_counter()
-    stack.run_steps(steps)
-    if device.startswith("cuda"):
-        torch.cuda.synchronize(device)
-    return steps * _step_flops(group) / (time.perf_counter() - start)
+    with stack_threads(group, device, threads):
+        stack = build_stack(group, device, False, True, store.path)
+        stack.prepare()
+        steps = min(stack.most_steps, max(1, round(wanted / _step_flops(group))))
+        start = time.perf_counter()
+        stack.run_steps(steps)
+        if device.startswith("cuda"):
+            torch.cuda.synchronize(device)
+        return steps * _step_flops(group) / (time.perf_counter() - start)
 
 
 def _step_flops(group: Iterable[TrainingCell]) -> float:

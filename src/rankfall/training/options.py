@@ -25,7 +25,7 @@ class Options:
     tf32: bool = True
     """Matrix products in TF32 on GPUs that have it: faster, with 10 bits of mantissa. Processors do not know it."""
     threads: int | None = None
-    """Processor threads of one training process; None for PyTorch's choice."""
+    """Processor threads of one training process; None for as many of PyTorch's as the steps of a stack pay for."""
     checkpoint_seconds: float = 60.0
     """Training time between two checkpoints."""
     weights: bool = False

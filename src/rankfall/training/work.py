@@ -28,6 +28,7 @@ from rankfall.store.store import Store
 from rankfall.training.kinds import CHUNK, Rows, Trainable, TrainingCell, build_stack, stack_bytes
 from rankfall.training.options import Options, resolve_device
 from rankfall.training.plan import Group, stack_name, too_large
+from rankfall.training.threads import stack_threads
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -97,11 +98,11 @@ def set_aside_damaged_runs(names: Sequence[str], store: Store, watch: Watch) -> 
 def train(group: Group, store: Store, options: Options, watch: Watch, build: Build | None = None) -> Ending:
     """Train the stack and put its cells into the store. The caller holds the claims on them."""
     device = resolve_device(options.device)
-    if options.threads is not None:
-        torch.set_num_threads(options.threads)
+    made = build or partial(build_stack, folder=store.path)
     ending = Ending.OUT_OF_MEMORY
     try:
-        ending = _Work(group, store, options, watch, build or partial(build_stack, folder=store.path), device).run()
+        with stack_threads(group, device, options.threads):
+            ending = _Work(group, store, options, watch, made, device).run()
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise

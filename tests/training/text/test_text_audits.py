@@ -25,6 +25,7 @@ from rankfall.training.kinds import cell_from
 from rankfall.training.options import Options
 from rankfall.training.text.cell import TextCell
 from rankfall.training.text.columns import AUDIT_COLUMNS
+from rankfall.training.text.comparison import SETTING, SHAPE
 from rankfall.training.text.corpus import Corpus, open_corpus
 from rankfall.training.text.decoder import text_layout
 from rankfall.training.text.module import TextModel, text_model
@@ -154,6 +155,7 @@ def test_every_column_has_words_and_the_record_is_plain(swept: Swept, tmp_path: 
     assert set(swept.result.tables()) == {"runs", "by_shape", "to_level", "audits", "audit_layers"}
     for name, table in swept.result.tables().items():
         assert [column for column in table.columns if not known.get(column)] == [], name
+        assert name == "runs" or set(SETTING) | set(SHAPE) < set(table.columns), name
     record = json.loads(json.dumps(swept.result.record(), allow_nan=False))
     assert record["audits"][0]["head_rank_used"] == swept.result.audits[0]["head_rank_used"]
     page = swept.result.save(tmp_path / "report")

@@ -12,6 +12,8 @@ from tests.calls import call
 from tests.training.conftest import contents
 
 import rankfall
+from rankfall.api.sweep import SweepResult
+from rankfall.cli.sweep import _show
 from rankfall.drawing.loss_by_rank import loss_by_rank
 from rankfall.errors import RequestError
 from rankfall.store.identity import settings
@@ -20,7 +22,7 @@ from rankfall.training.grid import cells_of
 from rankfall.training.kinds import Surroundings, TrainingCell, cell_from, stack_bytes, step_flops
 from rankfall.training.text.budget import solved, training_flops
 from rankfall.training.text.cell import TextCell
-from rankfall.training.text.comparison import SETTING, SHAPE, by_shape, reached, to_level, verdicts
+from rankfall.training.text.comparison import RUN, SETTING, SHAPE, by_shape, reached, to_level, verdicts
 from rankfall.training.text.corpus import open_corpus
 from rankfall.training.text.decoder import text_layout
 from rankfall.training.work import Watch, train
@@ -213,6 +215,9 @@ def test_a_text_of_its_own_to_measure_on(book: Path, tmp_path: Path, capsys: pyt
     assert same.corpus == trained["corpus"] != cells({**GRID, "rank": 2}, book, tmp_path / "store")[0].corpus
     status, _, err = call(capsys, "sweep", grid, "--validation", book, "--store", tmp_path / "none")
     assert (status, "a text to train on beside" in " ".join(err.split())) == (2, True)
+    status, _, err = call(capsys, "sweep", grid, "--text", book, "--validation", book, "--store", tmp_path / "none")
+    assert (status, "every document (" in err, "is in both" in " ".join(err.split())) == (2, True, True)
+    assert not (tmp_path / "none").exists()
 
 
 def test_a_text_that_cannot_be_used_leaves_no_store(tmp_path: Path) -> None:
@@ -264,6 +269,36 @@ def test_models_that_differ_in_anything_but_seed_and_rate_are_no_seeds_of_each_o
     ]
     assert "positions learned: rank 4" in verdicts(records)[0]
     assert by_shape([rotary])[0]["variant"] == ""
+
+
+DIFFERENT: dict[str, Any] = {
+    "layers": 2, "width": 128, "value_rank": 32, "key_heads": 2, "feed_forward": 64, "positions": "learned",
+    "learning_rate": 0.01, "seed": 1, "budget": "parameters=1000 by feed_forward", "corpus": "0123456789abcdef",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_what_tells_models_apart_is_a_column_of_every_table(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = [{"id": "a", **row(4, 1.5)}, {"id": "b", **row(4, 1.61234, **{name: DIFFERENT[name]})}]
+    past = [{"step": 1000, "fresh": 1.5}]
+    levels = to_level([(one, past) for one in runs])
+    assert all(
+        {one: level[one] for one in RUN} == {one: run[one] for one in RUN}
+        for level, run in zip(levels, runs, strict=True)
+    )
+    audits = [{**{one: run[one] for one in RUN}, "nats_per_byte": run["nats_per_byte"]} for run in runs]
+    _show(SweepResult("grid", "store", runs, to_level=levels, audits=audits))
+    _, *tables = capsys.readouterr().out.split("of held-out text, by shape")
+    shapes, rest = "".join(tables).split("tokens and seconds to the loss")
+    reached_at, audited = rest.split("audits on held-out text")
+    shown = str(DIFFERENT[name])[: 8 if name == "corpus" else None]
+    merged = name in ("learning_rate", "seed")  # the best rate, the mean over seeds
+    for printed in (reached_at, audited) if merged else (shapes, reached_at, audited):
+        heading = " ".join(printed.split("───")[0].split())
+        assert all(word in heading for word in name.split("_")), printed
+        assert f" {shown} " in printed
+        assert printed is reached_at or " 1.6123 " in printed, "losses with four decimals, as in sentences"
+        assert all(word not in heading for word in ("activation", "context")), "what is the same in all is left out"
 
 
 def test_verdicts_tell_apart_only_what_seeds_tell_apart() -> None:

@@ -20,6 +20,8 @@ SETTING = (*MAIN, *VARIED)
 """Models that agree in these are compared with each other."""
 SHAPE = ("rank", "heads", "key_heads", "value_rank", "feed_forward")
 """What may differ between them; the depth as well where it was solved for."""
+RUN = (*SETTING, *SHAPE, "learning_rate", "seed")
+"""What tells one run from all others."""
 CONFIDENCE = 0.95
 LEARNED = 0.9
 """A model whose loss is above this share of the loss by token frequencies has not learned enough to compare."""
@@ -233,7 +235,7 @@ def to_level(runs: Sequence[tuple[Row, Sequence[Row]]], level: float | None = No
             steps = reached(history, wanted)
             found.append(
                 {
-                    **{name: row[name] for name in ("id", "budget", *SHAPE, "seed")},
+                    **{name: row[name] for name in ("id", *RUN)},
                     "level": wanted,
                     "tokens": None if steps is None else steps * row["batch"] * row["context"],
                     "seconds": None if steps is None else steps * row["seconds"] / row["steps_done"],

@@ -92,6 +92,12 @@ def _validated(
     )
     apart = {document.digest for document in held_out}
     training = [document for document in documents if document.digest not in apart]
+    require(
+        bool(training) or not documents,
+        required=f"text to train on at {path} that is not in the validation text {validation} too",
+        got=f"none: every document ({len(documents)}) is in both",
+        remedy="give another text to measure on, or leave --validation out: part of --text is then held out",
+    )
     if len(training) < len(documents):
         copies = len(documents) - len(training)
         note(f"{copies} of {len(documents)} documents of {path} are in {validation} too and are not trained on")

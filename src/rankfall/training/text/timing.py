@@ -17,6 +17,7 @@ from rankfall.store.files import write_bytes
 from rankfall.store.identity import identity
 from rankfall.training.text.cell import TextCell
 from rankfall.training.text.stack import TextStack
+from rankfall.training.threads import stack_threads
 
 STEPS, REPEATS = 5, 5
 FOLDER = ".timings"
@@ -39,13 +40,14 @@ def step_seconds(cell: TextCell, folder: Path | None, device: str) -> float:
 
 
 def _measured(cell: TextCell, folder: Path, device: str) -> float:
-    stack = TextStack([cell], folder, device, compile=device.startswith("cuda"))
-    stack.prepare()
-    found = []
-    for _ in range(REPEATS):
-        start = time.perf_counter()
-        stack.run_steps(STEPS)
-        if device.startswith("cuda"):
-            torch.cuda.synchronize(device)
-        found.append((time.perf_counter() - start) / STEPS)
+    with stack_threads((cell,), device):
+        stack = TextStack([cell], folder, device, compile=device.startswith("cuda"))
+        stack.prepare()
+        found = []
+        for _ in range(REPEATS):
+            start = time.perf_counter()
+            stack.run_steps(STEPS)
+            if device.startswith("cuda"):
+                torch.cuda.synchronize(device)
+            found.append((time.perf_counter() - start) / STEPS)
     return statistics.median(found)
