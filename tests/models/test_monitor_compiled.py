@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -124,11 +125,8 @@ def ran(way: Callable[[Stack], nn.Module] | None, late: bool, watched: bool) -> 
     compiled = model if way is None else way(model)
     torch.manual_seed(1)
     losses = train(compiled, model.parameters(), 1) if late else []
-    monitor = RankMonitor(compiled, logged, every=2, alarms=QUIET)
-    if watched:
-        monitor.__enter__()
-    losses += train(compiled, model.parameters(), 4 - len(losses), first=len(losses))
-    monitor.__exit__(None, None, None)
+    with RankMonitor(compiled, logged, every=2, alarms=QUIET) if watched else contextlib.nullcontext():
+        losses += train(compiled, model.parameters(), 4 - len(losses), first=len(losses))
     return logged, losses, model
 
 
