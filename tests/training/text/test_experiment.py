@@ -138,12 +138,12 @@ def test_the_driver_trains_in_order_and_stops_in_time(tmp_path: Path, monkeypatc
         f'task = "text"\ncorpus = "{about.digest}"\nwidth = 8\nlayers = 1\nheads = 2\nfeed_forward = 16\n'
         "context = 16\nbatch = 2\nsteps = 100\n[[grid]]\nrank = 4\n[[grid]]\nrank = 2\n"
     )
-    groups = driver.groups_in_order(str(grid), "cpu")
-    assert [group[0].rank for group in groups] == [4, 2]
+    jobs = driver.jobs_in_order(str(grid), "cpu")
+    assert [job.cells[0].rank for job in jobs] == [4, 2]
     monkeypatch.setattr(driver, "MARGIN", 0.0)
-    driver._work(groups[:1], tmp_path / "runs", FAR_AWAY, "cpu", None, 0)
+    driver._work(jobs[:1], tmp_path / "runs", FAR_AWAY, "cpu", None, 0)
     monkeypatch.setattr(driver, "MARGIN", 1e12)
-    driver._work(groups, tmp_path / "runs", FAR_AWAY, "cpu", None, 0)
+    driver._work(jobs, tmp_path / "runs", FAR_AWAY, "cpu", None, 0)
     driver.Report(driver.Store(tmp_path / "runs"), tmp_path, set()).update()
     page = next(path for path in tmp_path.glob("*.csv") if path.stem != "histories")
     (row,) = csv.DictReader(page.read_text().splitlines())
