@@ -175,6 +175,13 @@ def _without(values: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if key not in names}
 
 
+def solving_path(job: Job, folder: Path) -> Path:
+    """The lock that is held while the shape of a job is solved for: the same for all seeds."""
+    first = job.cells[0]
+    assert isinstance(first, TextCell)
+    return folder / FOLDER / f"{identity(replace(first, seed=0, learning_rate=1.0))}.lock"
+
+
 def solve_job(job: Job, folder: Path, device: str, end: float) -> Group:
     """Measure steps until the shape takes its time; each guess only if the models could still be trained after it."""
     first = job.cells[0]
@@ -275,8 +282,8 @@ def _work(jobs: Sequence[Job], folder: Path, end: float, device: str, compile: b
         """Train a job unless another process solves for its shape: then False."""
         cells = solved_before(job, store)
         if cells is None:
-            name = identity(replace(job.cells[0], seed=0, learning_rate=1.0))
-            with contextlib.closing(FileLock(folder / FOLDER / f"{name}.lock")) as solving:
+            path = solving_path(job, folder)
+            with contextlib.closing(FileLock(path)) as solving:
                 if not solving.take(until=0.0):
                     return False
                 begun = time.perf_counter()
@@ -285,7 +292,7 @@ def _work(jobs: Sequence[Job], folder: Path, end: float, device: str, compile: b
                     told = f"has {job.solve} {getattr(cells[0], job.solve)}, {time.perf_counter() - begun:.0f} s"
                 except RequestError as error:
                     told = f"is left out: {error}"
-                if _is_first(folder / FOLDER / f"{name}.told", end):
+                if _is_first(path.with_suffix(".told"), end):
                     print(f"worker {number}: {job.cells[0].label} at {job.cells[0].budget} {told}", flush=True)
             if cells is None:
                 return True
