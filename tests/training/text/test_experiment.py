@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import gzip
 import hashlib
@@ -304,8 +303,8 @@ def test_steps_are_timed_and_models_trained_one_at_a_time(tmp_path: Path, monkey
 
     driver = loaded("scripts/text_rank.py")
     seen.clear()
-    with timing.device_turn(tmp_path / "runs"), contextlib.closing(driver.device_turn(tmp_path / "runs")) as own:
-        with pytest.raises(driver.OutOfTimeError):
-            driver.TakingTurns(TextStack([cell], tmp_path / "runs"), own, None, 0.0)
+    stack = TextStack([cell], tmp_path / "runs")
+    with timing.device_turn(tmp_path / "runs"), pytest.raises(driver.OutOfTimeError):
+        driver.TakingTurns(stack, turn, None, 0.0)
     assert seen == [("prepare", False)], "while steps are timed elsewhere nothing is trained"
     turn.close()
