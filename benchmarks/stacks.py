@@ -42,6 +42,8 @@ ROWS: tuple[dict[str, Any], ...] = (
     {"layers": 3, "multiplier": 1, "ranks": (8,), "recipe": "stable", "data": "fresh"},
     {"layers": 1, "multiplier": 64, "ranks": (2,)},
     {"layers": 3, "multiplier": 64, "ranks": (1, 8)},
+    {"layers": 3, "multiplier": 1, "ranks": RANKS, "recipe": "stable", "data": "fresh"},
+    {"layers": 5, "multiplier": 1, "ranks": RANKS, "recipe": "stable", "data": "fresh"},
 )
 REPEATS = 3
 
@@ -138,7 +140,8 @@ def timed(number: int, way: str, lock: Path) -> dict[str, Any]:
         draw = milliseconds(lambda: draw_again(stack)) / stack.batches.window
         memory = torch.cuda.max_memory_allocated() / 2**30
     times = {"built_s": built, "step_ms": step, "chunk_step_ms": chunk, "draw_step_ms": draw, "gib": memory}
-    return {**ROWS[number], "way": way, **{name: round(value, 4) for name, value in times.items()}}
+    drawn = {"draw_share": round(draw / (step + draw), 4), "draw_compiled": stack.batches.compiled}
+    return {**ROWS[number], "way": way, **{name: round(value, 4) for name, value in times.items()}, **drawn}
 
 
 def draw_again(stack: Stack) -> None:

@@ -10,7 +10,7 @@ import torch
 from tests.training.conftest import tiny
 from torch import Tensor
 
-from rankfall.training.data import Batches
+from rankfall.training.data import MOST_TIES, Batches
 
 Draw = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 CPU = torch.device("cpu")
@@ -56,6 +56,30 @@ def test_a_program_that_draws_other_numbers_is_not(monkeypatch: pytest.MonkeyPat
         found = windows(data="fresh", compile=True)
     assert all(map(torch.equal, found, expected))
     assert asked == [0]
+
+
+@pytest.mark.parametrize(("tokens", "used"), [(1, True), (40, False)])
+def test_answers_that_rounding_decides_are_few(monkeypatch: pytest.MonkeyPatch, tokens: int, used: bool) -> None:
+    """Of two points that are equally far a compiled program may choose the other, but seldom."""
+
+    def choosing(draw: Draw) -> Draw:
+        def drawn(seeds: Tensor, steps: Tensor) -> tuple[Tensor, Tensor]:
+            inputs, targets = draw(seeds, steps)
+            targets.flatten(0, -2)[:tokens] *= -1.0
+            return inputs, targets
+
+        return drawn
+
+    compiling(monkeypatch, choosing)
+    cell = tiny(data="fresh", batch=64, points=16)
+    batches = Batches([cell], CPU, compile=True)
+    assert 1 < MOST_TIES * 100 * 64 * 16 < 40
+    if used:
+        batches.fill(0)
+    else:
+        with pytest.warns(UserWarning, match="it draws other numbers$"):
+            batches.fill(0)
+    assert batches.compiled is used
 
 
 def test_a_program_that_fails_is_not(monkeypatch: pytest.MonkeyPatch) -> None:

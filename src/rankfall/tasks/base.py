@@ -29,7 +29,8 @@ def philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor, Te
 
     A product of two 32-bit words may pass 2^63; int64 wraps around, and the two halves are still right once masked.
     """
-    c0, c1, c2, c3 = counter
+    # Masked at once: a compiler that knows a counter to be small, an index, would multiply it in 32 bits.
+    c0, c1, c2, c3 = (word & _WORD for word in counter)
     k0, k1 = key
     for _ in range(_ROUNDS):
         first, second = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]
@@ -64,7 +65,7 @@ class Draws:
         blocks = torch.arange((size + 3) // 4, device=self.seeds.device)
         seeds, steps = self.seeds[:, None, None], self.steps[None, :, None]
         where = torch.full_like(blocks, 2 * channel + self.purpose)
-        words = philox((blocks, where, steps & _WORD, steps >> 32), (seeds & _WORD, (seeds >> 32) & _WORD))
+        words = philox((blocks, where, steps, steps >> 32), (seeds & _WORD, (seeds >> 32) & _WORD))
         numbers = torch.cat([*_box_muller(words[0], words[1]), *_box_muller(words[2], words[3])], dim=-1)
         return numbers[..., :size].to(self.dtype).reshape(len(self.seeds), len(self.steps), *shape)
 

@@ -13,6 +13,8 @@ from rankfall.training.cell import CHUNK, Cell
 
 WINDOW_BYTES = {"cpu": 1 << 25, "cuda": 1 << 33}
 """Drawn ahead at most: a whole chunk where it fits, so that a step only has to look its batch up."""
+MOST_TIES = 1e-4
+"""Share of tokens."""
 
 
 class Batches:
@@ -42,6 +44,11 @@ class Batches:
         self._verified = False
         if compile and not self.all_repeat:
             self._compiled = torch.compile(self._plain, dynamic=False)
+
+    @property
+    def compiled(self) -> bool:
+        """Whether new data are drawn by the compiled program, and it draws what the plain one does."""
+        return self._compiled is not None and self._verified
 
     def fill(self, step: int) -> None:
         """Draw the window that begins at this step, unless it is there already."""
@@ -99,8 +106,10 @@ class Batches:
 
 
 def _same(found: Tensor, expected: Tensor) -> bool:
-    """Up to the rounding of float32."""
-    return torch.allclose(found, expected, rtol=1e-5, atol=1e-5)
+    """Up to the rounding of float32, and up to a few tokens whose answer rounding decides, between two points that are
+    equally far."""
+    close = torch.isclose(found, expected, rtol=1e-5, atol=1e-5).all(dim=-1)
+    return float(close.double().mean()) >= 1.0 - MOST_TIES
 
 
 def window_length(cell: Cell, streams: int, device: str) -> int:
