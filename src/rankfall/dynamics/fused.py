@@ -93,7 +93,8 @@ class FusedLayers:
             _, spreads, states = run(layer, state, done, recorded, kept, exact or self._exact)
         log_mu = spreads[:, 0] if every else None
         if only_spread:
-            told = spreads[[place - layer - 1 for place in recorded]]
+            all_told = len(recorded) == len(spreads)
+            told = spreads if all_told else spreads[[place - layer - 1 for place in recorded]]
             return Passed(layer + done, states[-1], recorded, None, told, sound=True, log_mu=log_mu)
         states_kept = joined(states[:-1]) if recorded else None
         return Passed(layer + done, states[-1], recorded, states_kept, sound=True, log_mu=log_mu)
