@@ -206,11 +206,12 @@ class FusedLayers:
 
         assert self.blocks is not None
         blocks, width = self.blocks, power(d)
+        scored, halved = self.log_strength > -torch.inf, power(blocks.reach) == 2 * blocks.block == 2 * power(blocks.block)
         band = launch(
             own.band, (blocks.count, blocks.step, batch),
             n, d, self.form.stride, self.value.stride, blocks.step, blocks.lower, blocks.block, blocks.reach,
-            SCORED=self.log_strength > -torch.inf, EXACT=exact, FILLED=self.filled, EVEN=d == width,
-            BLOCK=power(blocks.block), REACH=power(blocks.reach), WIDTH=width,
+            SCORED=scored, EXACT=exact, FILLED=self.filled, HALVED=scored and self.filled and halved,
+            EVEN=d == width, BLOCK=power(blocks.block), REACH=power(blocks.reach), WIDTH=width,
             num_warps=2 if blocks.block <= 32 else 4, num_stages=1,
         )  # fmt: skip
         folds = [
