@@ -1,12 +1,14 @@
 """The experiment on head rank in language models, within an allowance of time: the most telling models first.
 
     python scripts/corpora.py corpora --store runs
-    python scripts/text_rank.py --store runs --out results/text-rank --seconds 600
+    python scripts/text_rank.py --grid text-time text-rank --store runs --out results/text-rank --seconds 600
 
-Trains the cells of a grid in the order of its tables and audits each model. Every shape is compiled anew, so several
+Trains the cells of grids in the order of their tables and audits each model. Every shape is compiled anew, so several
 processes compile side by side while one at a time trains: training has the GPU for itself, and `seconds` in a row are
-the model's own. After every model the results are written again, so that a kill loses what is being trained and
-nothing else. `rankfall sweep text-rank --store runs` trains the same cells without haste.
+the model's own. Shapes that a measured time is solved for (`step_seconds`) are solved the same way, side by side, and
+trained by the process that solved them; a shape that a run of another seed has, in the store or in --results, is not
+solved again. After every model the results are written again, so that a kill loses what is being trained and nothing
+else. `rankfall sweep text-rank --store runs` trains the same cells without haste.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import csv
-import fcntl
+import itertools
 import json
 import multiprocessing
 import signal
@@ -23,28 +25,31 @@ import time
 import tomllib
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from rankfall.errors import RequestError
 from rankfall.store.claims import Claims
+from rankfall.store.identity import identity, settings
+from rankfall.store.lock import POLL, FileLock
 from rankfall.store.results import export_results, import_results
 from rankfall.store.store import Store
 from rankfall.training.grid import cells_of, find_grid
-from rankfall.training.kinds import Rows, TrainingCell
+from rankfall.training.kinds import Rows, Surroundings, TrainingCell, stack_key
 from rankfall.training.options import Options
 from rankfall.training.plan import Group, group_cells
+from rankfall.training.text.budget import budget_note
 from rankfall.training.text.cell import TextCell
 from rankfall.training.text.corpus import Corpus, open_corpus
+from rankfall.training.text.kind import within_budget
 from rankfall.training.text.stack import TextStack
+from rankfall.training.text.timing import FOLDER, device_turn
 from rankfall.training.work import Watch, work_on
 
 MEMORY = 60 << 30
 """Bytes that one stack may take on the GPU."""
-POLL = 0.05
-"""Seconds between two looks at whether the GPU is free."""
 GRACE = 20.0
 """Seconds after the allowance in which what was trained may still be audited and kept."""
 LOOK = 2.0
@@ -53,6 +58,9 @@ TRIAL = 5
 """Steps that say how long the rest will take."""
 MARGIN = 1.1
 """What looks at held-out text add to a run."""
+SOLVING = 60.0
+"""Seconds that it takes at least to solve for a time where each guess is compiled."""
+TIME = "step_seconds"
 NAMES = {"1c8683b2a7a1fb66": "prose", "dd07bf57026157d5": "code"}
 """What the corpora of the grid hold."""
 
@@ -63,7 +71,9 @@ class OutOfTimeError(Exception):
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--grid", default="text-rank", help="a grid of language models (default: text-rank)")
+    parser.add_argument(
+        "--grid", nargs="+", default=["text-rank"], help="grids of language models, in order (default: text-rank)"
+    )
     parser.add_argument("--store", type=Path, required=True, help="holds the corpora; runs go there")
     parser.add_argument("--out", type=Path, required=True, help="a folder for results, added to")
     parser.add_argument("--seconds", type=float, required=True, help="allowance, the first compilation included")
@@ -73,10 +83,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--results", type=Path, help="results to go on from: their cells are not trained again")
     options = parser.parse_args(arguments)
     end = time.time() + options.seconds
-    groups = groups_in_order(options.grid, options.device)
+    jobs = [job for grid in options.grid for job in jobs_in_order(grid, options.device)]
     store = Store(options.store)
     try:
-        for name in dict.fromkeys(cell.corpus for group in groups for cell in group if isinstance(cell, TextCell)):
+        for name in dict.fromkeys(cell.corpus for job in jobs for cell in job.cells if isinstance(cell, TextCell)):
             open_corpus(name, store.path)
     except RequestError as error:
         print(f"text_rank: {error}; scripts/corpora.py --store makes those of text-rank", file=sys.stderr)
@@ -86,7 +96,7 @@ def main(arguments: list[str] | None = None) -> int:
     options.out.mkdir(parents=True, exist_ok=True)
     report = Report(store, options.out, {run.id for run in store.runs()})
     context = multiprocessing.get_context("spawn")
-    work = partial(_work, groups, options.store, end, options.device, options.compile)
+    work = partial(_work, jobs, options.store, end, options.device, options.compile)
     workers = [context.Process(target=work, args=(number,)) for number in range(options.workers)]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     try:
@@ -102,57 +112,103 @@ def main(arguments: list[str] | None = None) -> int:
                 worker.terminate()
                 worker.join()
     report.update()
-    cells = [cell for group in groups for cell in group]
-    print(f"{len(cells) - len(store.missing(cells))} of {len(cells)} models trained")
+    known = [cell for job in jobs for cell in solved_before(job, store) or ()]
+    print(f"{len(known) - len(store.missing(known))} of {sum(len(job.cells) for job in jobs)} models trained")
     return 0
 
 
-def groups_in_order(grid: str, device: str) -> list[Group]:
+@dataclass(frozen=True)
+class Job:
+    """Cells to train as one stack; under a time of a step, what all of them leave open is solved for first."""
+
+    cells: Group
+    step_seconds: float | None = None
+    solve: str = "feed_forward"
+
+
+def jobs_in_order(grid: str, device: str) -> list[Job]:
     """The stacks of a grid, table by table."""
     document = tomllib.loads(find_grid(grid).read_text(encoding="utf-8"))
     shared = {key: value for key, value in document.items() if key != "grid"}
     tables: list[Mapping[str, Any]] = document.get("grid", [{}])
-    return [
-        group
-        for table in tables
-        for group in group_cells(cells_of({**shared, **table}, grid), memory=MEMORY, device=device)
-    ]
+    return [job for table in tables for job in _jobs({**shared, **table}, grid, device)]
 
 
-class Turn:
-    """The right to train: one process at a time has it."""
+def _jobs(table: Mapping[str, Any], grid: str, device: str) -> list[Job]:
+    if TIME not in table:
+        return [Job(group) for group in group_cells(cells_of(table, grid), memory=MEMORY, device=device)]
+    times, solves = (_listed(table.get(key, Job.solve)) for key in (TIME, "solve"))
+    cells = cells_of({key: value for key, value in table.items() if key not in (TIME, "solve")}, grid)
+    found = []
+    for seconds, solve in itertools.product(times, solves):
+        by_shape: dict[Any, list[TrainingCell]] = {}
+        for cell in cells:
+            assert isinstance(cell, TextCell)
+            cell = replace(cell, budget=budget_note(TIME, seconds, solve))
+            by_shape.setdefault(stack_key(cell), []).append(cell)
+        found += [Job(tuple(own), seconds, solve) for own in by_shape.values()]
+    return found
 
-    def __init__(self, path: Path, end: float) -> None:
-        self._file: TextIO = path.open("w")
-        self._end = end
 
-    def take(self) -> None:
-        """Wait for it, at most until the end."""
-        while True:
-            with contextlib.suppress(BlockingIOError):
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
-            if time.time() >= self._end:
-                raise OutOfTimeError
-            time.sleep(POLL)
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
 
-    def give(self) -> None:
-        """Let the next have it; without effect for one who does not have it."""
-        fcntl.flock(self._file, fcntl.LOCK_UN)
 
-    def close(self) -> None:
-        """Give it up for good."""
-        self._file.close()
+def solved_before(job: Job, store: Store) -> Group | None:
+    """The cells of a job, with what is solved for as a run of the store has it; None when there is no such run."""
+    if job.step_seconds is None:
+        return job.cells
+    free = (job.solve, "seed", "learning_rate")
+    wanted = _without(settings(job.cells[0]), free)
+    for run in store.runs():
+        if _without(run.config, free) == wanted:
+            return _solved_as(job, run.config[job.solve])
+    return None
+
+
+def _solved_as(job: Job, value: int) -> Group:
+    changed: dict[str, Any] = {job.solve: value}
+    return tuple(replace(cell, **changed) for cell in job.cells if isinstance(cell, TextCell))
+
+
+def _without(values: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if key not in names}
+
+
+def solving_path(job: Job, folder: Path) -> Path:
+    """The lock that is held while the shape of a job is solved for: the same for all seeds."""
+    first = job.cells[0]
+    assert isinstance(first, TextCell)
+    return folder / FOLDER / f"{identity(replace(first, seed=0, learning_rate=1.0))}.lock"
+
+
+def solve_job(job: Job, folder: Path, device: str, end: float) -> Group:
+    """Measure steps until the shape takes its time; each guess only if the models could still be trained after it."""
+    first = job.cells[0]
+    assert isinstance(first, TextCell)
+    assert job.step_seconds is not None
+    training = MARGIN * first.steps * job.step_seconds
+
+    def in_time(what: str, share: float) -> None:
+        if time.time() + training > end:
+            raise OutOfTimeError
+
+    if device.startswith("cuda") and time.time() + SOLVING + training > end:
+        raise OutOfTimeError
+    around = Surroundings(store=lambda: folder, device=device, progress=in_time)
+    cell = within_budget(first, TIME, job.step_seconds, job.solve, around)
+    return _solved_as(job, getattr(cell, job.solve))
 
 
 class TakingTurns:
     """A stack that is compiled before its turn, and audited after it."""
 
-    def __init__(self, stack: TextStack, turn: Turn, corpus: Corpus, end: float) -> None:
+    def __init__(self, stack: TextStack, turn: FileLock, corpus: Corpus, end: float) -> None:
         self._stack, self._turn, self._corpus = stack, turn, corpus
         self._summaries: Rows | None = None
         stack.prepare()
-        turn.take()
+        if not turn.take(until=end):
+            raise OutOfTimeError
         seconds = self._trial()
         if time.time() + MARGIN * seconds * stack.cells[0].steps > end:
             raise OutOfTimeError
@@ -206,14 +262,14 @@ class TakingTurns:
             return {}
 
 
-def _work(groups: Sequence[Group], folder: Path, end: float, device: str, compile: bool | None, number: int) -> None:
+def _work(jobs: Sequence[Job], folder: Path, end: float, device: str, compile: bool | None, number: int) -> None:
     """Train what no other process is at, in order, while there is time."""
     store = Store(folder)
     options = Options(device=device, memory=MEMORY, compile=compile, checkpoint_seconds=1e9)
     watch = Watch(stop=lambda: time.time() >= end, note=lambda text: print(text, flush=True))
     failed = 0
 
-    def build(turn: Turn, cells: Sequence[TrainingCell], on: str, compiled: bool, tf32: bool) -> TakingTurns:
+    def build(turn: FileLock, cells: Sequence[TrainingCell], on: str, compiled: bool, tf32: bool) -> TakingTurns:
         own = [cell for cell in cells if isinstance(cell, TextCell)]
         begun = time.perf_counter()
         corpus = open_corpus(own[0].corpus, store.path)
@@ -222,19 +278,56 @@ def _work(groups: Sequence[Group], folder: Path, end: float, device: str, compil
         print(f"worker {number}: {own[0].label} x {len(own)} begins, {time.perf_counter() - begun:.0f} s", flush=True)
         return taking
 
-    with contextlib.closing(Turn(folder / "turn.lock", end)) as turn, Claims(store.claims_folder) as claims:
-        for group in groups:
-            if time.time() >= end or failed > 1:
-                return
+    def attempt(job: Job, turn: FileLock, claims: Claims) -> bool:
+        """Train a job unless another process solves for its shape: then False."""
+        cells = solved_before(job, store)
+        if cells is None:
+            path = solving_path(job, folder)
+            with contextlib.closing(FileLock(path)) as solving:
+                if not solving.take(until=0.0):
+                    return False
+                begun = time.perf_counter()
+                try:
+                    cells = solve_job(job, folder, device, end)
+                    told = f"has {job.solve} {getattr(cells[0], job.solve)}, {time.perf_counter() - begun:.0f} s"
+                except RequestError as error:
+                    told = f"is left out: {error}"
+                if _is_first(path.with_suffix(".told"), end):
+                    print(f"worker {number}: {job.cells[0].label} at {job.cells[0].budget} {told}", flush=True)
+            if cells is None:
+                return True
+        for group in group_cells(cells, memory=MEMORY, device=device):
             try:
                 work_on(group, store, claims, options, watch, partial(build, turn))
-            except OutOfTimeError:
-                print(f"worker {number}: no time for {group[0].label} x {len(group)}", flush=True)
-            except Exception:
-                failed += 1
-                traceback.print_exc()
             finally:
                 turn.give()
+        return True
+
+    waiting = list(jobs)
+    with contextlib.closing(device_turn(folder)) as turn, Claims(store.claims_folder) as claims:
+        while waiting:
+            later = []
+            for job in waiting:
+                if time.time() >= end or failed > 1:
+                    return
+                try:
+                    if not attempt(job, turn, claims):
+                        later.append(job)
+                except OutOfTimeError:
+                    print(f"worker {number}: no time for {job.cells[0].label} x {len(job.cells)}", flush=True)
+                except Exception:
+                    failed += 1
+                    traceback.print_exc()
+            waiting = later
+            if waiting:
+                time.sleep(POLL)
+
+
+def _is_first(path: Path, end: float) -> bool:
+    """Whether none of the workers that share an end was here before; the caller holds the lock on it."""
+    before = path.read_text() if path.exists() else None
+    path.write_text(repr(end))
+    return before != repr(end)
 
 
 def _wait(stack: TextStack) -> None:

@@ -161,32 +161,38 @@ def _claims(found: Sequence[Any]) -> str:
 
 
 def text_losses() -> str:
-    """Language models whose heads share the width: loss by rank, a row for each text, width, length and kind of
-    positions."""
+    """Language models whose heads share the width: loss by rank, a row for each text, width, length, kind of
+    positions and budget."""
     records = [one for one in _text_records() if _shares_width(one)]
     ranks = sorted({one["rank"] for one in records})
+    by_setting: dict[tuple[Any, ...], dict[int, Mapping[str, Any]]] = {}
+    for one in records:
+        key = tuple(one[name] for name in ("domain", "width", "steps", "positions", "budget"))
+        by_setting.setdefault(key, {})[one["rank"]] = one
     rows = []
-    for key in dict.fromkeys((one["domain"], one["width"], one["steps"], one["positions"]) for one in records):
-        own = {
-            one["rank"]: one
-            for one in records
-            if (one["domain"], one["width"], one["steps"], one["positions"]) == key
-        }
+    for (domain, width, steps, positions, budget), own in by_setting.items():
         first = next(iter(own.values()))
-        size = [
-            f"{first['parameters'] / 1e6:.3g} M",
-            f"{first['steps'] * first['batch'] * first['context'] / 1e6:.0f} M",
-        ]
+        size = [_size(budget, own.values()), f"{steps * first['batch'] * first['context'] / 1e6:.0f} M"]
         least = min(own, key=lambda rank: own[rank]["nats_per_byte"])
         cells = [_loss(own[rank], rank == least) if rank in own else "" for rank in ranks]
-        rows.append([key[0], f"{key[1]}", *size, key[3], *cells, _numbers(one["seeds"] for one in own.values())])
+        rows.append([domain, f"{width}", *size, positions, *cells, _numbers(one["seeds"] for one in own.values())])
     head = ["text", "$d$", "parameters", "tokens", "positions", *(f"$r = {rank}$" for rank in ranks), "seeds"]
     return _table(head, rows) + "\n\n" + f"{_origin(of_text=True)} {len(_text_rows())} models in all."
 
 
+def _size(budget: str, records: Iterable[Mapping[str, Any]]) -> str:
+    """Parameters of models of one setting, and what is equal where that is the time of a step."""
+    counts = sorted(one["parameters"] for one in records)
+    ends = dict.fromkeys(f"{count / 1e6:.3g}" for count in (counts[0], counts[-1]))
+    if not budget.startswith("step_seconds="):
+        return f"{next(iter(ends))} M"
+    seconds = float(budget.removeprefix("step_seconds=").partition(" ")[0])
+    return f"{' to '.join(ends)} M, {1000 * seconds:.3g} ms a step"
+
+
 def text_heads() -> str:
-    """At one width: loss by rank with the number of heads, a column for each H r / d at equal parameters and at equal
-    operations, and one for a fixed number of heads."""
+    """At one width: loss by rank with the number of heads, a column for each H r / d at equal parameters, at equal
+    operations and at equal time, and one for a fixed number of heads."""
     main = {row["id"] for curve in _main_curves() for models in curve.models.values() for row in models}
     like = next(row for row in _text_rows() if row["id"] in main and _is_prose(row))
     records = [
@@ -195,7 +201,7 @@ def text_heads() -> str:
         if _is_prose(one) and (one["steps"], one["positions"]) == (like["steps"], like["positions"])
     ]
     columns: dict[str, dict[int, Mapping[str, Any]]] = {}
-    for kind, words in (("parameters", ""), ("flops", ", equal operations")):
+    for kind, words in (("parameters", ""), ("flops", ", equal operations"), ("step_seconds", ", equal time")):
         solved = [one for one in records if str(one["budget"]).startswith(kind)]
         for share in TOTALS:
             own = {one["rank"]: one for one in solved if one["times_width"] == share}

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.drawing.read import curves, panels_of
+from tests.loading import loaded
 from tests.planning.test_text_evidence import rows as models
 
 from rankfall.catalogue import FIGURES
@@ -139,6 +140,60 @@ def test_at_paper_scale_it_reads_what_is_committed(monkeypatch: pytest.MonkeyPat
     assert (ranks, costs) == ([4, 16, 64, 128], pytest.approx([30, 10, 0, 5], abs=0.02))
     assert list(curves(panels[1])) == titles
     assert curves(panels[2])["all that a head has"][1] == [4, 16, 64, 128]
+
+
+def other_settings() -> list[dict[str, Any]]:
+    """Models of equal time of a step, whose best rank is another, and of twice the steps, beside those of HIGH."""
+    reversed_losses = dict(zip(HIGH, reversed(HIGH.values()), strict=True))
+    timed = [
+        {**row, "feed_forward": 16 * row["rank"], "parameters": 1e6 + row["rank"] * 1e4}
+        for row in audited(reversed_losses, budget="step_seconds=0.008 by feed_forward")
+    ]
+    longer = audited({16: 0.9, 64: 0.8, 128: 0.7}, steps=2000, steps_done=2000)
+    return [*timed, *longer]
+
+
+def test_equal_time_and_longer_runs_are_settings_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    def outcome_of(rows: list[dict[str, Any]]) -> Any:
+        monkeypatch.setattr(text_rank, "text_results", lambda: numbered(rows))
+        return FIGURES["rankfall/text-rank"].run("paper")
+
+    monkeypatch.setenv(STORE_VARIABLE, os.devnull)
+    monkeypatch.setattr(text_rank, "read_grid", lambda name: [])
+    monkeypatch.setattr(text_rank, "corpus_names", lambda: NAMES)
+    alone, beside = outcome_of(audited()), outcome_of([*audited(), *other_settings()])
+    assert beside.claims == alone.claims, "claims are of equal parameters, and three ranks make no curve"
+    losses = {
+        (one["budget"].partition("=")[0], one["steps"], one["rank"]): round(one["nats_per_byte"], 2)
+        for one in beside.tables["text_rank"].to_dict("records")
+    }
+    assert len(beside.tables["text_rank"]) == len(losses) == 11
+    assert [losses["parameters", 1000, rank] for rank in HIGH] == list(HIGH.values())
+    assert [losses["step_seconds", 1000, rank] for rank in HIGH] == [1.05, 1.0, 1.1, 1.3]
+    assert [losses["parameters", 2000, rank] for rank in (16, 64, 128)] == [0.9, 0.8, 0.7]
+    panels = panels_of(beside.draw())
+    assert [*curves(panels[0])] == [
+        "prose, d = 128, steps 1000",
+        "prose, d = 128, steps 2000",
+        "prose, d = 128, equal time",
+    ]
+    assert "8 ms a step each" in panels[-1]["title"]
+    said = [note for note in beside.notes if note.startswith("prose, width 128")]
+    assert [("rank 16" in note, "step_seconds=0.008" in note) for note in said].count((True, True)) == 1
+    assert len(said) == 3
+
+
+def test_tables_of_the_guide_keep_them_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = loaded("scripts/trained_tables.py")
+    monkeypatch.setattr(tables, "_text_rows", lambda: numbered([*audited(), *other_settings()]))
+    found = [line.split(" | ") for line in tables.text_losses().splitlines() if line.startswith("| prose")]
+    assert [(row[2], row[3]) for row in found] == [
+        ("2 M", "16 M"),
+        ("2 M", "33 M"),
+        ("1.04 to 2.28 M, 8 ms a step", "16 M"),
+    ]
+    best = [next(place for place, cell in enumerate(row) if cell.startswith("**")) for row in found]
+    assert best == [7, 8, 6], "r = 64 at equal parameters, 128 after more steps, 16 at equal time"
 
 
 def test_without_results_it_says_how_to_get_them(monkeypatch: pytest.MonkeyPatch) -> None:

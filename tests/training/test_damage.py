@@ -121,7 +121,7 @@ def count(path: Path, notes: list[str], options: Options = SINGLE) -> SweepRows:
 @pytest.fixture(autouse=True)
 def no_memory_to_release(monkeypatch: pytest.MonkeyPatch) -> None:
     # collecting garbage after each stack takes longer than all the rest here
-    monkeypatch.setattr("rankfall.training.work._release_memory", lambda device: None)
+    monkeypatch.setattr("rankfall.training.work.release_memory", lambda device: None)
 
 
 @pytest.fixture(scope="module")

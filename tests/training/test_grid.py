@@ -13,6 +13,7 @@ from rankfall.store.store import Store
 from rankfall.training.cell import Cell
 from rankfall.training.grid import chosen_cells, find_grid, read_grid, read_points, shipped_grids
 from rankfall.training.kinds import Surroundings, TrainingCell
+from rankfall.training.text import timing
 
 
 def grid(tmp_path: Path, text: str) -> Path:
@@ -115,16 +116,17 @@ def test_shipped_grids_are_found_from_anywhere(tmp_path: Path, monkeypatch: pyte
     assert find_grid("smoke") == find_grid("grids/smoke.toml") == find_grid("smoke.toml")
 
 
-def shipped(path: Path, folder: Path) -> list[TrainingCell]:
-    """A grid whose cells name their corpora is read as it is, others with a text."""
+def shipped(path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[TrainingCell]:
+    """A grid whose cells name their corpora is read as it is, others with a text; times of steps are made up."""
     text = str(Path(rankfall.__file__).parent / "models" / "harbour.txt")
     named = "corpus = " in path.read_text()
+    monkeypatch.setattr(timing, "_measured", lambda cell, folder, device: 1e-5 * cell.feed_forward)
     return read_grid(path, Surroundings(text=None if named else text, store=lambda: Store(folder).path))
 
 
 @pytest.mark.parametrize("path", shipped_grids(), ids=lambda path: path.stem)
-def test_every_shipped_grid_is_sound(path: Path, tmp_path: Path) -> None:
-    cells = shipped(path, tmp_path / "store")
+def test_every_shipped_grid_is_sound(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cells = shipped(path, tmp_path / "store", monkeypatch)
     assert len(cells) == len(set(cells)) > 1
 
 
@@ -147,7 +149,9 @@ def test_published_grids_hold_every_published_point() -> None:
         assert (int(row["num_points"]), int(row["rank"])) in fourth
 
 
-def test_the_guide_lists_every_shipped_grid_with_its_number_of_cells(tmp_path: Path) -> None:
+def test_the_guide_lists_every_shipped_grid_with_its_number_of_cells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     guide = Path(__file__).parents[2] / "docs" / "guide" / "sweep.md"
     listed: dict[str, int] = {}
     for line in guide.read_text().splitlines():
@@ -155,4 +159,4 @@ def test_the_guide_lists_every_shipped_grid_with_its_number_of_cells(tmp_path: P
         if row is not None:
             names = row[1].replace("`", "").split(", ")
             listed |= dict(zip(names, map(int, row[2].split(", ")), strict=True))
-    assert listed == {path.stem: len(shipped(path, tmp_path / "store")) for path in shipped_grids()}
+    assert listed == {path.stem: len(shipped(path, tmp_path / "store", monkeypatch)) for path in shipped_grids()}

@@ -107,7 +107,7 @@ def train(group: Group, store: Store, options: Options, watch: Watch, build: Bui
         if not is_out_of_memory(error):
             raise
     # outside the handler, so that nothing holds on to the frames of a failed step
-    _release_memory(device)
+    release_memory(device)
     if ending is not Ending.OUT_OF_MEMORY:
         return ending
     if len(group) == 1:
@@ -124,7 +124,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     return "out of memory" in text or "can't allocate memory" in text
 
 
-def _release_memory(device: str) -> None:
+def release_memory(device: str) -> None:
     """Leave nothing of a stack behind for the next one to trip over."""
     # compiled code is kept per function and limited in number; every stack has shapes of its own
     if "torch._dynamo" in sys.modules:

@@ -32,6 +32,11 @@ def training_flops(cell: TextCell) -> float:
     return cell.tokens_trained * cell.token_flops
 
 
+def budget_note(name: str, target: float, solve: str) -> str:
+    """What a solved cell says of its budget."""
+    return f"{name}={target:.6g} by {solve}"
+
+
 def solved(cell: TextCell, name: str, cost: Cost, target: float, solve: str, close: float = 0.0) -> TextCell:
     """The cell whose cost comes closest to the target; cost must rise with what is solved for.
 
@@ -85,4 +90,4 @@ def solved(cell: TextCell, name: str, cost: Cost, target: float, solve: str, clo
         middle = min(max(round(min(line, high)), low + 1), high - 1)
         low, high = (middle, high) if cost_at(middle) < target else (low, middle)
     nearest = min(known, key=lambda count: abs(known[count] - target))
-    return dataclasses.replace(at(nearest), budget=f"{name}={target:.6g} by {solve}")
+    return dataclasses.replace(at(nearest), budget=budget_note(name, target, solve))

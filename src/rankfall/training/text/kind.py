@@ -134,26 +134,20 @@ class TextKind(CellKind):
                 got=f"{solve}={settings.get(solve)}",
                 remedy=f"take {solve} out, or set solve to the other of feed_forward and layers",
             )
-            cost = BUDGETS.get(name) or partial(step_seconds, folder=around.folder, device=around.device)
-            cell = solved(
-                cell,
-                name,
-                _told(cost, name, solve, around),
-                target,
-                solve,
-                0.0 if name in BUDGETS else MEASURED_CLOSE,
-            )
+            cell = within_budget(cell, name, target, solve, around)
         return cell
 
 
-def _told(cost: Cost, name: str, solve: str, around: Surroundings) -> Cost:
-    """A cost that says what is tried: a time is measured, which takes a while."""
+def within_budget(cell: TextCell, name: str, target: float, solve: str, around: Surroundings) -> TextCell:
+    """The cell whose cost of that name comes closest to the target; each guess is told as progress before it is made,
+    since a time is measured, which takes a while."""
+    cost = BUDGETS.get(name) or partial(step_seconds, folder=around.folder, device=around.device)
 
-    def told(cell: TextCell) -> float:
-        around.progress(f"solving for {name}: rank {cell.rank}, {solve} {getattr(cell, solve):,}", 0.0)
-        return cost(cell)
+    def told(guess: TextCell) -> float:
+        around.progress(f"solving for {name}: rank {guess.rank}, {solve} {getattr(guess, solve):,}", 0.0)
+        return cost(guess)
 
-    return told
+    return solved(cell, name, told, target, solve, 0.0 if name in BUDGETS else MEASURED_CLOSE)
 
 
 def _corpus(
