@@ -62,10 +62,10 @@ def power_of_e(x):
 
 @triton.jit
 def _mixed_in_halves(query, near, far, near_in, far_in, span, BLOCK: tl.constexpr):
-    """Softmax attention of BLOCK queries over their keys, of which query i sees those from i to i + span <= i + BLOCK.
+    """Softmax attention of BLOCK queries, of which number i sees the keys from i to i + span; span is at most BLOCK.
 
-    Keys are given in two halves of BLOCK. Of keys that stand at the same place of both, a query sees one, but where
-    the place is its own and span is BLOCK: one tile of exponentials, and one column, serve both halves. Gives what is
+    The keys come in two halves of BLOCK. Of the two keys at one place of both halves a query sees only one, except at
+    its own place where span is BLOCK: one tile of exponentials and one column serve both halves. Returns what is
     mixed, and the sums by which it is to be divided.
     """
     own, seen = tl.arange(0, BLOCK)[:, None], tl.arange(0, BLOCK)[None, :]
@@ -98,7 +98,7 @@ def band(
     Tokens of one residue class stand `step` apart. In what is written the residual is (w - offset) * inverse. Rows of
     attention sum to one, so that offset and inverse are applied to what is mixed, and to queries; of keys an offset
     changes only what is the same along a row. FILLED: every pair within the band is open; HALVED: and scored, BLOCK
-    is block and at least as wide as the band, REACH twice that; EVEN: WIDTH is d.
+    is block, and REACH twice that; EVEN: WIDTH is d.
     `parts` (programs, 4 WIDTH + 8) gets of the new residual the sum under the reference and the largest size; with
     EXACT also, of every coordinate, mean, largest and smallest, the squared deviations, and of how many rows.
     """

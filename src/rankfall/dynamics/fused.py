@@ -201,17 +201,18 @@ class FusedLayers:
     def _of_a_layer(
         self, exact: bool, batch: int, n: int, d: int, programs: list[int]
     ) -> tuple[Launch, list[Launch], Launch]:
-        """The kernels of a layer along a band: over its blocks, to gather of many what they tell, and to settle it."""
+        """The kernels of a layer along a band: over its blocks, to gather what many of these tell, to settle it."""
         from rankfall.dynamics import band_kernels as own
 
         assert self.blocks is not None
         blocks, width = self.blocks, power(d)
-        scored, halved = self.log_strength > -torch.inf, power(blocks.reach) == 2 * blocks.block == 2 * power(blocks.block)
+        scored = self.log_strength > -torch.inf
+        halved = scored and self.filled and power(blocks.reach) == 2 * blocks.block == 2 * power(blocks.block)
         band = launch(
             own.band, (blocks.count, blocks.step, batch),
             n, d, self.form.stride, self.value.stride, blocks.step, blocks.lower, blocks.block, blocks.reach,
-            SCORED=scored, EXACT=exact, FILLED=self.filled, HALVED=scored and self.filled and halved,
-            EVEN=d == width, BLOCK=power(blocks.block), REACH=power(blocks.reach), WIDTH=width,
+            SCORED=scored, EXACT=exact, FILLED=self.filled, HALVED=halved, EVEN=d == width,
+            BLOCK=power(blocks.block), REACH=power(blocks.reach), WIDTH=width,
             num_warps=2 if blocks.block <= 32 else 4, num_stages=1,
         )  # fmt: skip
         folds = [

@@ -55,7 +55,7 @@ class Launch:
 
 @lru_cache(maxsize=MOST_KEPT, typed=True)
 def launch(kernel: Any, grid: tuple[int, ...], *numbers: Any, **named: Any) -> Launch:
-    """The launch of a kernel with these numbers: by place or, behind those, by name; and options such as num_warps."""
+    """The launch of a kernel with these numbers, by place or, behind those, by name; options like num_warps too."""
     return Launch(kernel, grid, numbers, named)
 
 
