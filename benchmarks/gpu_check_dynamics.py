@@ -2,8 +2,9 @@
 
     python -m benchmarks.gpu_check_dynamics --out DIR [--profile]
 
-Every case runs twice on the GPU, so that layers prepared or captured anew and those of an earlier run are compared:
-log mu and log relative mu of all layers, relative to the larger of one and their size.
+Every case runs twice on the GPU, so that layers prepared or captured anew and those of an earlier run are compared,
+and once with half as many layers: log mu and log relative mu of all layers, relative to the larger of one and their
+size.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ BARE = Rule()
 CASES: list[tuple[str, str, int, int, int, Rule]] = [
     ("window:16", "random", 300, 2, 40, BARE),
     ("window:16", "zero", 300, 2, 40, BARE),
-    ("causal-window:5", "random", 200, 1, 60, BARE),
+    ("window:16", "random", 6000, 1, 6, BARE),  # so many blocks that what they tell is gathered in steps
+    ("causal-window:5", "random", 200, 1, 300, BARE),  # more layers than between two looks
     ("dilated:3:2", "random", 200, 2, 40, BARE),
     ("causal", "random", 24, 3, 60, BARE),
     ("complete", "random", 24, 3, 12, BARE),
@@ -44,13 +46,22 @@ def compare(mask: str, query_key: str, tokens: int, batch: int, layers: int, rul
     kept = {
         device: DrawnWeights(WeightRecipe(16, query_key), range(batch), device=device) for device in ("cpu", "cuda")
     }
-    for device in ("cpu", "cuda", "cuda"):
-        done = run_layers(start.to(device), kept[device], parse_mask(mask), layers, rule, measures=(), ordinary=False)
+    for device, count in (("cpu", layers), ("cuda", layers), ("cuda", layers), ("cuda", layers // 2)):
+        done = run_layers(start.to(device), kept[device], parse_mask(mask), count, rule, measures=(), ordinary=False)
         found.append(torch.stack([done.columns[name] for name in ("log10_mu", "log10_relative_mu")]))
-    plain = found[0]
-    off = [float(((one - plain).abs() / plain.abs().clamp_min(1.0)).max()) for one in found[1:]]
-    name = f"{mask} {query_key} {rule.norm.name} {rule.placement}"
-    return {"case": name, "first_run": off[0], "second_run": off[1], "least_log10_mu": float(plain[0].min())}
+    plain, *others = found
+    off = [_largest_difference(plain[:, : one.shape[1]], one) for one in others]
+    return {
+        "case": f"{mask} {query_key} {tokens} x {batch} {rule.norm.name} {rule.placement}",
+        "first_run": off[0],
+        "second_run": off[1],
+        "half_as_many_layers": off[2],
+        "least_log10_mu": float(plain[0].min()),
+    }
+
+
+def _largest_difference(plain: torch.Tensor, found: torch.Tensor) -> float:
+    return float(((found - plain).abs() / plain.abs().clamp_min(1.0)).max())
 
 
 def profile(mask: str, query_key: str, tokens: int, batch: int, layers: int) -> str:

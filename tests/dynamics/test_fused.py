@@ -19,12 +19,20 @@ from rankfall.masks import MaskSchedule, parse_mask
 from rankfall.mechanism.heads import Heads
 from rankfall.norms import parse_norm
 
-pytest.importorskip("triton")
+triton = pytest.importorskip("triton")
+tl = pytest.importorskip("triton.language")
+power_of_e = pytest.importorskip("rankfall.dynamics.band_kernels").power_of_e
 
 # The interpreter computes in NumPy, which warns of the logarithm of zero; kernels mean it.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 CLOSE = 5e-15
+
+
+@triton.jit
+def exponentials(x: object, out: object, COUNT: tl.constexpr) -> None:
+    places = tl.arange(0, COUNT)
+    tl.store(out + places, power_of_e(tl.load(x + places)))
 
 
 class AllRight(dict[object, bool]):
@@ -107,17 +115,39 @@ def test_heads_of_low_rank_and_no_scores(both: Both) -> None:
 
 @pytest.mark.parametrize(
     ("mask", "n", "thin"),
-    [("window:2", 39, 1), ("causal-window:3", 38, 4), ("dilated:2:2", 75, 3), ("window:9", 53, 3)],
+    [
+        ("window:2", 39, 1),
+        ("causal-window:3", 38, 4),
+        ("dilated:2:2", 75, 3),
+        ("window:9", 53, 3),
+        ("window:16", 70, 1),
+        ("causal-window:32", 99, 3),
+        ("window:20", 85, 4),
+    ],
 )
 @pytest.mark.parametrize("query_key", ["random", "zero"])
 def test_layers_along_a_band(both: Both, mask: str, n: int, thin: int, query_key: str) -> None:
-    """With d a tile's width or not; every layer exact, or those that are recorded."""
+    """With d a tile's width or not; every layer exact, or those that are recorded; bands as wide as a block of 32,
+    narrower and wider."""
     d = 16 if thin == 3 else 5
     seeds = [0, 1] if thin == 1 else [0]
     tokens, weights = random_tokens(seeds, n, d), DrawnWeights(WeightRecipe(d, query_key, "gaussian"), seeds)
     plain, found = both(tokens, weights, mask, 3, thin=thin)
     assert both.passed == [3]
     same(plain, found)
+
+
+def test_exponentials_of_what_is_not_positive() -> None:
+    """To the last digit or the one beside it, as far as they are normal numbers; what is no number stays none."""
+    ends = [0.0, -0.0, -1e-300, -1e-17, -707.9, -708.0, -708.1, -746.0, -1e12, -1e300, -torch.inf, torch.nan]
+    spread = -torch.logspace(-9, 2.85, 4096 - len(ends), dtype=torch.float64)
+    x = torch.cat([torch.tensor(ends, dtype=torch.float64), spread])
+    out = torch.empty_like(x)
+    exponentials[(1,)](x, out, len(x))
+    right = x.exp().where(x >= -708.0, 0.0)
+    assert out[:3].tolist() == [1.0, 1.0, 1.0]
+    assert bool(out[x.isnan()].isnan().all())
+    torch.testing.assert_close(out[~x.isnan()], right[~x.isnan()], rtol=3.4e-16, atol=0.0)
 
 
 def test_many_blocks_and_pairs_that_are_closed(both: Both) -> None:

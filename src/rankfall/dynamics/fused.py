@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from rankfall.dynamics.kernels import MOST_WHOLE, one_map_per_token, power, usable
+from rankfall.dynamics.launch import Launch, launch
 from rankfall.dynamics.mixing import SampleGroup
 from rankfall.dynamics.replay import LONGEST_PAUSE, MOST_KEPT, MOVING, Passed
 from rankfall.dynamics.split import Split, joined
@@ -92,7 +93,8 @@ class FusedLayers:
             _, spreads, states = run(layer, state, done, recorded, kept, exact or self._exact)
         log_mu = spreads[:, 0] if every else None
         if only_spread:
-            told = spreads[[place - layer - 1 for place in recorded]]
+            all_told = len(recorded) == len(spreads)
+            told = spreads if all_told else spreads[[place - layer - 1 for place in recorded]]
             return Passed(layer + done, states[-1], recorded, None, told, sound=True, log_mu=log_mu)
         states_kept = joined(states[:-1]) if recorded else None
         return Passed(layer + done, states[-1], recorded, states_kept, sound=True, log_mu=log_mu)
@@ -137,15 +139,17 @@ class FusedLayers:
         states = common.new_empty(len(recorded), batch, n * d + d + 2) if kept else told
         slots = _slots(layer, count, recorded).to(told.device) if kept else told
         rows, rank = power(n), self.heads.rank
-        own.whole[(batch,)](
+        whole = launch(
+            own.whole, (batch,),
+            n, d, rank, self.query.stride, self.key_map.stride, self.value.stride, count, self.log_strength,
+            COMPLETE=self.blocks is None, KEPT=kept, ROWS=rows, WIDTH=power(d), RANK=power(rank),
+            num_warps=max(1, min(4, rows // 16)), num_stages=1,
+        )  # fmt: skip
+        whole(
             state.residual.contiguous(), state.common.contiguous(), state.log_size.contiguous(),
             state.log_ratio.contiguous(), self.query.maps, self.key_map.maps, self.value.maps,
             told if self.blocks is None else self.blocks.words, state.reference.contiguous(),
             residual, common, scalars, told, slots, states, told[2 * count * batch :],
-            n, d, rank, self.query.stride, self.key_map.stride, self.value.stride,
-            count, self.log_strength,
-            COMPLETE=self.blocks is None, KEPT=kept, ROWS=rows, WIDTH=power(d), RANK=power(rank),
-            num_warps=max(1, min(4, rows // 16)), num_stages=1,
         )  # fmt: skip
         end = Split(common, residual, scalars[0], scalars[1], state.reference)
         seen = told.cpu()
@@ -160,40 +164,30 @@ class FusedLayers:
         from rankfall.dynamics import band_kernels as own
 
         assert self.blocks is not None
-        blocks, scored = self.blocks, self.log_strength > -torch.inf
         batch, n, d = state.residual.shape
         width = power(d)
         carried = state.residual.new_empty(count + 1, batch, 2 * width + PLACES)
         steps = carried.unbind()
-        own.begin[(batch,)](
-            state.common.contiguous(), state.log_size.contiguous(), state.log_ratio.contiguous(), carried, d,
-            WIDTH=width, num_warps=1,
-        )  # fmt: skip
-        programs = blocks.count * blocks.step
-        parts = state.residual.new_empty(batch, programs, 4 * width + PLACES)
-        gathered = [parts]
-        while gathered[-1].shape[1] > MOST_PARTS:
-            gathered.append(parts.new_empty(batch, -(-gathered[-1].shape[1] // FOLDED), parts.shape[2]))
-        settled = gathered[-1].shape[1]
+        launch(own.begin, (batch,), d, WIDTH=width, num_warps=1)(
+            state.common.contiguous(), state.log_size.contiguous(), state.log_ratio.contiguous(), carried
+        )
+        programs = [self.blocks.count * self.blocks.step]
+        while programs[-1] > MOST_PARTS:
+            programs.append(-(-programs[-1] // FOLDED))
+        parts = [carried.new_empty(batch, many, 4 * width + PLACES) for many in programs]
+        by_form = {form: self._of_a_layer(form, batch, n, d, programs) for form in {exact, True}}
+        score_map, value_map, words = self.form.maps, self.value.maps, self.blocks.words
         reference, source = state.reference.contiguous(), state.residual.contiguous()
         spare = [torch.empty_like(source) for _ in range(2)]
         states: list[Split] = []
         wanted = {*recorded, layer + count}
         for place in range(count):
-            target, told_here = spare[place % 2], exact or layer + place + 1 in wanted
-            own.band[(blocks.count, blocks.step, batch)](
-                source, steps[place], self.form.maps, self.value.maps, blocks.words, reference, target, parts,
-                n, d, self.form.stride, self.value.stride, blocks.step, blocks.lower, blocks.block, blocks.reach,
-                SCORED=scored, EXACT=told_here, FILLED=self.filled, EVEN=d == width,
-                BLOCK=power(blocks.block), REACH=power(blocks.reach), WIDTH=width,
-                num_warps=2 if blocks.block <= 32 else 4, num_stages=1,
-            )  # fmt: skip
-            for many, few in pairwise(gathered):
-                own.fold[(few.shape[1], batch)](many, few, many.shape[1], EXACT=told_here, ROWS=FOLDED, WIDTH=width)
-            own.settle[(batch,)](
-                gathered[-1], steps[place], steps[place + 1], self.value.maps, n, d, settled, self.value.stride,
-                EXACT=told_here, ROWS=power(settled), WIDTH=width, num_warps=4,
-            )  # fmt: skip
+            target = spare[place % 2]
+            band, folds, settle = by_form[exact or layer + place + 1 in wanted]
+            band(source, steps[place], score_map, value_map, words, reference, target, parts[0])
+            for fold, (many, few) in zip(folds, pairwise(parts), strict=True):
+                fold(many, few)
+            settle(parts[-1], steps[place], steps[place + 1], value_map)
             source = target
             if place + 1 == count or (kept and layer + place + 1 in wanted):
                 states.append(_normal(source, steps[place + 1], width, state))
@@ -203,6 +197,33 @@ class FusedLayers:
         right = told[..., RIGHT].amin(dim=-1).cumprod(dim=0)
         spreads = told[..., MU : RELATIVE + 1].transpose(1, 2)
         return int(right.sum()), spreads, states
+
+    def _of_a_layer(
+        self, exact: bool, batch: int, n: int, d: int, programs: list[int]
+    ) -> tuple[Launch, list[Launch], Launch]:
+        """The kernels of a layer along a band: over its blocks, to gather what many of these tell, to settle it."""
+        from rankfall.dynamics import band_kernels as own
+
+        assert self.blocks is not None
+        blocks, width = self.blocks, power(d)
+        scored = self.log_strength > -torch.inf
+        halved = scored and self.filled and power(blocks.reach) == 2 * blocks.block == 2 * power(blocks.block)
+        band = launch(
+            own.band, (blocks.count, blocks.step, batch),
+            n, d, self.form.stride, self.value.stride, blocks.step, blocks.lower, blocks.block, blocks.reach,
+            SCORED=scored, EXACT=exact, FILLED=self.filled, HALVED=halved, EVEN=d == width,
+            BLOCK=power(blocks.block), REACH=power(blocks.reach), WIDTH=width,
+            num_warps=2 if blocks.block <= 32 else 4, num_stages=1,
+        )  # fmt: skip
+        folds = [
+            launch(own.fold, (few, batch), many, EXACT=exact, ROWS=FOLDED, WIDTH=width)
+            for many, few in pairwise(programs)
+        ]
+        settle = launch(
+            own.settle, (batch,), n, d, programs[-1], self.value.stride,
+            EXACT=exact, ROWS=power(programs[-1]), WIDTH=width, num_warps=4,
+        )  # fmt: skip
+        return band, folds, settle
 
 
 @final

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, final
 import torch
 from torch import Tensor
 
+from rankfall.dynamics.launch import launch
 from rankfall.masks import Band
 from rankfall.mechanism.attend import block_count, block_size
 from rankfall.mechanism.heads import Heads
@@ -109,21 +110,20 @@ def normal(
     blocks = -(-n // rows)
     if known is None:
         known = Gathered(residual.new_empty(3, batch, blocks, d))
-        own.gather[(blocks, batch)](residual, reference.contiguous(), known.parts, n, d, blocks, rows, width)
+        launch(own.gather, (blocks, batch), n, d, blocks, rows, width)(residual, reference.contiguous(), known.parts)
     while known.parts.shape[2] > MOST_PARTS:
         many = known.parts.shape[2]
         folded = known.parts.new_empty(3, batch, -(-many // FOLDED), d)
-        own.fold[(folded.shape[2], batch)](known.parts, folded, many, d, FOLDED, width)
+        launch(own.fold, (folded.shape[2], batch), many, d, FOLDED, width)(known.parts, folded)
         known = Gathered(folded)
     count = known.parts.shape[2]
     made = torch.empty_like(common)
     moved = common.new_empty(batch, d)
     scalars = common.new_empty(3, batch)
-    own.finish[(batch,)](
-        known.parts, common.contiguous(), log_size.contiguous(), log_ratio.contiguous(), made, moved, scalars,
-        batch, count, d, max(1, min(TILE // width, power(count))), width,
-    )  # fmt: skip
-    own.scale[(blocks, batch)](residual, moved, scalars[2], n, d, rows, width)
+    launch(own.finish, (batch,), batch, count, d, max(1, min(TILE // width, power(count))), width)(
+        known.parts, common.contiguous(), log_size.contiguous(), log_ratio.contiguous(), made, moved, scalars
+    )
+    launch(own.scale, (blocks, batch), n, d, rows, width)(residual, moved, scalars[2])
     return made, residual, scalars[0], scalars[1]
 
 
@@ -164,7 +164,16 @@ def _by_blocks(
     parts = residual.new_empty(3, batch, blocks.step * blocks.count, out_width)
     told = residual.new_empty(3, batch)
     maps = maps.contiguous() if maps.ndim == 3 else maps[None].contiguous()
-    own.along[(blocks.count, blocks.step, batch)](
+    along = launch(
+        own.along, (blocks.count, blocks.step, batch),
+        n, d, 0 if maps.shape[0] == 1 else maps.stride(0), blocks.step, blocks.lower, blocks.count, blocks.block,
+        blocks.reach, rank, out_width, maps.shape[-1],
+        SCORED=common_query is not None, WHOLE=blocks.whole,
+        BLOCK=power(blocks.block), REACH=power(blocks.reach),
+        WIDTH=power(d), RANK=power(max(rank, 1)), OUT=power(out_width),
+        num_warps=4 if power(blocks.reach) * power(d) <= FEW_KEYS and blocks.block <= FEW_QUERIES else 8,
+    )  # fmt: skip
+    along(
         residual,
         maps,
         told if common_query is None else common_query.contiguous(),
@@ -174,25 +183,6 @@ def _by_blocks(
         out,
         parts,
         told,
-        n,
-        d,
-        0 if maps.shape[0] == 1 else maps.stride(0),
-        blocks.step,
-        blocks.lower,
-        blocks.count,
-        blocks.block,
-        blocks.reach,
-        rank,
-        out_width,
-        maps.shape[-1],
-        SCORED=common_query is not None,
-        WHOLE=blocks.whole,
-        BLOCK=power(blocks.block),
-        REACH=power(blocks.reach),
-        WIDTH=power(d),
-        RANK=power(max(rank, 1)),
-        OUT=power(out_width),
-        num_warps=4 if power(blocks.reach) * power(d) <= FEW_KEYS and blocks.block <= FEW_QUERIES else 8,
     )
     return out, Gathered(parts), told
 
@@ -207,11 +197,10 @@ def spread(common: Tensor, residual: Tensor, log_size: Tensor, log_ratio: Tensor
     blocks = -(-n // rows)
     parts = residual.new_empty(batch, blocks, 3, width)
     out = residual.new_empty(2, batch)
-    own.deviations[(blocks, batch)](residual.contiguous(), parts, n, d, rows, width)
-    own.spread[(batch,)](
-        parts, common.contiguous(), log_size.contiguous(), log_ratio.contiguous(), out, blocks, n, d,
-        max(1, min(TILE // width, power(blocks))), width,
-    )  # fmt: skip
+    launch(own.deviations, (blocks, batch), n, d, rows, width)(residual.contiguous(), parts)
+    launch(own.spread, (batch,), blocks, n, d, max(1, min(TILE // width, power(blocks))), width)(
+        parts, common.contiguous(), log_size.contiguous(), log_ratio.contiguous(), out
+    )
     return out
 
 

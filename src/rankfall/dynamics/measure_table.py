@@ -17,7 +17,7 @@ from rankfall.measures.profile import profile_of_equals
 DEFAULT_MEASURES = tuple(one.name for one in MEASURES if one.simulated)
 # Token matrices held until they are measured together take at most this many numbers.
 HELD_NUMBERS = 4_000_000
-# For mu alone no more than fits into a processor's cache: fresh memory costs more than the arithmetic.
+# For mu alone, on a processor, no more than fits into its cache: fresh memory costs more than the arithmetic.
 HELD_FOR_MU = 131_072
 # A residual below this share of the common part is lost when both are added as float64 numbers.
 FLOAT64_SHARE = math.log(1e-17)
@@ -41,8 +41,9 @@ class MeasureTable:
         self.layers: list[int] = []
         self.kept: list[Tensor] = []
         self._held: list[Split] = []
-        self._held_numbers, self._most_held = 0, HELD_NUMBERS if self.names else HELD_FOR_MU
-        # One table made beforehand: small results kept one by one among large passing tensors would scatter the heap.
+        self._held_numbers = 0
+        # Tables made beforehand: small results kept one by one among large passing tensors would scatter the heap.
+        self._logs = torch.empty(2, rows, batch, dtype=torch.float64)
         self._columns: dict[str, Tensor] = {}
         self._filled = 0
 
@@ -53,7 +54,7 @@ class MeasureTable:
             self.kept.append(states.tokens().unflatten(0, (len(layers), -1)).cpu())
         self._held.append(states)
         self._held_numbers += states.residual.numel()
-        if self._held_numbers >= self._most_held:
+        if self._held_numbers >= (HELD_FOR_MU if not self.names and states.residual.is_cpu else HELD_NUMBERS):
             self._measure()
 
     @property
@@ -65,19 +66,20 @@ class MeasureTable:
         """Take down these layers by their log mu and log relative mu, (layers, 2, b)."""
         self._measure()
         self.layers += layers
-        self._write(_spread_columns(*spreads.transpose(0, 1).cpu()), len(layers))
+        self._write(spreads.transpose(0, 1), {})
 
     def columns(self) -> dict[str, Tensor]:
         """Every measure as a (layers, b) float64 tensor on the CPU."""
         self._measure()
-        return {name: column[: self._filled] for name, column in self._columns.items()}
+        columns = _spread_columns(*self._logs[:, : self._filled])
+        return columns | {name: column[: self._filled] for name, column in self._columns.items()}
 
     def _measure(self) -> None:
         if not self._held:
             return
         states = joined(self._held)
         self._held, self._held_numbers = [], 0
-        found = _spread_columns(*states.spreads().cpu())
+        found: dict[str, Tensor] = {}
         if self.names:
             tokens, size = states.scaled_tokens(), states.log_size.exp()
             # Tokens that agree to the last digit need no decomposition: one of them tells everything.
@@ -86,13 +88,15 @@ class MeasureTable:
             if bool(apart.any()):
                 for name, values in measure(tokens[apart], self.names).items():
                     measured[name][apart] = values
-            found |= {name: measured[name] * size ** MEASURES[name].degree for name in self.names}
+            found = {name: measured[name] * size ** MEASURES[name].degree for name in self.names}
             residual = measure(states.centred(), ["effective_rank", "energy_rank"])
             found |= {f"residual_{name}": values for name, values in residual.items()}
-        self._write(found, states.batch // self.batch)
+        self._write(states.spreads().reshape(2, -1, self.batch), found)
 
-    def _write(self, found: Mapping[str, Tensor], rows: int) -> None:
-        end = self._filled + rows
+    def _write(self, logs: Tensor, found: Mapping[str, Tensor]) -> None:
+        """The next rows: log mu and log relative mu (2, rows, b), and further columns."""
+        end = self._filled + logs.shape[1]
+        self._logs[:, self._filled : end] = logs
         for name, values in found.items():
             table = self._columns.setdefault(name, torch.empty(self.rows, self.batch, dtype=torch.float64))
             table[self._filled : end] = values.reshape(-1, self.batch)
