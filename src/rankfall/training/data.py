@@ -106,8 +106,7 @@ class Batches:
 
 
 def _same(found: Tensor, expected: Tensor) -> bool:
-    """Up to the rounding of float32, and up to a few tokens whose answer rounding decides, between two points that are
-    equally far."""
+    """Up to the rounding of float32, and to a few tokens whose answer it decides, between two points equally far."""
     close = torch.isclose(found, expected, rtol=1e-5, atol=1e-5).all(dim=-1)
     return float(close.double().mean()) >= 1.0 - MOST_TIES
 
