@@ -29,6 +29,8 @@ MOST_LAYERS, MOST_TOLD = 256, 16
 """Layers between two looks; where log mu is asked of every layer, for someone who may soon not need it any more."""
 MOST_PARTS, FOLDED = 128, 32
 """Blocks whose numbers one program gathers at once, and of how many one is made before where there are more."""
+FEWER_REGISTERS = 128
+"""A thread's, of small tiles with scores: a few spill, but twice as many blocks run side by side (a sixth faster)."""
 PLACES = 8
 """Numbers carried per sample behind common part and offset; see `band_kernels`."""
 SIZE, RATIO, INVERSE, RIGHT, MU, RELATIVE = range(6)
@@ -214,6 +216,7 @@ class FusedLayers:
             SCORED=scored, EXACT=exact, FILLED=self.filled, HALVED=halved, EVEN=d == width,
             BLOCK=power(blocks.block), REACH=power(blocks.reach), WIDTH=width,
             num_warps=2 if blocks.block <= 32 else 4, num_stages=1,
+            maxnreg=FEWER_REGISTERS if scored and blocks.block <= 32 and width <= 32 else None,
         )  # fmt: skip
         folds = [
             launch(own.fold, (few, batch), many, EXACT=exact, ROWS=FOLDED, WIDTH=width)
