@@ -11,7 +11,7 @@ from tests.drawing.read import curves, panels_of
 from rankfall.catalogue import FIGURES
 from rankfall.figures.amsel_fig1 import cliff, figure_cells
 from rankfall.figures.amsel_fig3 import depth_claims as position_claims
-from rankfall.figures.amsel_fig4 import length_claims
+from rankfall.figures.amsel_fig4 import length_claims, memory_claims
 from rankfall.figures.amsel_in_context import nothing_learned, rank_claims
 from rankfall.figures.trained import STORE_VARIABLE, points
 from rankfall.figures.trained_depth import PANELS, depth_claims
@@ -145,19 +145,35 @@ def test_claims_can_fail() -> None:
     assert "training loss on the repeated sample" in trained_only.statement
     nothing = [{**one, "trained_fresh": None, "ours": None} for one in flat]
     assert cliff(nothing, 64, 5.0) is None
-    assert not length_claims([point(points=n, rank=1, error=1 / n) for n in (2, 4)])[0].holds
+    lengths = [point(points=n, rank=1, error=1 / n) for n in (2, 4)]
+    assert not length_claims(lengths)[0].holds
+    trained_otherwise = {**lengths[1], "trained_fresh": None, "ours": 0.9}
+    assert length_claims([lengths[0], trained_otherwise])[0].evidence == "N = 2: 0.5, N = 4: 0.9", "by one measure"
+    assert length_claims([lengths[0], {**trained_otherwise, "ours": None}]) == []
     codes = [
         point(layers=layers, positions=positions, rank=1, error=0.5)
         for layers in (1, 3)
         for positions in ("none", "concatenated")
     ]
     assert not position_claims(codes)[0].holds
+    assert position_claims([{**codes[0], "ours": None, "trained_fresh": None}, *codes[1:]]) == []
     worse = [point(layers=2, rank=rank, error=error) for rank, error in ((1, 0.3), (16, 0.4))]
     assert [claim.holds for claim in rank_claims(worse)] == [False]
     unlearned = [point(layers=2, rank=rank, error=0.99) for rank in (1, 16)]
     assert rank_claims(unlearned) == []
     assert nothing_learned(unlearned)
     assert not nothing_learned(worse)
+
+
+def test_memory_is_told_from_learning() -> None:
+    def point(rank: int, ours: float, same: float) -> dict[str, Any]:
+        numbers = {"ours": ours, "same_weights_fresh": same, "trained_fresh": None}
+        return {"points": 4, "rank": rank, **numbers}
+
+    memorised, learned, neither = point(1, 0.01, 0.9), point(8, 0.2, 0.3), point(16, 0.8, 0.9)
+    claims = memory_claims([memorised, learned, neither, point(64, 0.01, 0.1)])
+    assert [claim.holds for claim in claims] == [True, False], "full rank is not asked, nor who has learned nothing"
+    assert claims[0].evidence == "0.01 in training, 0.9 on fresh data"
 
 
 def test_claims_about_depth_can_fail() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,9 @@ AMOUNTS: dict[str, Callable[[float], str]] = {
     "flops": lambda count: f"{count:.3g} operations each",
     "step_seconds": lambda seconds: f"{1000 * seconds:.3g} ms a step each",
 }
+STROKES = ("-", "--", ":", "-.", (0, (6, 2, 1, 2, 1, 2)), (0, (1, 4)))
+MOST_INSIDE = 5
+"""Lines whose legend finds room among them; that of more stands beside all panels."""
 FEWEST_AT_FIXED_HEADS = 3
 """Ranks with one number of heads that make a line of their own; heads that share the width give one each."""
 
@@ -48,7 +51,7 @@ def draw_text_rank(records: Sequence[Record]) -> Figure:
     ]
     count = len(above) + len(audits) + len(panels)
     columns = min(COLUMNS, count)
-    figure, axes = canvas(-(-count // columns), columns, size=(4.6, 3.9))
+    figure, axes = canvas(-(-count // columns), columns, size=(4.9, 3.9))
     flat = list(axes.flat)
     for ax, draw in zip(flat, [*above, *audits], strict=False):
         draw(ax, shared)
@@ -56,6 +59,7 @@ def draw_text_rank(records: Sequence[Record]) -> Figure:
         _losses(ax, setting, [record for record in drawn if _setting(record) == setting])
     for ax in flat[count:]:
         ax.remove()
+    _legend_outside(figure, flat[0], len(shared), "outside upper center")
     return figure
 
 
@@ -64,11 +68,18 @@ def draw_costs(records: Sequence[Record]) -> Figure:
     drawn = [record for record in records if record["nats_per_byte"] is not None]
     settings = [_setting(record) for record in sorted(drawn, key=_setting_order)]
     most = max(dict.fromkeys(settings), key=settings.count)
-    figure, axes = canvas(1, 2, size=(4.8, 3.7))
+    figure, axes = canvas(1, 2, size=(5.2, 4.4))
     left, right = axes.flat
     _costs(left, {setting: own for setting in dict.fromkeys(settings) if (own := _sharing(drawn, setting))})
     _losses(right, most, [record for record in drawn if _setting(record) == most])
+    _legend_outside(figure, left, len(left.get_legend_handles_labels()[1]), "outside lower center")
     return figure
+
+
+def _legend_outside(figure: Figure, costs: Any, lines: int, where: str) -> None:
+    """The legend of the panel of costs, where it has too many lines to stand among them."""
+    if lines > MOST_INSIDE:
+        figure.legend(*costs.get_legend_handles_labels(), fontsize=8, ncol=COLUMNS, loc=where, handlelength=3.5)
 
 
 def _sharing(records: Sequence[Record], setting: tuple[Any, ...]) -> list[Record]:
@@ -126,7 +137,8 @@ def _losses(ax: Any, setting: tuple[Any, ...], records: Sequence[Record]) -> Non
 
 def _costs(ax: Any, shared: Mapping[tuple[Any, ...], Sequence[Record]]) -> None:
     """Loss above that of the best rank, per cent, a line for each setting."""
-    for number, (setting, own) in enumerate(shared.items()):
+    styles = _styles(shared)
+    for setting, own in shared.items():
         least = min(record["nats_per_byte"] for record in own)
         ends = [
             [100 * abs((record[f"nats_per_byte_{end}"] or record["nats_per_byte"]) - record["nats_per_byte"]) / least
@@ -137,28 +149,27 @@ def _costs(ax: Any, shared: Mapping[tuple[Any, ...], Sequence[Record]]) -> None:
             [record["rank"] for record in own],
             [100 * (record["nats_per_byte"] / least - 1) for record in own],
             yerr=ends,
-            color=COLOURS[number % len(COLOURS)],
-            marker=MARKERS[number % len(MARKERS)],
             capsize=3,
             label=_label(setting),
+            **styles[setting],
         )
     ax.axhline(0.0, color="0.6", linewidth=0.8)
     ax.set(title="what head rank costs, heads sharing the width\n(H r = d)", ylabel="loss above the best rank, %")
-    _rank_axis(ax, [record for own in shared.values() for record in own])
+    _rank_axis(ax, [record for own in shared.values() for record in own], legend=len(shared) <= MOST_INSIDE)
 
 
 def _audits(name: str, ax: Any, shared: Mapping[tuple[Any, ...], Sequence[Record]]) -> None:
     """One line for each setting, in the colours of the panel of costs, whose legend would hide lines here."""
     shown: list[Record] = []
-    for number, (setting, own) in enumerate(shared.items()):
+    styles = _styles(shared)
+    for setting, own in shared.items():
         known = [record for record in own if record.get(name) is not None]
         if known:
             ax.plot(
                 [record["rank"] for record in known],
                 [record[name] for record in known],
-                color=COLOURS[number % len(COLOURS)],
-                marker=MARKERS[number % len(MARKERS)],
                 label=_label(setting),
+                **styles[setting],
             )
             shown += known
     if name == "head_rank_needed":
@@ -173,6 +184,22 @@ def _audits(name: str, ax: Any, shared: Mapping[tuple[Any, ...], Sequence[Record
     else:
         ax.set(title="token rank after the last layer\n(tokens of length one)", ylabel="effective rank of the tokens")
     _rank_axis(ax, shown, legend=False)
+
+
+def _styles(settings: Iterable[tuple[Any, ...]]) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """A colour for each text and width, a marker and stroke for each setting of these."""
+    groups: dict[tuple[Any, ...], list[tuple[Any, ...]]] = {}
+    for setting in settings:
+        groups.setdefault(setting[:2], []).append(setting)
+    return {
+        setting: {
+            "color": COLOURS[number % len(COLOURS)],
+            "marker": MARKERS[(number + place) % len(MARKERS)],
+            "linestyle": STROKES[place % len(STROKES)],
+        }
+        for number, group in enumerate(groups.values())
+        for place, setting in enumerate(group)
+    }
 
 
 def _rank_axis(ax: Any, records: Sequence[Record], legend: bool = True) -> None:

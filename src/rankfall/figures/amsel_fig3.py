@@ -8,7 +8,7 @@ from typing import Any
 
 from rankfall.drawing.rank_curves import rank_curves
 from rankfall.figures.base import Claim, FigureOutcome, Reproduction, Scale, published
-from rankfall.figures.trained import error_of, gather, points
+from rankfall.figures.trained import gather, points, shared_error
 from rankfall.progress import Progress, silent
 from rankfall.training.cell import POSITIONS, Cell
 from rankfall.training.grid import read_points
@@ -62,14 +62,18 @@ def figure_cells(scale: Scale) -> list[Cell]:
 
 def depth_claims(found: Sequence[Mapping[str, Any]]) -> list[Claim]:
     """With three layers concatenated codes beat none at the lowest rank; the gain in one layer is smaller."""
-    errors = {tuple(point[name] for name in BY): error_of(point) or point["published"] for point in found}
     rank = min(point["rank"] for point in found)
-    gains = {}
-    for layers in (1, 3):
-        none, coded = errors.get((layers, "none", rank)), errors.get((layers, "concatenated", rank))
-        if none is None or coded is None:
-            return []
-        gains[layers] = none / coded
+    by_setting = {tuple(point[name] for name in BY): point for point in found}
+    wanted = [(layers, positions, rank) for layers in (1, 3) for positions in ("none", "concatenated")]
+    if any(setting not in by_setting for setting in wanted):
+        return []
+    column = shared_error(*(by_setting[setting] for setting in wanted))
+    if column is None:
+        return []
+    gains = {
+        layers: by_setting[layers, "none", rank][column] / by_setting[layers, "concatenated", rank][column]
+        for layers in (1, 3)
+    }
     return [
         Claim(
             f"at r = {rank}, concatenated codes help more in three layers than in one",
