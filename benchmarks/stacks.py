@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from rankfall.provenance import provenance
 from rankfall.training import layer_seam
 from rankfall.training.cell import CHUNK, Cell
 from rankfall.training.compiled import matmul_precision
+from rankfall.training.data import Batches
 from rankfall.training.stack import Stack
 
 WAYS = ("products", "kernel")
@@ -137,16 +139,18 @@ def timed(number: int, way: str, lock: Path) -> dict[str, Any]:
         stack.advance()
         step = milliseconds(lambda: stack.run_steps(60)) / 60
         chunk = milliseconds(stack.advance) / CHUNK
-        draw = milliseconds(lambda: draw_again(stack)) / stack.batches.window
+        plain = Batches(stack.cells, stack.device)
+        draw, plain_draw = (milliseconds(partial(draw_again, one)) / one.window for one in (stack.batches, plain))
         memory = torch.cuda.max_memory_allocated() / 2**30
     times = {"built_s": built, "step_ms": step, "chunk_step_ms": chunk, "draw_step_ms": draw, "gib": memory}
+    times |= {"plain_draw_step_ms": plain_draw}
     drawn = {"draw_share": round(draw / (step + draw), 4), "draw_compiled": stack.batches.compiled}
     return {**ROWS[number], "way": way, **{name: round(value, 4) for name, value in times.items()}, **drawn}
 
 
-def draw_again(stack: Stack) -> None:
-    stack.batches.filled = None
-    stack.batches.fill(0)
+def draw_again(batches: Batches) -> None:
+    batches.filled = None
+    batches.fill(0)
 
 
 def milliseconds(work: Callable[[], object]) -> float:
