@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from rankfall.drawing.canvas import COLOURS, MARKERS, canvas
 from rankfall.drawing.loss_by_rank import times_width
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 Record = Mapping[str, Any]
 Panel = Callable[[Any, Mapping[tuple[Any, ...], Sequence[Record]]], None]
 """Draws on an axis the records of each setting."""
+Outside = Literal["outside upper center", "outside lower center"]
 COLUMNS = 3
 SOLVED = {
     "parameters": "equal parameters",
@@ -76,7 +77,7 @@ def draw_costs(records: Sequence[Record]) -> Figure:
     return figure
 
 
-def _legend_outside(figure: Figure, costs: Any, lines: int, where: str) -> None:
+def _legend_outside(figure: Figure, costs: Any, lines: int, where: Outside) -> None:
     """The legend of the panel of costs, where it has too many lines to stand among them."""
     if lines > MOST_INSIDE:
         figure.legend(*costs.get_legend_handles_labels(), fontsize=8, ncol=COLUMNS, loc=where, handlelength=3.5)
