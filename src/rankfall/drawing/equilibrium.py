@@ -58,19 +58,19 @@ def draw_multipliers(axis: Any, multipliers: Sequence[np.ndarray]) -> None:
         axis.legend(loc="upper right")
 
 
-def draw_ladders(ladders: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
+def draw_by_rank(families: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
     """Spectral radius and smallest singular value by rank, one line per family."""
     figure, axes = canvas(1, 2)
-    for index, (family, rows) in enumerate(ladders.items()):
+    for index, (family, rows) in enumerate(families.items()):
         style = {"color": COLOURS[index], "marker": MARKERS[index], "label": family}
         ranks = [row["requested_rank"] for row in rows]
         axes[0, 0].plot(ranks, [row["spectral_radius"] for row in rows], **style)
         smallest = [max(row["smallest_singular_value"], BOTTOM) for row in rows]
         axes[0, 1].plot(ranks, smallest, **style)
     axes[0, 0].axhline(1.0, color="black", linewidth=0.8)
-    radii = [row["spectral_radius"] for rows in ladders.values() for row in rows]
+    radii = [row["spectral_radius"] for rows in families.values() for row in rows]
     axes[0, 0].set_yscale("log" if max(radii) > 10 else "linear")
-    worst = min(row["smallest_singular_value"] for rows in ladders.values() for row in rows)
+    worst = min(row["smallest_singular_value"] for rows in families.values() for row in rows)
     axes[0, 1].set_yscale("log" if worst < 0.1 else "linear")
     axes[0, 0].set(title="spectral radius (below the line: stable)", xlabel="rank")
     axes[0, 1].set(title="smallest singular value, relative", xlabel="rank")
