@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
-from rankfall.drawing.canvas import COLOURS, MARKERS, canvas, heading
+from rankfall.drawing.canvas import COLOURS, MARKERS, canvas, heading, whole_ticks
 from rankfall.linalg.spectra import singular_values
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def draw_equilibrium(tokens: Tensor, multipliers: Sequence[np.ndarray], title: s
     middle.semilogy(np.arange(1, len(values) + 1), np.maximum(values / values[0], BOTTOM), "o-", color=COLOURS[0])
     middle.axhline(max(tokens.shape) * np.finfo(float).eps, color="grey", linestyle=":", label="counts as zero below")
     middle.set(title="singular values, relative", xlabel="index")
-    middle.xaxis.get_major_locator().set_params(integer=True)
+    whole_ticks(middle.xaxis)
     middle.legend()
     draw_multipliers(right, multipliers)
     right.set_title("multipliers of the layer's derivative")
@@ -74,7 +74,6 @@ def draw_by_rank(families: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
     axes[0, 1].set_yscale("log" if worst < 0.1 else "linear")
     axes[0, 0].set(title="spectral radius (below the line: stable)", xlabel="rank")
     axes[0, 1].set(title="smallest singular value, relative", xlabel="rank")
-    for axis in axes[0]:
-        axis.xaxis.get_major_locator().set_params(integer=True)
+    whole_ticks(*(panel.xaxis for panel in axes[0]))
     axes[0, 1].legend()
     return figure
