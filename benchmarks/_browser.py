@@ -1,8 +1,9 @@
-"""The browser that pages are timed in: headless Chromium, which draws in software, on the same machine."""
+"""The browser that pages are timed and tested in: headless Chromium, which draws in software, on the same machine."""
 
 from __future__ import annotations
 
 import shutil
+import statistics
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -17,23 +18,30 @@ QUIET = [
 ]
 
 
+def started(driver: Any) -> Any:
+    """Chromium on the PATH, else Playwright's own."""
+    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    return driver.chromium.launch(executable_path=path, args=QUIET)
+
+
 @contextmanager
 def chromium() -> Iterator[Any]:
-    """Chromium on the PATH, else Playwright's own."""
+    """A browser that is closed at the end."""
     from playwright.sync_api import sync_playwright
 
-    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     with sync_playwright() as driver:
-        started = driver.chromium.launch(executable_path=path, args=QUIET)
+        browser = started(driver)
         try:
-            yield started
+            yield browser
         finally:
-            started.close()
+            browser.close()
 
 
 def quantiles(values: list[float]) -> dict[str, float]:
     """Median, 90th percentile (the nearest rank) and largest."""
     ordered = sorted(values)
-    middle = len(ordered) // 2
-    median = ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
-    return {"median_s": median, "p90_s": ordered[-(-9 * len(ordered) // 10) - 1], "largest_s": ordered[-1]}
+    return {
+        "median_s": statistics.median(ordered),
+        "p90_s": ordered[-(-9 * len(ordered) // 10) - 1],
+        "largest_s": ordered[-1],
+    }

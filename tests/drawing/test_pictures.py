@@ -16,7 +16,7 @@ from rankfall.catalogue import EVIDENCE
 from rankfall.drawing.audit import draw_ablation, draw_comparison, draw_head_ranks
 from rankfall.drawing.canvas import FORMATS, STYLE, canvas, heading, save, settle
 from rankfall.drawing.collapse import curve_of, draw_collapse
-from rankfall.drawing.equilibrium import draw_equilibrium, draw_ladders
+from rankfall.drawing.equilibrium import draw_by_rank, draw_equilibrium
 from rankfall.drawing.floors import draw_floors
 from rankfall.drawing.plan import draw_plan
 from rankfall.drawing.rank_curves import rank_curves
@@ -161,9 +161,9 @@ def test_equilibria_are_drawn_with_their_multipliers() -> None:
     )  # fmt: skip
 
 
-def test_ladders_draw_each_family() -> None:
+def test_each_family_is_drawn_by_rank() -> None:
     rows = [{"requested_rank": k, "spectral_radius": 0.1 * k, "smallest_singular_value": 1 / k} for k in (1, 2, 3)]
-    radius, smallest = panels_of(draw_ladders({"star": rows, "chain": rows[:2]}))
+    radius, smallest = panels_of(draw_by_rank({"star": rows, "chain": rows[:2]}))
     assert same(curves(radius)["star"], [1, 2, 3], [0.1, 0.2, 0.3])
     assert same(curves(smallest)["chain"], [1, 2], [1, 0.5])
     assert [one["y"] for one in radius["series"] if one.get("aside") == "x"] == [[1.0, 1.0]]

@@ -27,7 +27,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     passed: list[int] = []
     advance = replay.Replays.advance
 
-    def count(self: replay.Replays, layer: int, *rest: object) -> replay.Passed | None:
+    def count(self: replay.Replays, layer: int, *rest: object) -> replay.PassedLayers | None:
         done = advance(self, layer, *rest)
         passed.append(0 if done is None else done.reached - layer)
         return done

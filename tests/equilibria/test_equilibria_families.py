@@ -10,7 +10,7 @@ import torch
 
 from rankfall.catalogue import FAMILIES, NORMS
 from rankfall.equilibria.chain import DESIGNS, chain_gram, chain_matrices
-from rankfall.equilibria.examine import examine, examine_equilibrium, ladder, recoveries
+from rankfall.equilibria.examine import every_rank, examine, examine_equilibrium
 from rankfall.equilibria.families import (
     EquilibriumFamily,
     build_equilibrium,
@@ -21,6 +21,7 @@ from rankfall.equilibria.families import (
     under_norm,
 )
 from rankfall.equilibria.layer import NormalisedLayer, by_coordinates
+from rankfall.equilibria.recovery import recoveries
 from rankfall.equilibria.shift import shift_radius, shift_tokens
 from rankfall.equilibria.stability import multipliers
 from rankfall.equilibria.star import star_value
@@ -136,9 +137,9 @@ def test_normal_value_matrices_have_no_stable_rank_two_beside_a_dominant_leader(
 
 @pytest.mark.parametrize("width", [2, 3, 4, 5, 6, 7, 8, 9])
 def test_window_has_every_rank_strictly_stable_under_one_layer(width: int) -> None:
-    rungs = ladder(width + 1, width, family="window", stable=True)
-    first = rungs[0][0].layer
-    for rank, (built, seen) in enumerate(rungs, start=1):
+    found = every_rank(width + 1, width, family="window", stable=True)
+    first = found[0][0].layer
+    for rank, (built, seen) in enumerate(found, start=1):
         assert torch.equal(built.layer.value, first.value)
         assert seen.rank == rank
         assert seen.residual < 1e-15
@@ -265,10 +266,10 @@ def test_centred_basis_is_orthonormal_and_centred() -> None:
 
 
 def test_star_serves_every_rank_of_one_layer_and_says_so() -> None:
-    rungs = ladder(12, 6)
-    assert [seen.rank for _, seen in rungs] == [1, 2, 3, 4, 5, 6]
-    assert {built.family for built, _ in rungs} == {"star"}
-    assert [seen.verdict for _, seen in rungs] == ["stable"] + ["marginal"] * 5
+    found = every_rank(12, 6)
+    assert [seen.rank for _, seen in found] == [1, 2, 3, 4, 5, 6]
+    assert {built.family for built, _ in found} == {"star"}
+    assert [seen.verdict for _, seen in found] == ["stable"] + ["marginal"] * 5
 
 
 def test_choice_prefers_conditioning_and_honours_stability() -> None:
@@ -289,8 +290,8 @@ def test_choice_prefers_conditioning_and_honours_stability() -> None:
         (lambda: build_equilibrium(64, 40, 20, family="past"), "a rank of at most 0 for family past"),
         (lambda: equilibrium_under("layer", 4, 3, 3), "a rank of at most 2 under LayerNorm"),
         (lambda: equilibrium_under("none", 4, 3, 3), "a norm among unit, layer"),
-        (lambda: ladder(12, 11, stable=True), "a width of at most 9 for strictly stable"),
-        (lambda: ladder(5, 4, family="chain"), "a family with one layer for all ranks"),
+        (lambda: every_rank(12, 11, stable=True), "a width of at most 9 for strictly stable"),
+        (lambda: every_rank(5, 4, family="chain"), "a family with one layer for all ranks"),
         (lambda: NormalisedLayer(torch.ones(2, 3), torch.ones(2, 2).bool()), "a square value matrix"),
         (
             lambda: NormalisedLayer(torch.eye(2), torch.ones(2, 2).bool(), "none"),

@@ -10,10 +10,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankfall.equilibria.examine import examine, read_document, recoveries, to_document
+from rankfall.equilibria.documents import read_document, to_document
+from rankfall.equilibria.examine import examine
 from rankfall.equilibria.families import build_equilibrium, under_norm
 from rankfall.equilibria.layer import NormalisedLayer
 from rankfall.equilibria.newton import polish
+from rankfall.equilibria.recovery import recoveries
 from rankfall.errors import RequestError
 from rankfall.masks import Complete
 from rankfall.norms import LayerNorm

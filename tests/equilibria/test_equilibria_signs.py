@@ -12,7 +12,7 @@ from tests.sampling import normal
 
 import rankfall
 from rankfall.equilibria import signs
-from rankfall.equilibria.examine import examine_equilibrium, ladder
+from rankfall.equilibria.examine import every_rank, examine_equilibrium
 from rankfall.equilibria.families import equilibrium_under
 from rankfall.equilibria.layer import NormalisedLayer
 from rankfall.equilibria.newton import polish
@@ -99,10 +99,10 @@ def test_attention_gives_a_token_its_own_weight_and_the_rest_to_those_before() -
 
 
 def test_one_layer_has_all_ranks() -> None:
-    rungs = ladder(7, 5, norm="dyt", stable=True)
-    assert [seen.rank for _, seen in rungs] == [1, 2, 3, 4, 5]
-    assert all(seen.verdict == "stable" for _, seen in rungs)
-    assert all(torch.equal(built.layer.value, rungs[0][0].layer.value) for built, _ in rungs)
+    found = every_rank(7, 5, norm="dyt", stable=True)
+    assert [seen.rank for _, seen in found] == [1, 2, 3, 4, 5]
+    assert all(seen.verdict == "stable" for _, seen in found)
+    assert all(torch.equal(built.layer.value, found[0][0].layer.value) for built, _ in found)
 
 
 def test_newton_finds_it_and_leaves_free_tokens_where_they_are() -> None:

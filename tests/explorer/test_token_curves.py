@@ -7,27 +7,29 @@ from dataclasses import replace
 import pytest
 import torch
 
+from rankfall.drawing.collapse import tail_line
 from rankfall.drawing.plots import element
 from rankfall.errors import RequestError
 from rankfall.explorer.same_result import token_command, token_python
 from rankfall.explorer.state import TokenState
 from rankfall.explorer.token_curves import (
-    GRAPH_TOKENS,
     NEAR_ONE,
     SHOWN_STATES,
     attention_at,
+    nearest_row,
+    reasons,
+    summary,
+    thinning,
+    token_curves,
+)
+from rankfall.explorer.token_plots import (
+    GRAPH_TOKENS,
     draw_attention,
     draw_depth,
     draw_graph,
     draw_motion,
     graph_tokens,
-    nearest_row,
-    reasons,
     shown_coordinates,
-    summary,
-    tail_line,
-    thinning,
-    token_curves,
 )
 from tests.explorer.calls import printed_by_command, printed_by_python, series_of, unpacked
 
@@ -65,7 +67,7 @@ def test_the_bound_stands_above_and_the_tail_touches_the_end() -> None:
     curves = token_curves(STATES[0])
     assert curves.bound_log10_mu is not None
     assert all(bound >= mu for bound, mu in zip(curves.bound_log10_mu, curves.log10_mu, strict=True))
-    tail = tail_line(curves)
+    tail = tail_line(curves.tail_rate, curves.layers, curves.log10_mu)
     assert tail is not None
     assert tail[1][1] == curves.log10_mu[-1]
     # The causal tail is 1/2: between the line's ends mu falls by that factor in every layer.

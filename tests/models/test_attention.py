@@ -20,7 +20,8 @@ from rankfall.models.attention.observer import ROWS_AT_MOST, AttentionObserver, 
 from rankfall.models.attention.statistics import matrix_statistics
 from rankfall.models.attention.summary import attention_reasons
 from rankfall.models.audit import audit
-from rankfall.models.recorder import Call, recorded
+from rankfall.models.events import Call
+from rankfall.models.recorder import recorded
 from rankfall.models.small import small_models
 from rankfall.models.thresholds import THRESHOLDS
 

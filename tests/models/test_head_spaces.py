@@ -16,7 +16,7 @@ from tests.sampling import normal
 
 from rankfall.errors import RequestError
 from rankfall.models.heads import subspaces
-from rankfall.models.heads.probe import HeadMaps
+from rankfall.models.heads.maps import HeadMaps
 from rankfall.models.heads.ranks import probe_heads
 from rankfall.models.heads.spectra import HeadSpectrum, write_spectra
 from rankfall.models.heads.subspaces import HeadSpaces, SpaceOverlap

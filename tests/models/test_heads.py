@@ -14,8 +14,8 @@ from tests.models.small import MEASURED, small_model
 from torch import Tensor
 
 from rankfall.errors import RequestError
-from rankfall.models.heads.probe import probe_site, sample_inputs
-from rankfall.models.heads.ranks import head_ranks, head_ranks_from_file, probe_heads
+from rankfall.models.heads.probe import probe_site
+from rankfall.models.heads.ranks import head_ranks, head_ranks_from_file, probe_heads, sample_inputs
 from rankfall.models.replay import traced
 from rankfall.models.small import candidate_inputs, small_models
 

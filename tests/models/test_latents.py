@@ -9,7 +9,8 @@ import torch
 from tests.models.test_heads import entropy_rank
 from torch import Tensor
 
-from rankfall.models.heads.ranks import HeadRecord, head_ranks, probe_heads
+from rankfall.models.heads.ranks import head_ranks, probe_heads
+from rankfall.models.heads.record import HeadRecord
 from rankfall.models.heads.seen import tokens_seen
 from rankfall.models.verdict.head_reasons import bound_reason, heads_reason
 from rankfall.theory.head_bounds import HeadClass, mse_floor

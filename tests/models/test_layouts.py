@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from rankfall.catalogue import LAYOUTS
 from rankfall.errors import RequestError
 from rankfall.models.heads import weights
-from rankfall.models.heads.probe import HeadMaps
-from rankfall.models.heads.ranks import head_ranks, head_records
+from rankfall.models.heads.maps import HeadMaps
+from rankfall.models.heads.ranks import head_ranks
+from rankfall.models.heads.record import head_records
 from rankfall.models.heads.weights import WeightLayout, maps_from_tensors
 from rankfall.models.small import candidate_inputs, small_models
 

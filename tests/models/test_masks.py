@@ -11,9 +11,10 @@ from tests.models.small import small_model
 
 from rankfall.masks import Explicit, Mask, parse_mask, recognise
 from rankfall.models.attention.observer import AttentionObserver
+from rankfall.models.events import Call
 from rankfall.models.masks import MaskObserver, ObservedMask, observe_masks, uniform_rate, without_diagonal
 from rankfall.models.positions import PositionMass
-from rankfall.models.recorder import Call, recorded
+from rankfall.models.recorder import recorded
 from rankfall.models.small import KEYS_SEEN, small_models
 from rankfall.models.texts import from_ids
 from rankfall.models.verdict.reasons import mask_reason

@@ -347,8 +347,9 @@ def test_a_decoder_looks_elsewhere() -> None:
 )
 @pytest.mark.parametrize("batch_first", [True, False])
 def test_multihead_attention_is_computed_by_its_definition(options: dict[str, Any], batch_first: bool) -> None:
+    from rankfall.models.events import Call
     from rankfall.models.interface import routed
-    from rankfall.models.recorder import Call, recorded
+    from rankfall.models.recorder import recorded
 
     module = scrambled(nn.MultiheadAttention(WIDTH, HEADS, batch_first=batch_first, **options))
     query, key, value = vectors(2, 5), *(vectors(2, 7)[..., : options.get(one, WIDTH)] for one in ("kdim", "vdim"))

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import torch
 
+from rankfall.models.events import Call
 from rankfall.models.interface import attention_modules
-from rankfall.models.recorder import Call, recorded
+from rankfall.models.recorder import recorded
 from rankfall.models.small import TOKENS, candidate_inputs, small_models
 
 

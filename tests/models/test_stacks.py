@@ -19,7 +19,7 @@ from rankfall.models.audit import audit
 from rankfall.models.blocks import choose_stack
 from rankfall.models.condition import parse_condition
 from rankfall.models.heads.key_values import KeyValueRecord, KeyValues
-from rankfall.models.heads.probe import HeadMaps
+from rankfall.models.heads.maps import HeadMaps
 from rankfall.models.masks import ObservedMask
 from rankfall.models.small import candidate_inputs, small_models
 from rankfall.models.stacks import labels

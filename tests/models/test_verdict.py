@@ -18,9 +18,10 @@ from rankfall.models.audit import audit
 from rankfall.models.controls import Control
 from rankfall.models.depth.capture import Part, Place
 from rankfall.models.depth.rows import DepthRow, gather, spans
-from rankfall.models.heads.probe import HeadMaps
+from rankfall.models.heads.maps import HeadMaps
 from rankfall.models.heads.random import random_head_ranks
-from rankfall.models.heads.ranks import HeadRecord, head_ranks, head_records
+from rankfall.models.heads.ranks import head_ranks
+from rankfall.models.heads.record import HeadRecord, head_records
 from rankfall.models.verdict.head_reasons import bound_reason, heads_reason
 from rankfall.models.verdict.judgement import decide, middle
 from rankfall.models.verdict.parts_reason import BOTH, NORM, PURE, RESIDUAL, parts_reason, variant_ends

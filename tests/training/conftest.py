@@ -23,22 +23,10 @@ rank = [1, 2, 4]
 """
 """Three cells, a file of settings."""
 QUICK = Options(device="cpu", threads=1, checkpoint_seconds=0)
-COSTS = ("seconds",)
-"""What two equal runs may differ in."""
 
 
 def tiny(**changes: Any) -> Cell:
     return Cell(**(TINY | changes))
-
-
-def contents(store: Store) -> dict[str, tuple[Any, ...]]:
-    """Everything that a store says about its runs, to be compared bit for bit."""
-    found = {}
-    for run in store.runs():
-        summary = {key: value for key, value in run.summary().items() if key not in COSTS}
-        weights = {name: tensor.numpy().tobytes() for name, tensor in run.weights().items()}
-        found[run.id] = (summary, run.history().to_pylist(), weights)
-    return found
 
 
 @pytest.fixture

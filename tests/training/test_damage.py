@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 import torch
-from tests.training.conftest import QUICK, contents, tiny
+from soak.lives import contents
+from tests.training.conftest import QUICK, tiny
 from torch import Tensor
 
 from rankfall.store.claims import Claims

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.training.conftest import QUICK, contents, tiny
+from soak.lives import contents
+from tests.training.conftest import QUICK, tiny
 
 import rankfall
 from rankfall.catalogue import ENGINES

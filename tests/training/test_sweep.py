@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.training.conftest import QUICK, contents, tiny
+from soak.lives import contents
+from tests.training.conftest import QUICK, tiny
 
 from rankfall.store.checkpoints import Checkpoints
 from rankfall.store.files import StorageError

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from rankfall.models.heads.key_values import KeyValueRecord
-    from rankfall.models.heads.ranks import HeadRecord
+    from rankfall.models.heads.record import HeadRecord
     from rankfall.models.load.folder import LoadedModel
     from rankfall.report.document import Document
 

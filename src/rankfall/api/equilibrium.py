@@ -97,10 +97,10 @@ class EquilibriumResult(Result):
         return lines
 
     def _figure(self) -> Figure:
-        from rankfall.drawing.equilibrium import draw_equilibrium, draw_ladders
+        from rankfall.drawing.equilibrium import draw_by_rank, draw_equilibrium
 
         if "ranks" in self.found:
-            return draw_ladders({str(self.family): self.ranks})
+            return draw_by_rank({str(self.family): self.ranks})
         from rankfall.equilibria.stability import multipliers
 
         title = f"{'polished' if self.family is None else f'family {self.family}'}, rank {self.rank}"
@@ -162,8 +162,10 @@ def equilibrium(
 
     require_seed(seed)
     _require_bearable(tokens, width, layers * draws if disturb is not None else 0)
-    from rankfall.equilibria.examine import examine_equilibrium, recoveries, to_document
+    from rankfall.equilibria.documents import to_document
+    from rankfall.equilibria.examine import examine_equilibrium
     from rankfall.equilibria.families import equilibrium_under, inner_width
+    from rankfall.equilibria.recovery import recoveries
 
     wanted = min(tokens, inner_width(norm, width)) if rank is None else rank
     progress("building and examining", 0.0)
@@ -217,7 +219,8 @@ def _statement(layer: NormalisedLayer) -> str:
 
 
 def _polished(start: str | Path | Mapping[str, Any], progress: Progress) -> EquilibriumResult:
-    from rankfall.equilibria.examine import examine, from_document, read_document, to_document
+    from rankfall.equilibria.documents import from_document, read_document, to_document
+    from rankfall.equilibria.examine import examine
     from rankfall.equilibria.newton import polish
 
     layer, near = from_document(start) if isinstance(start, Mapping) else read_document(Path(start))
@@ -238,14 +241,14 @@ def _polished(start: str | Path | Mapping[str, Any], progress: Progress) -> Equi
 def _all_ranks(
     count: int, width: int, family: str | None, norm: str, stable: bool, progress: Progress
 ) -> EquilibriumResult:
-    from rankfall.equilibria.examine import ladder
+    from rankfall.equilibria.examine import every_rank
     from rankfall.equilibria.families import check_request
 
     check_request(count, width, 1)
     _require_bearable(count, width, 0)
-    rungs = ladder(count, width, family=family, norm=norm, stable=stable, progress=progress)
-    first, last = rungs[0][0], rungs[-1][0]
-    rows = [{"requested_rank": built.rank, **seen.record()} for built, seen in rungs]
+    each = every_rank(count, width, family=family, norm=norm, stable=stable, progress=progress)
+    first, last = each[0][0], each[-1][0]
+    rows = [{"requested_rank": built.rank, **seen.record()} for built, seen in each]
     found: dict[str, Any] = {
         "statement": _statement(first.layer),
         "family": first.family,

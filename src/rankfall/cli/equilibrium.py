@@ -11,7 +11,7 @@ from rankfall.catalogue import FAMILIES
 from rankfall.cli.output import WIDTH, JsonFlag, Outputs, PlotPath, emit, paper, shown, table
 
 FACTS = ("family", "converged", "residual", "rank", "smallest_singular_value", "spectral_radius", "stability")
-LADDER = ("rank", "residual", "smallest_singular_value", "spectral_radius", "stability", "neutral_directions")
+BY_RANK = ("rank", "residual", "smallest_singular_value", "spectral_radius", "stability", "neutral_directions")
 # Larger matrices do not fit a terminal.
 MOST_SHOWN = 10
 
@@ -74,7 +74,7 @@ def equilibrium(
     def show() -> None:
         if all_ranks:
             of = f"family {record['family']}, {tokens} tokens of width {width}"
-            table(f"equilibria of one layer: {of}", record["ranks"], LADDER)
+            table(f"equilibria of one layer: {of}", record["ranks"], BY_RANK)
         else:
             _show(record)
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from rankfall.drawing.canvas import COLOURS, canvas, heading
+from rankfall.drawing.canvas import COLOURS, canvas, heading, whole_ticks
+from rankfall.drawing.head_map import HeadMap, placed
 from rankfall.models.thresholds import THRESHOLDS
 
 if TYPE_CHECKING:
@@ -21,13 +20,10 @@ WIDE = 12
 def draw_attention_maps(heads: pd.DataFrame, title: str) -> Figure:
     """Three maps of heads by layer: entropy, mass on the first token or a learned sink, what they write. A cross
     marks a head that does nothing."""
-    shown, label = placed(heads[heads["kind"] == "self"] if (heads["kind"] == "self").any() else heads)
-    first, last, count = int(shown["place"].min()), int(shown["place"].max()), int(shown["head"].max()) + 1
-    layers = last - first + 1
-    size = (max(4.2, 0.22 * layers + 2), max(2.6, 0.22 * count + 1.2))
+    head_map = HeadMap.of(_self_attention(heads))
+    shown, size = head_map.heads, head_map.size(4.2, 2.6)
     # Deep models have wide maps: one below the other.
-    figure, axes = canvas(3, 1, size=size) if layers > WIDE else canvas(1, 3, size=size)
-    edges = (first - 0.5, last + 0.5, -0.5, count - 0.5)
+    figure, axes = canvas(3, 1, size=size) if head_map.layers > WIDE else canvas(1, 3, size=size)
     per_layer = shown.groupby("place")["head"].transform("size")
     panels: tuple[tuple[str, Any, float, str], ...] = (
         ("entropy, of what the mask allows", shown["relative_entropy"], 1.0, "viridis"),
@@ -41,17 +37,9 @@ def draw_attention_maps(heads: pd.DataFrame, title: str) -> Figure:
     )
     idle = shown[shown["does_nothing"].notna()]
     for panel, (says, values, most, colours) in zip(axes.flat, panels, strict=True):
-        grid = np.full((count, layers), np.nan)
-        grid[shown["head"], shown["place"] - first] = values.astype(float)
-        panel.grid(False)
-        image = panel.imshow(grid, aspect="auto", origin="lower", vmin=0, vmax=most, cmap=colours, extent=edges)
-        figure.colorbar(image, ax=panel, label=says)
+        head_map.draw(figure, panel, values, most, says, colours)
         if len(idle):
             panel.plot(idle["place"], idle["head"], "x", color=COLOURS[1], markersize=5, label="does nothing")
-        panel.set_xlabel(label)
-        panel.set_ylabel("head")
-        for axis in (panel.xaxis, panel.yaxis):
-            axis.get_major_locator().set_params(integer=True)
     if len(idle):
         axes[0, 0].legend(fontsize=8, loc="lower left", bbox_to_anchor=(0.0, 1.0))
     heading(figure, title)
@@ -68,7 +56,7 @@ PREDICTED = {
 def draw_attention_depth(heads: pd.DataFrame, title: str, masks: pd.DataFrame | None = None) -> Figure:
     """By layer: the mass on the first token of every head and its mean, with that on learned sinks, and what the mask
     alone would give; and the logits: medians over heads of their quantiles, and the largest of each head."""
-    shown, label = placed(heads[heads["kind"] == "self"] if (heads["kind"] == "self").any() else heads)
+    shown, label = placed(_self_attention(heads))
     figure, axes = canvas(1, 2, size=(5.4, 3.8))
     mass, logits = axes[0]
     by_place = shown.groupby("place")
@@ -99,19 +87,12 @@ def draw_attention_depth(heads: pd.DataFrame, title: str, masks: pd.DataFrame | 
     logits.set_ylabel("logit")
     for panel in axes[0]:
         panel.set_xlabel(label)
-        panel.xaxis.get_major_locator().set_params(integer=True)
+        whole_ticks(panel.xaxis)
     heading(figure, title)
     return figure
 
 
-def placed(heads: pd.DataFrame) -> tuple[pd.DataFrame, str]:
-    """Heads with their `place` on an axis and its label: the layer; where a layer number stands for several modules,
-    as in a model of two stacks, the order in which they run."""
-    if "module" not in heads:
-        return heads.assign(place=heads["layer"]), "layer"
-    modules = heads[["layer", "module"]].drop_duplicates()
-    if modules["layer"].is_unique:
-        return heads.assign(place=heads["layer"]), "layer"
-    order = {pair: at for at, pair in enumerate(modules.itertuples(index=False, name=None), 1)}
-    pairs = zip(heads["layer"], heads["module"], strict=True)
-    return heads.assign(place=[order[pair] for pair in pairs]), "attention module, in order"
+def _self_attention(heads: pd.DataFrame) -> pd.DataFrame:
+    """Heads that look at their own tokens, where there are any."""
+    own = heads["kind"] == "self"
+    return heads[own] if own.any() else heads

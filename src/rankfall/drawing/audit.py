@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rankfall.drawing.attention import placed
-from rankfall.drawing.canvas import COLOURS, MARKERS, canvas, heading, literal
+from rankfall.drawing.canvas import COLOURS, MARKERS, canvas, heading, literal, whole_ticks
+from rankfall.drawing.head_map import HeadMap
 from rankfall.models.thresholds import THRESHOLDS
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def draw_token_depth(rows: Sequence[DepthRow], controls: Mapping[str, Sequence[D
             panel.fill_between(layers, low, high, color=COLOURS[0], alpha=0.2, linewidth=0)
         panel.set_xlabel("layer")
         panel.set_ylabel(label)
-        panel.xaxis.get_major_locator().set_params(integer=True)
+        whole_ticks(panel.xaxis)
         panel.set_ylim(bottom=0)
     axes[0, 0].legend(fontsize=8)
     heading(figure, title)
@@ -69,7 +69,7 @@ def draw_views(rows: Sequence[DepthRow], title: str) -> Figure:
         panel.set_xlabel("layer")
         panel.set_ylabel(measure.replace("_", " "))
         panel.set_ylim(bottom=0)
-        panel.xaxis.get_major_locator().set_params(integer=True)
+        whole_ticks(panel.xaxis)
     axes[0, 1].legend(fontsize=8, loc="center left", bbox_to_anchor=(1.01, 0.5))
     heading(figure, title)
     return figure
@@ -77,22 +77,10 @@ def draw_views(rows: Sequence[DepthRow], title: str) -> Figure:
 
 def draw_head_ranks(heads: pd.DataFrame, title: str) -> Figure:
     """Two maps of heads: bright heads spread their scores over many directions."""
-    heads, label = placed(heads)
-    first, last, count = int(heads["place"].min()), int(heads["place"].max()), int(heads["head"].max()) + 1
-    layers = last - first + 1
-    figure, axes = canvas(1, 2, size=(max(4.5, 0.22 * layers + 2), max(3.2, 0.22 * count + 1.2)))
-    widest = int(heads["head_dim"].max())
-    edges = (first - 0.5, last + 0.5, -0.5, count - 0.5)
+    head_map, widest = HeadMap.of(heads), int(heads["head_dim"].max())
+    figure, axes = canvas(1, 2, size=head_map.size(4.5, 3.2))
     for panel, measure in zip(axes[0], RANKS, strict=True):
-        grid = np.full((count, layers), np.nan)
-        grid[heads["head"], heads["place"] - first] = heads[f"qk_{measure}"]
-        panel.grid(False)
-        image = panel.imshow(grid, aspect="auto", origin="lower", vmin=0, vmax=widest, cmap="viridis", extent=edges)
-        figure.colorbar(image, ax=panel, label=f"{measure.replace('_', ' ')}, of {widest}")
-        panel.set_xlabel(label)
-        panel.set_ylabel("head")
-        for axis in (panel.xaxis, panel.yaxis):
-            axis.get_major_locator().set_params(integer=True)
+        head_map.draw(figure, panel, heads[f"qk_{measure}"], widest, f"{measure.replace('_', ' ')}, of {widest}")
     heading(figure, title)
     return figure
 
@@ -119,7 +107,7 @@ def draw_ablation(rows: pd.DataFrame, title: str) -> Figure:
         panel.set_yscale("log")
         panel.set_xlabel("layer")
         panel.set_title("scale-matched" if scaling == "matched" else "raw")
-        panel.xaxis.get_major_locator().set_params(integer=True)
+        whole_ticks(panel.xaxis)
     axes[0, 0].set_ylabel("relative mu")
     axes[0, 0].legend(fontsize=8)
     heading(figure, title)

@@ -54,6 +54,12 @@ def heading(figure: Figure, text: str) -> None:
     figure.suptitle(literal(text))
 
 
+def whole_ticks(*axes: Any) -> None:
+    """Ticks at whole numbers alone, as of layers and heads."""
+    for axis in axes:
+        axis.get_major_locator().set_params(integer=True)
+
+
 def settle(figure: Figure) -> None:
     """Keep the layout of a figure that was drawn: each format would compute it anew, which takes most of the time."""
     figure.set_layout_engine("none")

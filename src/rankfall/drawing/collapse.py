@@ -49,7 +49,9 @@ def draw_collapse(curves: Sequence[Mapping[str, Any]], title: str) -> Figure:
         layers, values = curve["layers"], curve["log10_mu"]
         for axis in (deep, shallow):
             axis.plot(layers, values, color=colour, label=curve["name"])
-        _draw_tail(deep, curve)
+        tail = tail_line(curve.get("tail_rate"), layers, values)
+        if tail is not None and not curve.get("cubic"):
+            deep.plot(*tail, ":", color="black", linewidth=1, zorder=5)
         if curve.get("floor"):
             for axis in (deep, shallow):
                 axis.plot(*curve["floor"], "o", color=colour, markersize=5)
@@ -78,15 +80,15 @@ def draw_collapse(curves: Sequence[Mapping[str, Any]], title: str) -> Figure:
     return figure
 
 
-def _draw_tail(axis: Any, curve: Mapping[str, Any]) -> None:
-    """The line of the second eigenvalue through the end of the curve, dashed, over its last two thirds."""
-    rate = curve.get("tail_rate")
-    if not rate or rate >= 1 or curve.get("cubic"):
-        return
-    last, value = curve["layers"][-1], curve["log10_mu"][-1]
-    if value is None or not math.isfinite(value):
-        return
+def tail_line(
+    rate: float | None, layers: Sequence[int], log10_mu: Sequence[float | None]
+) -> tuple[list[float], list[float]] | None:
+    """The line of the tail rate through the curve's end, over its last two thirds; None where there is none to draw.
+
+    A cubic fall is faster than any line: its rate is 0.
+    """
+    last, end = layers[-1], log10_mu[-1]
+    if rate is None or not 0 < rate < 1 or end is None or not math.isfinite(end) or last == 0:
+        return None
     start = last / 3
-    axis.plot(
-        [start, last], [value - (last - start) * math.log10(rate), value], ":", color="black", linewidth=1, zorder=5
-    )
+    return [start, float(last)], [end - (last - start) * math.log10(rate), end]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
-from rankfall.drawing.canvas import COLOURS, MARKERS, canvas, heading
+from rankfall.drawing.canvas import COLOURS, MARKERS, canvas, heading, whole_ticks
 from rankfall.linalg.spectra import singular_values
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def draw_equilibrium(tokens: Tensor, multipliers: Sequence[np.ndarray], title: s
     middle.semilogy(np.arange(1, len(values) + 1), np.maximum(values / values[0], BOTTOM), "o-", color=COLOURS[0])
     middle.axhline(max(tokens.shape) * np.finfo(float).eps, color="grey", linestyle=":", label="counts as zero below")
     middle.set(title="singular values, relative", xlabel="index")
-    middle.xaxis.get_major_locator().set_params(integer=True)
+    whole_ticks(middle.xaxis)
     middle.legend()
     draw_multipliers(right, multipliers)
     right.set_title("multipliers of the layer's derivative")
@@ -58,23 +58,22 @@ def draw_multipliers(axis: Any, multipliers: Sequence[np.ndarray]) -> None:
         axis.legend(loc="upper right")
 
 
-def draw_ladders(ladders: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
+def draw_by_rank(families: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
     """Spectral radius and smallest singular value by rank, one line per family."""
     figure, axes = canvas(1, 2)
-    for index, (family, rows) in enumerate(ladders.items()):
+    for index, (family, rows) in enumerate(families.items()):
         style = {"color": COLOURS[index], "marker": MARKERS[index], "label": family}
         ranks = [row["requested_rank"] for row in rows]
         axes[0, 0].plot(ranks, [row["spectral_radius"] for row in rows], **style)
         smallest = [max(row["smallest_singular_value"], BOTTOM) for row in rows]
         axes[0, 1].plot(ranks, smallest, **style)
     axes[0, 0].axhline(1.0, color="black", linewidth=0.8)
-    radii = [row["spectral_radius"] for rows in ladders.values() for row in rows]
+    radii = [row["spectral_radius"] for rows in families.values() for row in rows]
     axes[0, 0].set_yscale("log" if max(radii) > 10 else "linear")
-    worst = min(row["smallest_singular_value"] for rows in ladders.values() for row in rows)
+    worst = min(row["smallest_singular_value"] for rows in families.values() for row in rows)
     axes[0, 1].set_yscale("log" if worst < 0.1 else "linear")
     axes[0, 0].set(title="spectral radius (below the line: stable)", xlabel="rank")
     axes[0, 1].set(title="smallest singular value, relative", xlabel="rank")
-    for axis in axes[0]:
-        axis.xaxis.get_major_locator().set_params(integer=True)
+    whole_ticks(*(panel.xaxis for panel in axes[0]))
     axes[0, 1].legend()
     return figure

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rankfall.drawing.attention import placed
 from rankfall.drawing.canvas import COLOURS, canvas, heading
+from rankfall.drawing.head_map import HeadMap
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,22 +22,9 @@ NAMED_LAYERS = 3
 
 def draw_needed_ranks(needs: pd.DataFrame, title: str) -> Figure:
     """A map of layers and heads, and how many heads need at most so many directions, beside random weights."""
-    needs, label = placed(needs)
-    first, last, count = int(needs["place"].min()), int(needs["place"].max()), int(needs["head"].max()) + 1
-    layers = last - first + 1
-    figure, axes = canvas(1, 2, size=(max(4.5, 0.22 * layers + 2), max(3.2, 0.22 * count + 1.2)))
-    widest = int(needs["head_dim"].max())
-    grid = np.full((count, layers), np.nan)
-    grid[needs["head"], needs["place"] - first] = needs["needed_rank"]
-    panel = axes[0, 0]
-    panel.grid(False)
-    edges = (first - 0.5, last + 0.5, -0.5, count - 0.5)
-    image = panel.imshow(grid, aspect="auto", origin="lower", vmin=0, vmax=widest, cmap="viridis", extent=edges)
-    figure.colorbar(image, ax=panel, label=f"needed rank, of {widest}")
-    panel.set_xlabel(label)
-    panel.set_ylabel("head")
-    for axis in (panel.xaxis, panel.yaxis):
-        axis.get_major_locator().set_params(integer=True)
+    head_map, widest = HeadMap.of(needs), int(needs["head_dim"].max())
+    figure, axes = canvas(1, 2, size=head_map.size(4.5, 3.2))
+    head_map.draw(figure, axes[0, 0], needs["needed_rank"], widest, f"needed rank, of {widest}")
     ranks = np.arange(widest + 1)
     columns = {"model": "needed_rank", "random weights": "random_needed_rank"}
     for (whose, column), colour in zip(columns.items(), COLOURS, strict=False):

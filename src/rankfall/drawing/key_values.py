@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rankfall.drawing.attention import placed
-from rankfall.drawing.canvas import COLOURS, MARKERS, canvas, heading
+from rankfall.drawing.canvas import COLOURS, MARKERS, canvas, heading, whole_ticks
+from rankfall.drawing.head_map import placed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,7 +49,7 @@ def draw_key_values(
             needed.plot(known["place"], known[name].astype(float), "-", **style)
     needed.set(xlabel=axis_label, ylabel="numbers that a latent needs")
     needed.set_ylim(0, 1.35 * float(layers[list(NEEDED)].max().max()))
-    needed.xaxis.get_major_locator().set_params(integer=True)
+    whole_ticks(needed.xaxis)
     needed.legend(fontsize=7, ncols=2, loc="upper center")
     grid = np.array([[np.nan if one is None else one for one in row] for row in overlap], dtype=float)
     shared.grid(False)
@@ -58,7 +58,6 @@ def draw_key_values(
     image = shared.imshow(grid, origin="lower", vmin=0, vmax=1, cmap="viridis", aspect="auto", extent=edges)
     figure.colorbar(image, ax=shared, label="share of its own latent's energy")
     shared.set(xlabel="layer whose latent is used", ylabel="layer whose keys and values")
-    for axis in (shared.xaxis, shared.yaxis):
-        axis.get_major_locator().set_params(integer=True)
+    whole_ticks(shared.xaxis, shared.yaxis)
     heading(figure, title)
     return figure

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rankfall.drawing.audit import PANELS
-from rankfall.drawing.canvas import COLOURS, canvas
+from rankfall.drawing.canvas import COLOURS, canvas, whole_ticks
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -91,7 +91,7 @@ def _map(figure: Figure, panel: Any, table: pd.DataFrame, column: str, names: Se
     panel.set_ylabel("layer" if alike else "relative depth")
     panel.set_title(label, fontsize=10)
     if alike:
-        panel.yaxis.get_major_locator().set_params(integer=True)
+        whole_ticks(panel.yaxis)
 
 
 def layer_grid(table: pd.DataFrame, column: str, names: Sequence[str]) -> tuple[Any, bool]:

@@ -20,7 +20,7 @@ from torch import Tensor
 from rankfall.dynamics.kernels import MOST_WHOLE, one_map_per_token, power, usable
 from rankfall.dynamics.launch import Launch, launch
 from rankfall.dynamics.mixing import SampleGroup
-from rankfall.dynamics.replay import LONGEST_PAUSE, MOST_KEPT, MOVING, Passed
+from rankfall.dynamics.replay import LONGEST_PAUSE, MOST_KEPT, MOVING, PassedLayers, recorded_layers
 from rankfall.dynamics.split import Split, joined
 from rankfall.dynamics.split_attention import log_score_gap, split_step
 from rankfall.mechanism.heads import Heads
@@ -66,7 +66,7 @@ class FusedLayers:
 
     def advance(
         self, layer: int, state: Split, layers: int, thin: int, only_spread: bool, every: bool = False
-    ) -> Passed | None:
+    ) -> PassedLayers | None:
         """As many layers as these kernels know, at most up to `layers`; None when the next needs another form.
 
         `every`: few of them, with log mu of each.
@@ -82,7 +82,8 @@ class FusedLayers:
         count = min(MOST_TOLD if every else MOST_LAYERS, layers - layer)
         if not only_spread:
             count = min(count, max(1, MOST_KEPT // state.residual.numel()) * thin)
-        recorded, kept, exact = _recorded(layer, count, thin, layers), not only_spread, every or self._exact
+        recorded = recorded_layers(range(layer + 1, layer + count + 1), thin, layers)
+        kept, exact = not only_spread, every or self._exact
         done, spreads, states = run(layer, state, count, recorded, kept, exact)
         if done < count and not exact:
             self._exact = True
@@ -97,9 +98,9 @@ class FusedLayers:
         if only_spread:
             all_told = len(recorded) == len(spreads)
             told = spreads if all_told else spreads[[place - layer - 1 for place in recorded]]
-            return Passed(layer + done, states[-1], recorded, None, told, sound=True, log_mu=log_mu)
+            return PassedLayers(layer + done, states[-1], recorded, None, told, sound=True, log_mu=log_mu)
         states_kept = joined(states[:-1]) if recorded else None
-        return Passed(layer + done, states[-1], recorded, states_kept, sound=True, log_mu=log_mu)
+        return PassedLayers(layer + done, states[-1], recorded, states_kept, sound=True, log_mu=log_mu)
 
     def _stumble(self, at_once: bool) -> None:
         """Do not try again for a while, longer each time that nothing was gained."""
@@ -241,10 +242,6 @@ class _Maps:
     def of(cls, given: Tensor) -> _Maps:
         maps = given.reshape(-1, *given.shape[-2:]).contiguous()
         return cls(maps, 0 if len(maps) == 1 else maps.stride(0))
-
-
-def _recorded(layer: int, count: int, thin: int, last: int) -> list[int]:
-    return [place for place in range(layer + 1, layer + count + 1) if place % thin == 0 or place == last]
 
 
 def _slots(layer: int, count: int, recorded: list[int]) -> Tensor:

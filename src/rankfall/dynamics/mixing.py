@@ -192,7 +192,7 @@ class MaskPlan:
             got=f"{len(given)} masks",
             remedy="repeat each mask for the samples it is meant for",
         )
-        self.schedules = [one if isinstance(one, MaskSchedule) else MaskSchedule((one,)) for one in given]
+        self.schedules = [MaskSchedule.of(one) for one in given]
         self.batch, self.n, self.device = batch, n, torch.device(device)
         self.period = math.lcm(*(schedule.period for schedule in self.schedules))
         self.key = tuple(tuple(_key(mask) for mask in schedule.masks) for schedule in self.schedules)

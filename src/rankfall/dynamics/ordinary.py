@@ -85,7 +85,7 @@ def attention_matrices(
     """The (n, n) attention of one sample (1, n, d), averaged over heads, layer by layer; without any sink."""
     n = tokens.shape[-2]
     plan = MaskPlan(masks, 1, n, tokens.device)
-    schedule = masks if isinstance(masks, MaskSchedule) else MaskSchedule((masks,))
+    schedule = MaskSchedule.of(masks)
     state = split(tokens, plan.reference())
     for layer in range(layers):
         heads = weights.at(layer)

@@ -50,9 +50,14 @@ class LayerKind:
     rule: Rule
 
 
+def recorded_layers(passed: range, thin: int, last: int) -> list[int]:
+    """Those of the layers passed that are recorded: every `thin`-th, and the last of a run."""
+    return [layer for layer in passed if layer % thin == 0 or layer == last]
+
+
 @final
 @dataclass(frozen=True)
-class Passed:
+class PassedLayers:
     """Layers that were passed: the state behind the last, and what is recorded of those that are, if any are."""
 
     reached: int
@@ -167,7 +172,7 @@ class Replays:
             self._next[self._left] = answers
         self._answers, self._left = answers, None
 
-    def advance(self, layer: int, state: Split, layers: int, thin: int, spreads: bool) -> Passed | None:
+    def advance(self, layer: int, state: Split, layers: int, thin: int, spreads: bool) -> PassedLayers | None:
         """As many layers as keep to the assumption, at most up to `layers`; None when the next must look first.
 
         With `spreads`, and every layer recorded, nothing of their states is kept but these.
@@ -202,9 +207,9 @@ class Replays:
         last = states.get(reached) or _state_at(program, state, reached - layer, programs)
         if told:
             passed = list(range(layer + 1, reached + 1))
-            return Passed(reached, last, passed, None, torch.cat(told)[: len(passed)])
+            return PassedLayers(reached, last, passed, None, torch.cat(told)[: len(passed)])
         found = [place for place in states if place <= reached]
-        return Passed(reached, last, found, joined([states[place] for place in found]) if found else None)
+        return PassedLayers(reached, last, found, joined([states[place] for place in found]) if found else None)
 
     def _program(self, state: Split, left: int, spreads: bool) -> RepeatedLayers | None:
         if self._answers is None:

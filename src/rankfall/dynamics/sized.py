@@ -10,8 +10,8 @@ With a_ij the weights and b_ij = a_ij c_j / sum_k a_ik c_k, whose rows sum to on
     y_i' = sum_j b_ij y_j W,     c_i' = sum_j a_ij c_j:
 
 the differences of directions are averaged as without a sink, and the sink is seen by the sizes alone. Where every
-token sees every token rows of B agree up to products of differences, and
-both parts are told apart from the longest token.
+token sees every token, rows of B agree up to products of differences, and both parts are told apart from the longest
+token.
 """
 
 from __future__ import annotations
@@ -121,13 +121,16 @@ def sink_attention(state: Sized, prepared: PreparedHeads, mixer: Mixer, sink: fl
     if not bool(sharp.any()):
         return _rows_alike(state, apart, prepared, sink)
     parts, places = [], []
-    for chosen, route in ((sharp, _rows_apart), (~sharp, None)):
+    for chosen in (sharp, ~sharp):
         index = chosen.nonzero()[:, 0]
         if len(index) == 0:
             continue
         some, own = state.take(index), PreparedHeads(take_heads(prepared.heads, index))
         about = about_the_longest(some)
-        parts.append(_rows_alike(some, about, own, sink) if route is None else route(some, about, own, mixer, sink))
+        if chosen is sharp:
+            parts.append(_rows_apart(some, about, own, mixer, sink))
+        else:
+            parts.append(_rows_alike(some, about, own, sink))
         places.append(index)
     return _merged(parts, places)
 

@@ -10,7 +10,7 @@ from rankfall.dynamics import replay
 from rankfall.dynamics.decisions import noting
 from rankfall.dynamics.fused import FusedLayers, fused_layers
 from rankfall.dynamics.mixing import MaskPlan
-from rankfall.dynamics.replay import LayerKind, Passed, Replays, borrowed, given_back
+from rankfall.dynamics.replay import LayerKind, PassedLayers, Replays, borrowed, given_back, recorded_layers
 from rankfall.dynamics.split import Split
 from rankfall.dynamics.split_attention import NEGLIGIBLE_LOG, DigitsLostError, scores_negligible, split_step
 from rankfall.dynamics.step import Rule
@@ -38,7 +38,7 @@ class Stepper:
         self._fused: FusedLayers | None = None
         self._fusible = self.bare and plan.period == 1 and alike_in_all_layers(weights)
 
-    def advance(self, layer: int, state: Split, told: bool = False) -> Passed:
+    def advance(self, layer: int, state: Split, told: bool = False) -> PassedLayers:
         """One layer on, or as many as need no other form than the last.
 
         If `told`, several only where log mu of each is known then.
@@ -60,14 +60,14 @@ class Stepper:
         if self._replays is not None:
             given_back(self._replays)
 
-    def _passed(self, layer: int, states: Split, batch: int) -> Passed:
+    def _passed(self, layer: int, states: Split, batch: int) -> PassedLayers:
         """Layers whose states stand one behind the other: (layers * b) samples."""
         passed = range(layer + 1, layer + 1 + states.batch // batch)
-        recorded = [reached for reached in passed if reached % self.thin == 0 or reached == self.layers]
+        recorded = recorded_layers(passed, self.thin, self.layers)
         kept = _of_layers(states, [reached - passed[0] for reached in recorded], batch) if recorded else None
-        return Passed(passed[-1], states.take(slice(-batch, None)), recorded, kept)
+        return PassedLayers(passed[-1], states.take(slice(-batch, None)), recorded, kept)
 
-    def _fuse(self, layer: int, state: Split, told: bool) -> Passed | None:
+    def _fuse(self, layer: int, state: Split, told: bool) -> PassedLayers | None:
         """Layers by the kernels of whole layers, where they know them."""
         if self._fusible and self._fused is None:
             self._fused = fused_layers(self.weights.at(layer), self.plan.at(layer), state.residual, self.plan.key)
@@ -76,7 +76,7 @@ class Stepper:
             return None
         return self._fused.advance(layer, state, self.layers, self.thin, self.only_spread, told)
 
-    def _replay(self, layer: int, state: Split) -> Passed | None:
+    def _replay(self, layer: int, state: Split) -> PassedLayers | None:
         """Layers repeated without a look, where the device makes that pay and all layers are alike."""
         if state.residual.device.type not in replay.DEVICES or self.plan.period > 1 or self.rule.norm.by_depth:
             return None

@@ -103,15 +103,15 @@ def run_layers(
     trust(str(tokens.device))
     plan = MaskPlan(masks, tokens.shape[0], tokens.shape[1], tokens.device)
     batch = tokens.shape[0]
-    recorder = MeasureTable(tuple(measures), 1 + -(-layers // thin), batch, keep_tokens)
+    table = MeasureTable(tuple(measures), 1 + -(-layers // thin), batch, keep_tokens)
     beside = OrdinaryRoute(tokens) if ordinary else None
     state = split(tokens, plan.reference(), checked=True)
-    stepper = Stepper(weights, plan, rule, layers, thin, recorder.only_spread)
+    stepper = Stepper(weights, plan, rule, layers, thin, table.only_spread)
     layer = 0
     if layers == 0:
         _check_state(state, 0, tokens, weights.at(0))
     with fitting_threads(tokens.numel()):
-        recorder.record([0], state)
+        table.record([0], state)
         if beside is not None:
             beside.follow(0, state.log_mu())
         while layer < layers:
@@ -128,17 +128,17 @@ def run_layers(
                     beside.follow(place + 1, known)
             progress("layers", layer / layers)
             if passed.spreads is not None:
-                recorder.record_spreads(passed.layers, passed.spreads)
+                table.record_spreads(passed.layers, passed.spreads)
             elif passed.states is not None:
-                recorder.record(passed.layers, passed.states)
-        columns = recorder.columns()
+                table.record(passed.layers, passed.states)
+        columns = table.columns()
     stepper.close()
     return Trajectory(
-        layers=tuple(recorder.layers),
+        layers=tuple(table.layers),
         columns=columns,
         final=state,
         floors=beside.floors() if beside is not None else None,
-        kept=torch.cat(recorder.kept) if keep_tokens else None,
+        kept=torch.cat(table.kept) if keep_tokens else None,
         exact=rule.norm.exact(tokens.shape[-1]),
     )
 

@@ -21,6 +21,8 @@ from rankfall.errors import require, require_count
 from rankfall.mechanism.checks import check_finite
 
 LARGEST = 3000
+# The residual at which tokens count as an equilibrium; steps go on to a hundredth of it.
+TOLERANCE = 1e-12
 TRIALS = 12
 FIRST_DAMPING = 1e-2
 EASE = 0.1
@@ -41,9 +43,7 @@ class Polished:
     moved: float
 
 
-def polish(
-    layer: NormalisedLayer, start: Float[Tensor, "n d"], *, tolerance: float = 1e-12, most_steps: int = 50
-) -> Polished:
+def polish(layer: NormalisedLayer, start: Float[Tensor, "n d"], *, most_steps: int = 50) -> Polished:
     """The equilibrium that Newton's method reaches from `start`, whose tokens are normalised first."""
     layer.check(start)
     size, remedy = layer.count * layer.freedom, "Newton's method needs fewer tokens or a smaller width"
@@ -57,7 +57,7 @@ def polish(
         remedy="the norm leaves a zero token at zero, off the sphere",
     )
     left, damping, steps = _distance(layer, tokens), FIRST_DAMPING, 0
-    while layer.residual(tokens) > tolerance * 1e-2 and steps < most_steps and layer.freedom:
+    while layer.residual(tokens) > TOLERANCE * 1e-2 and steps < most_steps and layer.freedom:
         better = _damped_step(layer, tokens, left, damping)
         if better is None:
             break
@@ -65,7 +65,7 @@ def polish(
         steps += 1
     residual = layer.residual(tokens)
     moved = float(torch.linalg.vector_norm(tokens - first, dim=-1).amax()) / layer.length
-    return Polished(tokens, residual, steps, residual <= tolerance, moved)
+    return Polished(tokens, residual, steps, residual <= TOLERANCE, moved)
 
 
 def _distance(layer: NormalisedLayer, tokens: Tensor) -> float:

@@ -20,9 +20,8 @@ HEIGHT = -0.3
 """x_d of every token but the first: the multiplier across is 1.2 * 0.7 = 0.84, that of token 1 is 1 / 1.2."""
 
 
-def star_weight(delta: float = DELTA, height: float = HEIGHT, ratio: float = 1.0) -> float:
-    """w such that -s e_j + t e_d with t = height and s = sqrt(1 - t^2) is fixed: s w = c (1 + delta) + t delta."""
-    return (ratio * (1 + delta) + height * delta) / math.sqrt(1 - height**2)
+WEIGHT = (1 + DELTA + HEIGHT * DELTA) / math.sqrt(1 - HEIGHT**2)
+"""w such that -s e_j + t e_d with t = HEIGHT and s = sqrt(1 - t^2) is fixed: s w = 1 + delta + t delta."""
 
 
 def star_value(width: int, weight: float, delta: float) -> torch.Tensor:
@@ -52,7 +51,6 @@ class StarFamily(EquilibriumFamily):
         return rank == 1 or width == 2
 
     def build(self, count: int, width: int, rank: int, *, shared: bool) -> Equilibrium:
-        weight = star_weight()
         tokens = torch.zeros(count, width, dtype=torch.float64)
         for i in range(count):
             place = i % rank
@@ -61,20 +59,19 @@ class StarFamily(EquilibriumFamily):
             else:
                 tokens[i, place - 1] = -math.sqrt(1 - HEIGHT**2)
                 tokens[i, -1] = HEIGHT
-        layer = NormalisedLayer(star_value(width, weight, DELTA), OutStar().dense(count))
-        parameters = {"w": weight, "delta": DELTA, "ratio": 1.0, "height": HEIGHT}
+        layer = NormalisedLayer(star_value(width, WEIGHT, DELTA), OutStar().dense(count))
+        parameters = {"w": WEIGHT, "delta": DELTA, "ratio": 1.0, "height": HEIGHT}
         return Equilibrium(self.name, rank, layer, tokens, parameters)
 
 
-def settled(neighbours: Float[Tensor, d], value: Float[Tensor, "d d"], spectrum: float) -> Float[Tensor, d]:
-    """The unit vector x = s W (g - W)^-1 for the largest g > spectrum, the largest eigenvalue of W."""
-    pushed = neighbours @ value
-    eye = torch.eye(value.shape[0], dtype=value.dtype)
+def settled(neighbours: Float[Tensor, d], eigenvalues: Float[Tensor, d]) -> Float[Tensor, d]:
+    """The unit vector x = s W (g - W)^-1 for W = diag(eigenvalues), which rise, and the largest g above them."""
+    pushed = neighbours * eigenvalues
 
     def answer(gap: float) -> Tensor:
-        return torch.linalg.solve(((spectrum + gap) * eye - value).mT, pushed)
+        return pushed / (eigenvalues[-1] + gap - eigenvalues)
 
-    gap = largest_gap(lambda gap: float(torch.linalg.vector_norm(answer(gap))), spectrum)
+    gap = largest_gap(lambda gap: float(torch.linalg.vector_norm(answer(gap))), float(eigenvalues[-1]))
     x = answer(gap)
     return x / torch.linalg.vector_norm(x)
 
@@ -136,7 +133,6 @@ class DiagonalFamily(EquilibriumFamily):
                 tokens[i, :i] = eigenvalues[:i] * total[:i] / (own - eigenvalues[:i])
                 tokens[i, i] = (1 - tokens[i, :i].square().sum()).sqrt()
             else:
-                inner = torch.diag(eigenvalues[:rank])
-                tokens[i, :rank] = settled(total[:rank], inner, float(eigenvalues[rank - 1]))
+                tokens[i, :rank] = settled(total[:rank], eigenvalues[:rank])
         layer = NormalisedLayer(torch.diag(eigenvalues), Causal().dense(count))
         return Equilibrium(self.name, rank, layer, tokens, {"ratio": RATIO})

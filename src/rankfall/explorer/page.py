@@ -28,7 +28,7 @@ with app.setup:
         to_query,
     )
     from rankfall.explorer.stored import draw_audits, draw_runs
-    from rankfall.explorer.token_curves import token_view
+    from rankfall.explorer.token_plots import token_view
     from rankfall.explorer.widgets import script, side_by_side
 
 

@@ -30,7 +30,7 @@ RESULTS = ("mse_best", "mse_final", "mse_fresh", "seconds", "status", "seed", "i
 
 @final
 @dataclass(frozen=True)
-class StoredAudit:
+class AuditTable:
     """One audit's folder and its table of measures by layer and view."""
 
     name: str
@@ -53,9 +53,9 @@ def places() -> tuple[Path, Path]:
     return Path(os.environ.get(STORE, "runs")), Path(os.environ.get(REPORTS, "."))
 
 
-def stored_audits(root: Path) -> tuple[list[StoredAudit], list[str]]:
+def stored_audits(root: Path) -> tuple[list[AuditTable], list[str]]:
     """Every audit report under the folder, and what could not be read."""
-    found: list[StoredAudit] = []
+    found: list[AuditTable] = []
     problems: list[str] = []
     for folder in _report_folders(root):
         try:
@@ -66,7 +66,7 @@ def stored_audits(root: Path) -> tuple[list[StoredAudit], list[str]]:
         # Other reports have a table of that name too, such as one that compares models.
         if set(depth.columns) >= NEEDED:
             inside = folder.relative_to(root)
-            found.append(StoredAudit(str(inside) if inside.parts else folder.resolve().name, folder, depth))
+            found.append(AuditTable(str(inside) if inside.parts else folder.resolve().name, folder, depth))
     return found, problems
 
 
@@ -118,7 +118,7 @@ def settled(rows: list[dict[str, Any]]) -> str:
     return ", ".join(f"{name} {next(iter(values))}" for name, values in common.items() if len(values) == 1)
 
 
-def draw_audits(audits: Sequence[StoredAudit], measure: str, view: str) -> dict[str, Any]:
+def draw_audits(audits: Sequence[AuditTable], measure: str, view: str) -> dict[str, Any]:
     """One curve per audited model: all tokens, massive ones among them, at block boundaries (`hidden_states`)."""
     series = []
     for audit, colour in zip(audits, CYCLE * len(audits), strict=False):

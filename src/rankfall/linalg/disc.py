@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from decimal import Decimal
 
 Row = list[Decimal]
+RELATIVE = Decimal("1e-16")
 
 
 def zeros_inside(coefficients: Sequence[Decimal], radius: Decimal) -> bool:
@@ -25,14 +26,14 @@ def zeros_inside(coefficients: Sequence[Decimal], radius: Decimal) -> bool:
     return True
 
 
-def largest_zero(coefficients: Sequence[Decimal], relative: Decimal = Decimal("1e-16")) -> Decimal:
-    """Modulus of the largest zero, rounded up, by bisection; 0 for a constant."""
+def largest_zero(coefficients: Sequence[Decimal]) -> Decimal:
+    """Modulus of the largest zero, rounded up at its sixteenth digit, by bisection; 0 for a constant."""
     if len(coefficients) <= 1:
         return Decimal(0)
     # Cauchy's bound: all zeros are below 1 + max |c_j / c_n|.
     high = 1 + max(abs(c / coefficients[-1]) for c in coefficients[:-1])
     low = Decimal(0)
-    while high - low > relative * high and high > relative:
+    while high - low > RELATIVE * high and high > RELATIVE:
         middle = (low + high) / 2
         if zeros_inside(coefficients, middle):
             high = middle

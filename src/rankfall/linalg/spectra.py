@@ -43,7 +43,7 @@ def smaller_gram(matrix: Float[Tensor, "... n d"]) -> Float[Tensor, "... s s"]:
 def gram_eigenvalues(gram: Float[Tensor, "... s s"], threads: int | None = None) -> Float[Tensor, "... s"]:
     """Squared singular values, smallest first, each right relative to the largest; rounding below zero is cut off.
 
-    `threads` is how many many matrices may take on the host; by default as many as PyTorch may use.
+    `threads` is how many the host may use where there are many matrices; by default as many as PyTorch may.
     """
     given = gram.cpu() if gram.shape[-1] <= SMALL else gram
     found = _each(np.linalg.eigvalsh, given, threads) if _large(given) else torch.linalg.eigvalsh(given)

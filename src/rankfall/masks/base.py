@@ -130,7 +130,6 @@ class Mask(ABC):
 
     def facts(self, n: int) -> MaskFacts:
         """Roots, radius, diameter and connectivity at n tokens."""
-
         self.check(n)
         return self.closed_form(n) or graph_facts(self.dense(n))
 
@@ -230,11 +229,9 @@ def check_allowed(allowed: Tensor) -> None:
     )
     looped = torch.diagonal(allowed, dim1=-2, dim2=-1)
     if not bool(looped.all()):
-        bare = int((~looped).nonzero()[0, -1])
-        require(
-            False,
+        raise RequestError(
             required="every token to attend to itself",
-            got=f"no self-loop at token {bare}",
+            got=f"no self-loop at token {int((~looped).nonzero()[0, -1])}",
             remedy="add the diagonal: `mask | torch.eye(n, dtype=torch.bool)`",
         )
 
@@ -258,7 +255,7 @@ def graph_facts(allowed: Tensor) -> MaskFacts:
     entered = np.zeros(count, dtype=bool)
     entered[component[targets[crossing]]] = True
     if (~entered).sum() != 1:
-        return MaskFacts(n, (), None, None)
+        return nobody(n)
     roots = np.flatnonzero(~entered[component])
     eccentricities = np.concatenate(
         [

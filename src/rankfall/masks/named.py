@@ -30,6 +30,11 @@ class MaskSchedule:
             remedy="give the masks of one period",
         )
 
+    @classmethod
+    def of(cls, masks: Mask | MaskSchedule) -> MaskSchedule:
+        """The schedule itself, or that of one mask in every layer."""
+        return masks if isinstance(masks, MaskSchedule) else cls((masks,))
+
     @property
     def period(self) -> int:
         """After how many layers the masks repeat."""
@@ -46,6 +51,10 @@ class MaskSchedule:
     def facts(self, n: int) -> MaskFacts:
         """Facts of the union graph (of the mask itself, when there is only one)."""
         return self.masks[0].facts(n) if self.period == 1 else graph_facts(self.union(n).allowed)
+
+    def largest_degree(self, n: int) -> int:
+        """The most tokens that any of n tokens sees in any layer."""
+        return max(int(mask.dense(n).sum(dim=-1).max()) for mask in self.masks)
 
     def __str__(self) -> str:
         return "+".join(str(mask) for mask in self.masks)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rankfall.errors import require
+from rankfall.errors import RequestError, require
 
 
 def check_tokens(tokens: Tensor, name: str = "tokens") -> None:
@@ -37,8 +37,7 @@ def check_finite(tokens: Tensor, name: str = "tokens") -> None:
         return
     bad = (~torch.isfinite(tokens)).nonzero()[0]
     place = tuple(int(index) for index in bad)
-    require(
-        False,
+    raise RequestError(
         required=f"finite {name}",
         got=f"{float(tokens[place])} at index {place}",
         remedy="find where it arises (overflow, division by zero) or drop that sample",

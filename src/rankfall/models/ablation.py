@@ -23,9 +23,10 @@ from rankfall.models.ablation_rows import MEASURES, SCALINGS, AblationRow, Scali
 from rankfall.models.blocks import BlockStack, as_tokens, body_of, stacks_that_run
 from rankfall.models.calling import Inputs
 from rankfall.models.depth.capture import Place, capture
+from rankfall.models.events import Call
 from rankfall.models.heads.seen import SeenWatch
 from rankfall.models.interface import routed
-from rankfall.models.recorder import Call, recorded
+from rankfall.models.recorder import recorded
 from rankfall.models.replay import Site, traced
 from rankfall.models.single_texts import equal_texts, single_texts
 from rankfall.progress import Progress, silent

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch import nn
 
 from rankfall.models import configuration as aliases
-from rankfall.models.heads.ranks import HeadRecord
+from rankfall.models.heads.record import HeadRecord
 
 # Matrices of width x units in a feed-forward block, by what `rankfall plan` calls it.
 MATRICES = {2: "plain", 3: "gated"}

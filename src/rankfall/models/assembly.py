@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from rankfall.models.blocks import is_leaf
-from rankfall.models.recorder import Ran
+from rankfall.models.events import Ran
 
 BlockKind = Literal["pre", "parallel", "sandwich", "inner", "post", "bare"]
 InnerPart = Literal["attention_output", "after_attention", "mlp_output"]

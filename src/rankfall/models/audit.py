@@ -23,12 +23,14 @@ from rankfall.models.controls import DRAWS, MOST_DRAWS, Control
 from rankfall.models.depth.measure import measure_depth
 from rankfall.models.depth.pooled import Pool
 from rankfall.models.depth.rows import DepthRow
+from rankfall.models.events import Coverage
 from rankfall.models.given import Reading, inputs_remedy, of_library, read_by_library, read_by_module
 from rankfall.models.heads.key_values import KeyValueRecord, KeyValues
+from rankfall.models.heads.maps import HeadMaps
 from rankfall.models.heads.needed import DIVERGENCE
-from rankfall.models.heads.probe import HeadMaps
 from rankfall.models.heads.random import random_head_ranks
-from rankfall.models.heads.ranks import HeadRecord, ProbedHeads, probe_heads
+from rankfall.models.heads.ranks import ProbedHeads, probe_heads
+from rankfall.models.heads.record import HeadRecord
 from rankfall.models.heads.seen import Seen, SeenWatch, tokens_seen
 from rankfall.models.heads.study import HeadQuestions, HeadStudy, study_heads
 from rankfall.models.heads.subspaces import HeadSpaces
@@ -40,7 +42,7 @@ from rankfall.models.load.named import DEFAULT_NAME
 from rankfall.models.load.open import open_model
 from rankfall.models.loss import last_hidden, text_loss
 from rankfall.models.masks import MaskObserver, ObservedMask, observe_masks
-from rankfall.models.recorder import Coverage, recorded
+from rankfall.models.recorder import recorded
 from rankfall.models.result import AuditFindings, ModelFacts, TextFacts
 from rankfall.models.single_texts import single_texts
 from rankfall.models.stacks import (

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from rankfall.masks import Causal, Complete, Explicit, Mask, recognise
+from rankfall.models.events import Call, Coverage, Ran
 from rankfall.models.positions import PositionMass, PositionProduct, rotary_of
-from rankfall.models.recorder import Call, Coverage, Ran, recorded
+from rankfall.models.recorder import recorded
 from rankfall.theory.sub_stochastic import causal_sink_rate, sink_rate
 from rankfall.theory.uniform_attention import tail_rate
 

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 
 from rankfall.errors import RequestError, require
 from rankfall.models.blocks import is_tokens
+from rankfall.models.events import Call, Coverage, Ran
 from rankfall.models.interface import Eager, Route, routed
 from rankfall.models.placement import alone, input_device
-from rankfall.models.recorder import CONTEXT_NAMES, Call, Coverage, Ran, recorded
+from rankfall.models.recorder import CONTEXT_NAMES, recorded
 from rankfall.models.torch_calls import KeepFloat64
 
 

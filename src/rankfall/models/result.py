@@ -14,16 +14,16 @@ from rankfall.models.chaos import with_chaos
 from rankfall.models.controls import Control
 from rankfall.models.depth.pooled import Pooled
 from rankfall.models.depth.rows import DepthRow
+from rankfall.models.events import Coverage
 from rankfall.models.heads.cut_curve import CutCurve
 from rankfall.models.heads.key_values import KeyValueRecord
 from rankfall.models.heads.needed import HeadNeed
 from rankfall.models.heads.random import by_layer
-from rankfall.models.heads.ranks import HeadRecord
+from rankfall.models.heads.record import HeadRecord
 from rankfall.models.heads.spectra import HeadSpectrum
 from rankfall.models.heads.study import by_layer as needs_by_layer
 from rankfall.models.heads.subspaces import SpaceOverlap
 from rankfall.models.masks import ObservedMask
-from rankfall.models.recorder import Coverage
 from rankfall.models.stacks import (
     StackFindings,
     boundaries_of,

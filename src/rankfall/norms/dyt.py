@@ -1,4 +1,4 @@
-"""Dynamic tanh: the norm that is none."""
+"""Dynamic tanh, which takes the place of a norm."""
 
 from __future__ import annotations
 

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,6 +19,7 @@ from typing import Any
 
 from rankfall.errors import require
 from rankfall.sources import read_json
+from rankfall.store.damage import set_aside
 from rankfall.store.files import plain, storage_errors, write_bytes
 from rankfall.store.identity import DIGITS, checksum
 
@@ -76,7 +75,9 @@ class Audits:
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError):
-            self.note(f"the stored audit {path} is damaged; it is moved to {self._set_aside(path)} and made anew")
+            self.note(
+                f"the stored audit {path} is damaged; it is moved to {set_aside(path, self.path)} and made anew"
+            )
             return None
 
     def write(self, identity: Mapping[str, Any], record: Mapping[str, Any], seconds: float) -> StoredAudit:
@@ -106,13 +107,6 @@ class Audits:
                 memo.parent.mkdir(exist_ok=True)
             write_bytes(memo, json.dumps({"file": facts, "sha256": found}).encode())
         return found
-
-    def _set_aside(self, path: Path) -> Path:
-        target = self.path / ".damaged" / f"{path.stem}.{secrets.token_hex(4)}.json"
-        with storage_errors(target):
-            target.parent.mkdir(exist_ok=True)
-            os.replace(path, target)
-        return target
 
 
 def audit_id(identity: Mapping[str, Any]) -> str:

@@ -178,9 +178,9 @@ class Store:
         finally:
             shutil.rmtree(partial, ignore_errors=True)
 
-    def damaged(self, *, weights: bool = True) -> dict[str, DamagedRunError]:
+    def damaged(self) -> dict[str, DamagedRunError]:
         """The runs whose files are no longer what their manifests say, or whose manifests are damaged, by name."""
-        errors = {id: self.damage_of(id, weights=weights) for id in self.names()}
+        errors = {id: self.damage_of(id, weights=True) for id in self.names()}
         return {id: error for id, error in errors.items() if error is not None}
 
     def set_aside(self, id: str) -> Path | None:

@@ -16,7 +16,7 @@ from scipy.special import gammaln
 
 from rankfall.errors import MOST_HEADS, require, require_count
 from rankfall.theory.harmonics import Floats, cumulative, density_at_zero, log_dimension, require_dim
-from rankfall.theory.head_bounds import smallest_count
+from rankfall.theory.head_bounds import counted_floor, smallest_count
 from rankfall.theory.targets import oscillating_breakpoints
 
 WIDEST = 64
@@ -87,9 +87,7 @@ def biased_floor(dim: int, rank: int, heads: int) -> float:
         return 0.0
     l = np.arange(spectrum.top + 1)  # noqa: E741
     log_share = gammaln(rank + l) - gammaln(l + 1) - gammaln(rank) - log_dimension(dim, l)
-    covered = np.minimum(math.log(heads) + log_share, 0.0) if heads else np.full(len(l), -np.inf)
-    missing = -np.expm1(covered)
-    return 0.5 * (math.fsum(spectrum.energies * missing) + spectrum.tail * float(missing[-1]))
+    return counted_floor(spectrum.energies, spectrum.tail, log_share, heads)
 
 
 def biased_heads_needed(dim: int, rank: int, error: float) -> int:

@@ -141,14 +141,14 @@ def collapse_theorem(
     eps comes from the weights: s from the strongest layer, R = max |x_i| and D = max |x_i - x_j| at the start; both
     cannot grow while ||W_V||_2 <= 1, since attention averages.
     """
-    schedule = masks if isinstance(masks, MaskSchedule) else MaskSchedule((masks,))
+    schedule = MaskSchedule.of(masks)
     n = tokens.shape[-2]
     facts = schedule.facts(n)
     strength = max(score_strength(heads) for heads in layers)
     value_norm = max(_value_norm(heads) for heads in layers)
     uniform = strength == 0 and all(heads.query_bias is None for heads in layers)
     hypotheses = (
-        _rooted(facts, schedule),
+        rooted(facts, schedule),
         Hypothesis("every token attends to itself", True, "masks are built with self-loops"),
         Hypothesis(
             "no norm between layers",
@@ -171,7 +171,7 @@ def collapse_theorem(
     )
     if not all(one.holds for one in hypotheses):
         return CollapseTheorem(hypotheses, facts, None, tokens)
-    degree = max(int(schedule.at(layer).dense(n).sum(dim=-1).max()) for layer in range(schedule.period))
+    degree = schedule.largest_degree(n)
     reach = float(torch.linalg.vector_norm(tokens, dim=-1).max())
     diameter = float(torch.cdist(tokens, tokens).max())
     assert facts.radius is not None
@@ -184,7 +184,8 @@ def collapse_theorem(
     return CollapseTheorem(hypotheses, facts, bound, tokens)
 
 
-def _rooted(facts: MaskFacts, schedule: MaskSchedule) -> Hypothesis:
+def rooted(facts: MaskFacts, schedule: MaskSchedule) -> Hypothesis:
+    """That some token reaches all others."""
     graph = "the mask" if schedule.period == 1 else f"the union over a period of {schedule.period}"
     if facts.quasi_strongly_connected:
         evidence = f"{graph} has {len(facts.roots)} roots, radius {facts.radius}"

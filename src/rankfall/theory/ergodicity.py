@@ -11,6 +11,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+BLOCK_BELOW = 1e-6
+"""Where a block of attention matrices ends: it has contracted well below one, but not to rounding."""
+
 
 def dobrushin(product: Float[Tensor, "n n"]) -> float:
     """tau(P) = 1/2 max_ik sum_j |P_ij - P_kj|: range(P x) <= tau(P) range(x), and tau(PQ) <= tau(P) tau(Q)."""
@@ -39,8 +42,8 @@ class Certificate:
     least_weight: float
 
 
-def certify(matrices: Iterable[Float[Tensor, "n n"]], *, block_below: float = 1e-6) -> Certificate | None:
-    """Multiply attention matrices into blocks, cut where a block has contracted well below one but not to rounding.
+def certify(matrices: Iterable[Float[Tensor, "n n"]]) -> Certificate | None:
+    """Multiply attention matrices into blocks, each until it has contracted below BLOCK_BELOW.
 
     Both coefficients are submultiplicative, so the product of the blocks' coefficients bounds the whole.
     """
@@ -56,7 +59,7 @@ def certify(matrices: Iterable[Float[Tensor, "n n"]], *, block_below: float = 1e
         layers += 1
         least = min(least, float(attention[attention > 0].min()))
         product = attention if product is None else attention @ product
-        if dobrushin(product) < block_below:
+        if dobrushin(product) < BLOCK_BELOW:
             close(product)
             product = None
     if product is not None:

@@ -121,7 +121,7 @@ def first_token_mass(
 
     Shares are of what arrives: with a sink, or a residual connection, divided by the sum over all starting tokens.
     """
-    schedule = masks if isinstance(masks, MaskSchedule) else MaskSchedule((masks,))
+    schedule = MaskSchedule.of(masks)
     require_count("the number of tokens", n)
     require_count("the number of layers", layers)
     require_number("the residual", residual, least=0)

@@ -150,25 +150,25 @@ def floor_value(heads_class: HeadClass, heads: int, top: int = DEFAULT_TOP) -> f
         return points_floor(heads_class, heads)
     spectrum = sign_spectrum(heads_class.dim, top)
     shares = _log_shares(heads_class, spectrum)
-    floor = counted_floor(spectrum, shares, heads, skip=heads_class.skip)
+    floor = counted_floor(spectrum.energies, spectrum.tail, shares, heads, skip=heads_class.skip)
     if heads_class.generalised and heads_class.values == "matrix":
         floor = max(floor, prefix_floor(spectrum, heads_class.rank, heads, skip=heads_class.skip))
     return floor
 
 
-def counted_floor(spectrum: SignSpectrum, log_shares: Floats, heads: int, *, skip: bool = False) -> float:
-    """1/2 sum_l eta_l^2 (1 - H share_l)_+ with the last share for all degrees above the last.
+def counted_floor(energies: Floats, tail: float, log_shares: Floats, heads: int, *, skip: bool = False) -> float:
+    """1/2 sum_l energy_l (1 - H share_l)_+ with the last share for the `tail`, the energy of all degrees above it.
 
-    Valid because the shares decrease with the degree; 1 - exp(x) is taken as -expm1(x), exact for tiny shares.
+    Valid because the shares decrease with the degree; 1 - exp(x) is taken as -expm1(x), exact for tiny shares. With
+    `skip` the first degree is left out.
     """
     if heads == 0:
         covered = np.full_like(log_shares, -np.inf)
     else:
         covered = np.minimum(math.log(heads) + log_shares, 0.0)
     missing = -np.expm1(covered)
-    energies = spectrum.energies
     first = 1 if skip else 0
-    return 0.5 * (math.fsum(energies[first:] * missing[first:]) + spectrum.tail * float(missing[-1]))
+    return 0.5 * (math.fsum(energies[first:] * missing[first:]) + tail * float(missing[-1]))
 
 
 def _log_shares(heads_class: HeadClass, spectrum: SignSpectrum) -> Floats:

@@ -9,7 +9,7 @@ from rankfall.errors import require
 from rankfall.theory.biased import biased_floor, biased_heads_needed, norm_statement
 from rankfall.theory.head_bounds import HeadClass, heads_needed, mse_floor
 
-MOST_DIGITS = 4000
+MOST_DIGITS, MOST_RANKS = 4000, 128
 TABLE_ERRORS = (0.1, 0.05, 0.01)
 
 
@@ -86,11 +86,11 @@ def _needed(count: int, error: float, vacuous: bool) -> dict[str, Any]:
     return {"error": error, "heads_needed": exact, "log10_heads_needed": log10, "vacuous": vacuous or count == 1}
 
 
-def ranks_to_show(dim: int, most: int = 128) -> list[int]:
-    """Every rank below d, or about `most` of them spread evenly over the logarithm where there are more."""
-    if dim - 1 <= most:
+def ranks_to_show(dim: int) -> list[int]:
+    """Every rank below d, or about MOST_RANKS of them spread evenly over the logarithm where there are more."""
+    if dim - 1 <= MOST_RANKS:
         return list(range(1, dim))
-    return sorted({round((dim - 1) ** (step / (most - 1))) for step in range(most)})
+    return sorted({round((dim - 1) ** (step / (MOST_RANKS - 1))) for step in range(MOST_RANKS)})
 
 
 def rank_table(

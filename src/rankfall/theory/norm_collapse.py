@@ -18,7 +18,14 @@ from rankfall.errors import require, require_count
 from rankfall.masks import Mask, MaskSchedule
 from rankfall.mechanism.heads import Heads, value_forms
 from rankfall.norms import UNIT_NORM, Norm
-from rankfall.theory.collapse import CollapseTheorem, ContractionBound, Hypothesis, least_weight, score_strength
+from rankfall.theory.collapse import (
+    CollapseTheorem,
+    ContractionBound,
+    Hypothesis,
+    least_weight,
+    rooted,
+    score_strength,
+)
 
 # A hull this near to the origin is taken to hold it: the solver leaves about 1e-15, and rounding as much again.
 TOUCHING = 1e-12
@@ -136,7 +143,7 @@ def norm_collapse_theorem(
 
     `floor` is eps where a sharper one is known (measured, say); otherwise it comes from the weights.
     """
-    schedule = masks if isinstance(masks, MaskSchedule) else MaskSchedule((masks,))
+    schedule = MaskSchedule.of(masks)
     count, width = tokens.shape[-2:]
     # Scores grow with the square of the length that the norm leaves, mu with the length itself.
     left = None if norm.centres else norm.length(width)
@@ -145,15 +152,11 @@ def norm_collapse_theorem(
     facts = schedule.facts(count)
     found = hemisphere(tokens)
     biased = any(heads.query_bias is not None for heads in layers)
-    degree = max(int(schedule.at(layer).dense(count).sum(dim=-1).max()) for layer in range(schedule.period))
+    degree = schedule.largest_degree(count)
     if floor is None:
         floor = 0.0 if biased else least_weight(degree, max(score_strength(heads) for heads in layers), length)
     hypotheses = (
-        Hypothesis(
-            "the mask has a root (quasi-strongly connected)",
-            facts.quasi_strongly_connected,
-            f"{len(facts.roots)} roots, radius {facts.radius}",
-        ),
+        rooted(facts, schedule),
         Hypothesis("every layer scales tokens to one length", left is not None, f"norm: {norm.name}"),
         Hypothesis(
             "tokens start at that length",

@@ -18,14 +18,12 @@ from typing import final
 
 import numpy as np
 from scipy.sparse import csr_array
-from scipy.sparse.csgraph import breadth_first_order, connected_components
+from scipy.sparse.csgraph import breadth_first_order
 from scipy.special import logsumexp
 
 from rankfall.errors import require
 from rankfall.masks import Mask, MaskSchedule
-
-# Of a product of several layers, rounding leaves a nilpotent part of about its square root.
-NILPOTENT = 1e-7
+from rankfall.theory.uniform_attention import per_layer, strong_classes, weighted_eigenvalues
 
 
 @final
@@ -62,8 +60,8 @@ def alignment_rate(operator: np.ndarray) -> AlignmentRate:
         got=f"shape {operator.shape}, least entry {operator.min(initial=math.inf):.3g}",
         remedy="give attention weights, or their product over layers",
     )
-    classes = _classes(operator > 0)
-    return _rate([(one, _spectrum(operator[np.ix_(one, one)])) for one in classes], operator > 0, 0.0)
+    blocks = [(one, operator[np.ix_(one, one)]) for one in strong_classes(operator > 0)]
+    return _rate([(one, np.abs(np.linalg.eigvals(block))) for one, block in blocks], operator > 0, 0.0)
 
 
 def sink_rate(masks: Mask | MaskSchedule, n: int, sinks: float | Sequence[float]) -> AlignmentRate:
@@ -71,20 +69,20 @@ def sink_rate(masks: Mask | MaskSchedule, n: int, sinks: float | Sequence[float]
 
     -inf is no sink: then the leading eigenvalue is 1 and the rate is |lambda_2(U)|.
     """
-    schedule = masks if isinstance(masks, MaskSchedule) else MaskSchedule((masks,))
+    schedule = MaskSchedule.of(masks)
     if schedule.period > 1:
         product = np.eye(n)
         for layer in range(schedule.period):
             product = sink_attention(schedule.at(layer), n, sinks) @ product
-        found, root = alignment_rate(product), 1 / schedule.period
-        rate = found.rate**root if found.rate > NILPOTENT else 0.0
-        return AlignmentRate(found.leading**root, rate, found.everywhere)
+        found, period = alignment_rate(product), schedule.period
+        return AlignmentRate(found.leading ** (1 / period), per_layer(found.rate, period), found.everywhere)
     allowed = schedule.at(0).dense(n).cpu().numpy()
     log_weights = row_weights(allowed.sum(axis=1), sinks)
     # Of huge logits all weights are tiny alike: what they have in common is put back at the end.
     common = float(log_weights.max())
     weights = np.exp(log_weights - common)
-    spectra = [(one, _weighted_spectrum(allowed[np.ix_(one, one)], weights[one])) for one in _classes(allowed)]
+    classes = strong_classes(allowed)
+    spectra = [(one, np.abs(weighted_eigenvalues(allowed[np.ix_(one, one)], weights[one]))) for one in classes]
     return _rate(spectra, allowed, common)
 
 
@@ -109,28 +107,6 @@ def row_weights(degrees: np.ndarray, sinks: float | Sequence[float]) -> np.ndarr
     rows = -np.logaddexp(np.log(degrees)[:, None], given[None, :])
     found: np.ndarray = logsumexp(rows, axis=1) - math.log(given.size)
     return found
-
-
-def _classes(pattern: np.ndarray) -> list[np.ndarray]:
-    count, component = connected_components(csr_array(pattern), directed=True, connection="strong")
-    order = np.argsort(component, kind="stable")
-    return np.split(order, np.cumsum(np.bincount(component, minlength=count))[:-1])
-
-
-def _spectrum(block: np.ndarray) -> np.ndarray:
-    return block.diagonal() if len(block) == 1 else np.abs(np.linalg.eigvals(block))
-
-
-def _weighted_spectrum(allowed: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Moduli of the eigenvalues of diag(weights) allowed, through the symmetric similar matrix where there is one."""
-    if len(weights) == 1:
-        return weights * allowed.diagonal()
-    if allowed.all():
-        return np.concatenate([[weights.sum()], np.zeros(len(weights) - 1)])
-    if not (allowed == allowed.T).all():
-        return _spectrum(weights[:, None] * allowed)
-    root = np.sqrt(weights)
-    return np.abs(np.linalg.eigvalsh(allowed * np.outer(root, root)))
 
 
 def _rate(spectra: list[tuple[np.ndarray, np.ndarray]], pattern: np.ndarray, log_common: float) -> AlignmentRate:

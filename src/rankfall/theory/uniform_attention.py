@@ -17,6 +17,8 @@ from rankfall.masks import Explicit, Mask, MaskSchedule
 
 # Larger components are symmetric ones by sparse shift-and-invert, or none at all.
 DENSE_LIMIT = 2048
+# Of a product of several layers, rounding leaves a nilpotent part of about its square root.
+NILPOTENT = 1e-7
 
 
 def uniform_attention(mask: Mask, n: int) -> np.ndarray:
@@ -39,19 +41,25 @@ def other_eigenvalues(mask: Mask, n: int) -> np.ndarray:
 
 def _eigenvalues(mask: Mask, n: int) -> np.ndarray:
     allowed = mask.dense(n).cpu().numpy()
-    degrees = allowed.sum(axis=1)
-    count, component = connected_components(csr_array(allowed), directed=True, connection="strong")
-    sizes = np.bincount(component, minlength=count)
-    alone = sizes[component] == 1
-    found = [1.0 / degrees[alone].astype(complex)]
-    for large in np.flatnonzero(sizes > 1):
-        members = np.flatnonzero(component == large)
-        found.append(_block_eigenvalues(allowed[np.ix_(members, members)], degrees[members]))
+    weights = 1.0 / allowed.sum(axis=1)
+    classes = strong_classes(allowed)
+    alone = np.concatenate([np.empty(0, dtype=int), *(one for one in classes if len(one) == 1)])
+    found = [weights[alone].astype(complex)]
+    for one in classes:
+        if len(one) > 1:
+            found.append(weighted_eigenvalues(allowed[np.ix_(one, one)], weights[one]))
     values = np.concatenate(found)
     values = np.delete(values, np.abs(values - 1).argmin())
     values = values[np.argsort(-np.abs(values))]
     values.setflags(write=False)
     return values
+
+
+def strong_classes(pattern: np.ndarray) -> list[np.ndarray]:
+    """The strongly connected classes of a graph given as an (n, n) boolean matrix: the places of their members."""
+    count, component = connected_components(csr_array(pattern), directed=True, connection="strong")
+    order = np.argsort(component, kind="stable")
+    return np.split(order, np.cumsum(np.bincount(component, minlength=count))[:-1])
 
 
 # They depend on the mask alone, and simulations of one mask come by the dozen.
@@ -68,7 +76,7 @@ def tail_rate(
     product, per layer, and neither value eigenvalues nor a residual enter. 0 for the complete mask: there the
     collapse is cubic.
     """
-    schedule = masks if isinstance(masks, MaskSchedule) else MaskSchedule((masks,))
+    schedule = MaskSchedule.of(masks)
     if schedule.period > 1:
         product = np.eye(n)
         for layer in range(schedule.period):
@@ -76,8 +84,7 @@ def tail_rate(
         values = np.linalg.eigvals(product)
         others = np.delete(values, np.abs(values - 1).argmin())
         second = float(np.abs(others).max(initial=0.0))
-        # Rounding leaves a nilpotent part of about its square root.
-        return second ** (1 / schedule.period) if second > 1e-7 else 0.0
+        return per_layer(second, schedule.period)
     others = other_eigenvalues(schedule.at(0), n)
     if len(others) == 0:
         return 0.0
@@ -86,16 +93,24 @@ def tail_rate(
     return float(np.abs(residual + others[:, None] * value_eigenvalues[None, :]).max())
 
 
-def _block_eigenvalues(allowed: np.ndarray, degrees: np.ndarray) -> np.ndarray:
-    """Eigenvalues of one strongly connected block, through the symmetric similar matrix where there is one."""
-    if allowed.all() and (degrees == len(degrees)).all():
-        return np.concatenate([np.ones(1), np.zeros(len(degrees) - 1)]).astype(complex)
+def weighted_eigenvalues(allowed: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Eigenvalues of diag(weights) allowed, a strongly connected block, through the symmetric similar matrix where
+    there is one; of a block beyond DENSE_LIMIT the two largest."""
+    if allowed.all():
+        return np.concatenate([[weights.sum()], np.zeros(len(weights) - 1)]).astype(complex)
     if not (allowed == allowed.T).all():
-        return np.linalg.eigvals(allowed / degrees[:, None])
-    root = np.sqrt(degrees.astype(float))
-    if len(degrees) <= DENSE_LIMIT:
-        return np.linalg.eigvalsh(allowed / np.outer(root, root)).astype(complex)
-    scale = diags_array(1 / root)
+        return np.linalg.eigvals(weights[:, None] * allowed).astype(complex)
+    root = np.sqrt(weights)
+    if len(weights) <= DENSE_LIMIT:
+        return np.linalg.eigvalsh(allowed * np.outer(root, root)).astype(complex)
+    scale = diags_array(root)
     symmetric = scale @ csr_array(allowed.astype(float)) @ scale
-    # Shift and invert just above 1: Lanczos alone cannot part the eigenvalues of a long path.
-    return eigsh(symmetric.tocsc(), k=2, sigma=1 + 1e-6, return_eigenvectors=False).astype(complex)
+    # Shift and invert just above all eigenvalues, none of which exceeds the largest row sum: Lanczos alone cannot
+    # part the eigenvalues of a long path.
+    above = float((weights * allowed.sum(axis=1)).max()) + 1e-6
+    return eigsh(symmetric.tocsc(), k=2, sigma=above, return_eigenvectors=False).astype(complex)
+
+
+def per_layer(value: float, period: int) -> float:
+    """The factor per layer that a second eigenvalue of the product over a period gives."""
+    return value ** (1 / period) if value > NILPOTENT else 0.0

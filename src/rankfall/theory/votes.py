@@ -8,11 +8,7 @@ import numpy as np
 from scipy.special import betainc, gammaln
 
 from rankfall.errors import MOST_HEADS, require, require_count
-from rankfall.theory.harmonics import (
-    Floats,
-    average,
-    require_dim,
-)
+from rankfall.theory.harmonics import Floats, average, require_dim
 
 
 def head_success(overlap: Floats) -> Floats:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from soak.lives import contents
 from tests.calls import call
-from tests.training.conftest import contents
 
 import rankfall
 from rankfall.api.sweep import SweepResult

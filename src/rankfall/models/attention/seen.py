@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from rankfall.errors import RequestError, require
 from rankfall.models.attention.statistics import AttentionRows
 from rankfall.models.blocks import first_tokens
+from rankfall.models.events import Call
 from rankfall.models.fused import AGREE, AGREE_AT_MOST, SOFTMAXES
 from rankfall.models.masks import FORBIDDEN
-from rankfall.models.recorder import Call
 from rankfall.models.torch_calls import TorchCalls
 
 # Said anew when rows are computed alone.

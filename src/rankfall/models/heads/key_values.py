@@ -18,7 +18,7 @@ from torch import Tensor
 
 from rankfall.linalg.spectra import gram_eigenvalues, smaller_gram
 from rankfall.measures.measures import entropy_rank
-from rankfall.models.heads.probe import HeadMaps
+from rankfall.models.heads.maps import HeadMaps
 from rankfall.models.heads.seen import Seen
 
 SHARES = {"90": 0.9, "99": 0.99, "999": 0.999}

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from rankfall.errors import require
 from rankfall.models.blocks import is_norm
-from rankfall.models.recorder import Ran
+from rankfall.models.events import Ran
 from rankfall.models.replay import Replay, Site
 
 # Large against any epsilon inside the norm, small against overflow.

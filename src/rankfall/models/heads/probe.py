@@ -1,104 +1,19 @@
-"""The linear maps of one attention layer, head by head, wherever they came from."""
+"""The linear maps of one attention layer, found by running its module alone on chosen tokens."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 
-from rankfall.errors import RequestError, require
-from rankfall.linalg.factored import Factored
+from rankfall.errors import require
 from rankfall.models.heads.gates import output_gate
-from rankfall.models.heads.latents import Latents, find_latents, linear_norms, spread
+from rankfall.models.heads.latents import find_latents, linear_norms, spread
+from rankfall.models.heads.maps import HeadMaps
 from rankfall.models.interface import Eager, Route
-from rankfall.models.placement import input_device
-from rankfall.models.recorder import AttentionKind
 from rankfall.models.replay import Passed, Replay, Site
-from rankfall.models.small import image_shape
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class HeadMaps:
-    """Weights of one layer in float64, tokens as rows: q = x query + query_bias.
-
-    query (h, d, r)     key (g, c, r)     value (g, c, v)     output (h, v, o), or None where W_O was not found
-    `checks` are self-checks by name, as relative errors; `notes` say what the numbers leave out. `gate` (h, v) is
-    the median over tokens of what multiplies attention's output before W_O; `output` has it in it. `kind` is
-    None where nothing was run.
-    """
-
-    layer: int
-    name: str
-    source: str
-    query: Tensor
-    key: Tensor
-    value: Tensor
-    output: Tensor | None
-    offset: int = 0
-    rotary: bool | None = None
-    qk_norm: bool = False
-    checks: Mapping[str, float] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    latents: Latents = field(default_factory=Latents)
-    gate: Tensor | None = None
-    kind: AttentionKind | None = None
-
-    @property
-    def groups(self) -> int:
-        """Query heads that share one key head."""
-        return self.query.shape[0] // self.key.shape[0]
-
-    def query_key_forms(self) -> Factored:
-        """W_Q W_K^T of every head: the score of token x for token y is y W_Q W_K^T x (without biases and scale)."""
-        key = self.key.repeat_interleave(self.groups, dim=0)
-        return Factored(*_same_height(self.query, key))
-
-    def value_output_forms(self) -> Factored | None:
-        """W_V W_O of every head: what a token contributes where it is attended to."""
-        if self.output is None:
-            return None
-        value = self.value.repeat_interleave(self.query.shape[0] // self.value.shape[0], dim=0)
-        return Factored(*_same_height(value, self.output.mT))
-
-
-def _same_height(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    """Zero rows make two factors equally high without changing any singular value of their product."""
-    height = max(left.shape[-2], right.shape[-2])
-
-    def padded(factor: Tensor) -> Tensor:
-        return torch.nn.functional.pad(factor, (0, 0, 0, height - factor.shape[-2]))
-
-    return padded(left), padded(right)
-
-
-def sample_inputs(model: Any, position: int = 0) -> dict[str, Any]:
-    """One token at the given position for a model of text; one blank image for a model of images."""
-    accepted = inspect.signature(model.forward).parameters
-    device = input_device(model)
-    main = getattr(model, "main_input_name", "input_ids")
-    if main == "pixel_values":
-        return {"pixel_values": torch.zeros(1, *image_shape(model.config), device=device)}
-    if "input_ids" not in accepted:
-        raise RequestError(
-            required="a model that takes input_ids or pixel_values",
-            got=f"{type(model).__name__}, which takes {main}",
-            remedy="pass `inputs` that make it run once",
-        )
-    ids = torch.ones(1, 1, dtype=torch.long, device=device)
-    inputs: dict[str, Any] = {"input_ids": ids}
-    if "position_ids" in accepted:
-        inputs["position_ids"] = torch.full((1, 1), position, dtype=torch.long, device=device)
-    if "decoder_input_ids" in accepted:
-        inputs["decoder_input_ids"] = ids
-    if "use_cache" in accepted:
-        inputs["use_cache"] = False
-    return inputs
-
 
 # Probes that run together: zero and the coordinates of a token of this width.
 CHUNK = 2049

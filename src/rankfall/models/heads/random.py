@@ -8,7 +8,8 @@ from typing import Any
 from torch import nn
 
 from rankfall.errors import RequestError
-from rankfall.models.heads.ranks import HeadRecord, head_ranks
+from rankfall.models.heads.ranks import head_ranks
+from rankfall.models.heads.record import HeadRecord
 from rankfall.models.reset import fresh_weights
 from rankfall.models.twin import RandomBlocks, separate_twin
 

@@ -15,7 +15,7 @@ from typing import Any, Literal, final
 import torch
 from torch import Tensor
 
-from rankfall.models.heads.probe import HeadMaps
+from rankfall.models.heads.maps import HeadMaps
 from rankfall.models.heads.spectra import HeadSpectrum
 
 Sides = Literal["query", "key", "query and key"]

@@ -30,6 +30,13 @@ WIDEST = 32
 """Up to here d^2 features pay: the d^2 x d^2 factor costs H d^4 once. Wider, H/d^2 is small, so is the condition."""
 
 
+TOLERANCE = 1e-7
+"""Of the float64 residual, relative to the target."""
+
+MOST_STEPS = 500
+"""Of conjugate gradients, before the residual is computed anew in float64."""
+
+
 @dataclass(frozen=True)
 class Fit:
     """The best combination of a set of heads.
@@ -49,36 +56,21 @@ class Fit:
     refinements: int
 
 
-def fit(
-    queries: Tensor,
-    keys: Tensor,
-    *,
-    tolerance: float = 1e-7,
-    cache_bytes: int | None = None,
-    progress: Progress = silent,
-) -> Fit:
+def fit(queries: Tensor, keys: Tensor, *, progress: Progress = silent) -> Fit:
     """The best weights of these unit queries and keys (h, d), on whatever device they live."""
-    kernel = VoteKernel(queries, keys, cache_bytes)
-    return _fit(kernel, len(kernel), tolerance, progress)
+    (found,) = error_curve(queries, keys, [len(queries)], progress=progress)
+    return found
 
 
-def error_curve(
-    queries: Tensor,
-    keys: Tensor,
-    counts: Sequence[int],
-    *,
-    tolerance: float = 1e-7,
-    cache_bytes: int | None = None,
-    progress: Progress = silent,
-) -> list[Fit]:
+def error_curve(queries: Tensor, keys: Tensor, counts: Sequence[int], *, progress: Progress = silent) -> list[Fit]:
     """The same for the first so many heads each: tiles are made once, so the curve costs little more than its end."""
-    kernel = VoteKernel(queries, keys, cache_bytes)
+    kernel = VoteKernel(queries, keys)
     for count in counts:
         require_count("the number of heads", count, most=len(kernel), remedy="draw more heads")
-    return [_fit(kernel, count, tolerance, progress) for count in counts]
+    return [_fit(kernel, count, progress) for count in counts]
 
 
-def _fit(kernel: VoteKernel, heads: int, tolerance: float, progress: Progress) -> Fit:
+def _fit(kernel: VoteKernel, heads: int, progress: Progress) -> Fit:
     queries, keys = kernel.queries[:heads], kernel.keys[:heads]
     overlap = target_overlap((queries * keys).sum(-1), queries.shape[1])
     if heads <= DENSE_UP_TO:
@@ -96,13 +88,13 @@ def _fit(kernel: VoteKernel, heads: int, tolerance: float, progress: Progress) -
     scale = float(torch.linalg.vector_norm(overlap))
     iterations = refinements = 0
     while True:
-        step = conjugate_gradients(system, precondition, rest, stop=0.3 * tolerance * scale, progress=progress)
+        step = conjugate_gradients(system, precondition, rest, stop=0.3 * TOLERANCE * scale, progress=progress)
         weights = weights + step.solution
         iterations += step.iterations
         progress(f"{heads} heads: float64 residual", 1.0)
         rest = overlap - system(weights, exact=True)
         residual = float(torch.linalg.vector_norm(rest)) / scale
-        if residual <= tolerance or refinements == 3:
+        if residual <= TOLERANCE or refinements == 3:
             break
         refinements += 1
     low, high = extreme_eigenvalues(kernel.times, heads, queries.device)
@@ -138,7 +130,6 @@ def conjugate_gradients(
     right: Tensor,
     *,
     stop: float,
-    limit: int = 500,
     progress: Progress = silent,
 ) -> Solved:
     """Solve operator(x) = right until the recursive residual is at most `stop`, starting from zero.
@@ -152,7 +143,7 @@ def conjugate_gradients(
     direction = corrected.clone()
     product = residual @ corrected
     first = float(torch.linalg.vector_norm(residual))
-    for iteration in range(1, limit + 1):
+    for iteration in range(1, MOST_STEPS + 1):
         image = operator(direction)
         length = product / (direction @ image)
         solution += length * direction
@@ -165,7 +156,7 @@ def conjugate_gradients(
         following = residual @ corrected
         direction = corrected + (following / product) * direction
         product = following
-    return Solved(solution, limit)
+    return Solved(solution, MOST_STEPS)
 
 
 def extreme_eigenvalues(operator: Operator, size: int, device: torch.device, steps: int = 16) -> tuple[float, float]:
