@@ -91,7 +91,13 @@ def test_table_and_words(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = call(capsys, "plan", "--dim", "64", "--no-time", "--heads", "4")
     text = " ".join(out.split())
     assert status == 0
-    for words in ("Recommended: 4 heads of rank 16", "because", "would change it", "assumed: a match compares 16"):
+    for words in (
+        "Recommended: 4 heads of rank 16",
+        "because",
+        "would change it",
+        "of matches in 16 directions",
+        "rule: the usual choice, unless",
+    ):
         assert words in text
     assert "bottleneck" not in text
     assert "The floor is a bound, not an error" in text
@@ -134,7 +140,10 @@ def test_low_ranks_that_look_free_are_not_recommended(shape: tuple[str, ...], ca
     assert any(not row["bound_separates"] for row in low)
     assert all(row["trained_error_low"] > usual["trained_error_high"] for row in low)
     assert "more heads do not make up for it" in advice["reason"]
-    assert advice["caveats"], "far from 64 directions: must be said"
+    assert advice["words"].endswith("the usual choice, for want of evidence")
+    asked = answer(capsys, "plan", *shape, "--directions", str(usual["structural_rank"]))["recommendation"]
+    assert (asked["rank"], asked["decided_by"]) == (usual["rank"], "matches")
+    assert asked["caveats"], "far from 64 directions: must be said"
 
 
 def test_more_directions_change_the_recommendation(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 
 from rankfall.catalogue import EVIDENCE
-from rankfall.planning.decision import EQUAL_ERRORS, choose, recommend, separated, separation
+from rankfall.planning.by_matches import EQUAL_ERRORS, choose
+from rankfall.planning.decision import recommend
 from rankfall.planning.evidence import FARTHEST, Estimate, settings_of
+from rankfall.planning.recommendation import separated, separation
 from rankfall.store.results import committed_summaries
 
 ROOT = Path(__file__).parents[2]
@@ -107,7 +109,9 @@ def test_the_criterion() -> None:
     assert any("times the usual cache" in line for line in advice.changes)
     nothing = recommend(rows, 64, lambda row, directions: None)
     assert nothing.usual
-    assert "no trained results" in nothing.reason
+    assert nothing.decided_by == "nothing"
+    assert nothing.words == "8 heads of rank 32, the usual choice, for want of evidence"
+    assert nothing.reason.endswith("speaks against the usual choice; of language models: none are known")
 
 
 def test_bounds_within_one_percent_do_not_separate() -> None:

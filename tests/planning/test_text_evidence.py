@@ -12,7 +12,7 @@ from tests.drawing.read import curves, panels_of
 
 import rankfall
 from rankfall.planning import text_evidence
-from rankfall.planning.decision import EQUAL_TEXT
+from rankfall.planning.recommendation import EQUAL_TEXT
 from rankfall.planning.text_evidence import TEXT, curves_of
 from rankfall.store.identity import settings
 from rankfall.training.text import results

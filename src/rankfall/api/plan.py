@@ -89,17 +89,23 @@ class PlanResult(Result):
         return [
             f"because {of['reason']}",
             *([f"language models: {of['language']}"] if of["language"] else []),
-            f"assumed: a match compares {of['directions']} directions"
-            + (
-                ", as many as the usual rank, which favours it; `--directions` tries another number"
-                if of["directions"] == self.candidates[0]["structural_rank"]
-                else ""
-            ),
-            f"chosen by {of['criterion']}",
+            self._assumed(),
+            f"rule: {of['criterion']}",
             *(f"would change it: {line}" for line in of["changes"]),
             *(f"beyond the evidence: {line}" for line in of["caveats"]),
             self.bound,
         ]
+
+    def _assumed(self) -> str:
+        """For matches of how many directions errors are told, and who said so."""
+        of = self.recommendation
+        if of["decided_by"] == "matches":
+            return f"asked about: matches that compare {of['directions']} directions"
+        return (
+            f"trained errors are those of matches in {of['directions']} directions, as many as the usual rank; they "
+            "did not decide, since nothing says how many a model that is not trained yet compares: `--directions` "
+            "asks about a number, `rankfall audit MODEL --head-needs` measures it in a trained one"
+        )
 
     def _notes(self) -> list[str]:
         return [*self.evidence.values(), self.implications]
@@ -146,13 +152,14 @@ def plan(
     width) or none. `windowed` layers (all of them by default) cache a `window` only; `shared` layers use the keys and
     values of an earlier one, `shared_windowed` of them with the window (default: in proportion). With a `kv_latent`
     keys and values come from one vector of that size per token, beside `rope_dims` of the key that all heads share;
-    with a `q_latent` queries do. `directions` is how many a match must compare (default: the usual
-    rank), `most_cache` the cache allowed over the usual one. Step times are measured for `seconds` altogether unless
-    `time` is off. A `store` of trained runs adds the error that they reached on `task`.
+    with a `q_latent` queries do. `directions` is how many a match must compare: named, trained matches decide;
+    otherwise language models do. `most_cache` is the cache allowed over the usual one. Step times are measured for
+    `seconds` altogether unless `time` is off. A `store` of trained runs adds the error that they reached on `task`.
     """
     from rankfall.catalogue import EVIDENCE
     from rankfall.planning.candidates import Sharing, candidates, default_ranks, reference_shape, usual_heads
-    from rankfall.planning.decision import recommend, separation
+    from rankfall.planning.decision import recommend
+    from rankfall.planning.recommendation import separation
     from rankfall.planning.table import (
         IMPLICATIONS,
         accuracy_column,
@@ -213,7 +220,7 @@ def plan(
     def text_at(row: Mapping[str, Any]) -> Estimate | None:
         return spoken[row["heads"], row["rank"]]
 
-    advice = recommend(rows, compared, error_at, most_cache, text_at)
+    advice = recommend(rows, compared, error_at, most_cache, text_at, asked=directions is not None)
     kept = {row["rank"] for row in rows}
     return PlanResult(
         width=width,

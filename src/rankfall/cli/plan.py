@@ -66,7 +66,8 @@ def plan(
         int, typer.Option(help="Part of the key, with rotary positions, that all heads share beside the latent.")
     ] = 0,
     directions: Annotated[
-        int | None, typer.Option(help="Directions that a match must compare (default: the usual rank).")
+        int | None,
+        typer.Option(help="Directions that a match must compare; trained matches then decide, not language models."),
     ] = None,
     most_cache: Annotated[
         float, typer.Option(help="Cache that the recommended row may have, over the usual one.")
@@ -135,9 +136,9 @@ def _short(row: dict[str, Any]) -> dict[str, Any]:
         if row["structural_rank"] == row["rank"]
         else f"{row['rank']} ({row['structural_rank']})",
         "kv": row["kv_heads"],
+        "text loss": None if row["text_excess"] is None else f"{row['text_excess']:+.2%}",
         "trained error": None if trained is None else f"{trained:.3f}",
         "range": ranged,
-        "text loss": None if row["text_excess"] is None else f"{row['text_excess']:+.2%}",
         "cache MiB": f"{row['kv_cache_bytes'] / 2**20:.4g}",
         "bound": f"{row['mse_lower_bound_with_skip']:.4f}",
         "equal": EQUAL[tuple(row["equal"])],

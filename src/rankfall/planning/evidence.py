@@ -32,6 +32,8 @@ class Estimate:
     low: float
     high: float
     outside: tuple[str, ...] = ()
+    decides: bool = True
+    """Whether it is near enough to what was tried to decide by it."""
 
     @property
     def known(self) -> bool:
@@ -41,7 +43,7 @@ class Estimate:
     @classmethod
     def missing(cls, *why: str) -> Estimate:
         """No number, and why there is none."""
-        return cls(math.nan, math.nan, math.nan, why)
+        return cls(math.nan, math.nan, math.nan, why, decides=False)
 
 
 class Evidence(Protocol):

@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 
 from rankfall.planning.candidates import Candidate
 from rankfall.planning.costs import StackShape, Timing
-from rankfall.planning.decision import separated
 from rankfall.planning.evidence import Estimate, Evidence
+from rankfall.planning.recommendation import separated
 from rankfall.theory.head_bounds import HeadClass, mse_floor
 from rankfall.training.cell import Cell
 

@@ -21,6 +21,9 @@ Row = Mapping[str, Any]
 
 NEAR_WIDTH = 0.1
 """How far H r may be from d, as a share of it, for models with H r = d to stand for it."""
+NEAR_TRAINED = 2.0
+"""How many times wider than the widest trained a model may be for those to decide: from 128 to 512 the best rank
+stayed the same. In narrower ones it would soon be the whole width, which was not the best at 128."""
 
 
 @final
@@ -119,12 +122,13 @@ class LanguageModels:
             texts.setdefault(curve.domain, {})[curve.width] = curve
         if not texts or width is None:
             return None
-        outside = []
+        outside, decides = [], True
         around = {text: own for text, own in texts.items() if min(own) <= width <= max(own)}
         if not around:
             ends = {text: min(max(width, min(own)), max(own)) for text, own in texts.items()}
             steps = {text: max(width / end, end / width) for text, end in ends.items()}
             around = {text: texts[text] for text, step in steps.items() if step == min(steps.values())}
+            decides = max(self.widths) < width <= NEAR_TRAINED * max(self.widths)
             near = sorted({ends[text] for text in around})
             outside.append(
                 f"language models were trained at d = {listed(self.widths)}; at {width} those of {listed(near)} "
@@ -147,6 +151,7 @@ class LanguageModels:
             max(0.0, min(point.excess - point.margin for point in entering)),
             max(point.excess + point.margin for point in entering),
             tuple(outside),
+            decides,
         )
 
 
