@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rankfall.catalogue import ENGINES
-from rankfall.cli.output import JsonFlag, duration, emit, notes, paper, shown, table
+from rankfall.cli.output import JsonFlag, cell, duration, emit, notes, paper, shown, table
 from rankfall.cli.runs import run_table, varying_settings
 from rankfall.destinations import require_writable_folder
 
@@ -22,6 +22,8 @@ SHAPE = ("rank", "heads")
 BY_SHAPE = (
     "seeds", "nats_per_byte", "nats_per_byte_low", "nats_per_byte_high", "parameters", "step_seconds",
 )  # fmt: skip
+COMMON = ("task", "dim", "width", "layers", "steps", "key_heads", "value_rank", "tokens", "passes")
+"""Of a plan, told once where all rows agree in it."""
 TO_LEVEL = ("level", "tokens", "seconds")
 AUDITED = (
     "nats_per_byte", "head_rank_used", "head_rank_needed", "token_rank_last",
@@ -172,16 +174,30 @@ def _digits(name: str, value: Any) -> Any:
     return round(value) if value >= 1e4 else float(f"{value:.4g}")
 
 
-def _three(value: Any) -> Any:
+def _three(name: str, value: Any) -> Any:
+    if name == "corpus":
+        return _digits(name, value)
     return float(f"{value:.3g}") if isinstance(value, float) else value
 
 
 def _show_plan(result: SweepResult) -> None:
     of, rest = result.record(), "nothing is missing"
     if of["stacks"]:
-        table("stacks to train", [{name: _three(value) for name, value in stack.items()} for stack in of["stacks"]])
+        _show_stacks(of["stacks"])
         seconds = float("nan") if of["seconds_estimated"] is None else of["seconds_estimated"]
         rest = f"the rest takes about {duration(seconds)} (from {of['estimate_from']})"
-        if any(stack["task"] == "text" for stack in of["stacks"]):
+        if any("text" in stack["task"] for stack in of["stacks"]):
             rest += ", audits besides"
     paper.print(f"{of['finished']} of {of['cells']} cells are finished; {rest}", soft_wrap=True)
+
+
+def _show_stacks(stacks: Sequence[Mapping[str, Any]]) -> None:
+    """What all have in common stands below the table once: a row is for what it has of its own."""
+    names = dict.fromkeys(name for stack in stacks for name in stack)
+    rows = [{name: _three(name, stack.get(name)) for name in names} for stack in stacks]
+    common = [name for name in COMMON if len(rows) > 1 and len({row.get(name, "") for row in rows}) == 1]
+    if all(row["stacks"] in (1, row["cells"]) for row in rows):
+        del names["stacks"]
+    table("to train", rows, [name for name in names if name not in common])
+    if common := [f"{name.replace('_', ' ')} {cell(rows[0][name])}" for name in common if name in names]:
+        paper.print(f"each with {', '.join(common)}", markup=False, highlight=False, soft_wrap=True)

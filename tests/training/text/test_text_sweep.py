@@ -183,12 +183,15 @@ def test_a_plan_tells_what_each_model_costs(book: Path, tmp_path: Path, capsys: 
     assert not store.exists()
     stacks = found.estimate["stacks"]
     made = cells({**GRID, "parameters": 20_000}, book, tmp_path / "other")
-    assert [stack["ranks"] for stack in stacks] == ["2", "2", "8", "8"]
-    for stack, cell in zip(stacks[::2], made, strict=True):
+    assert [(stack["ranks"], stack["seeds"], stack["cells"]) for stack in stacks] == [
+        ("2", "0, 1", 2),
+        ("8", "0, 1", 2),
+    ]
+    for stack, cell in zip(stacks, made, strict=True):
         assert (stack["feed_forward"], stack["value_rank"]) == (cell.feed_forward, 8)
         assert stack["parameters"] == text_layout(cell).parameters
         assert stack["tokens"] == 200 * 4 * 16
-        assert stack["flops"] == training_flops(cell)
+        assert stack["flops"] == 2 * training_flops(cell)
         assert stack["memory_gib"] == stack_bytes([cell], "cpu") / 2**30
         about = open_corpus(cell.corpus, tmp_path / "other").about
         assert stack["passes"] == 200 * 4 * 16 / about.training_tokens
@@ -196,6 +199,31 @@ def test_a_plan_tells_what_each_model_costs(book: Path, tmp_path: Path, capsys: 
     assert status == 0
     assert "audits besides" in printed
     assert "documents to train on" in " ".join(notes.split())
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("mask", ["causal", "causal-window:3"]),
+        ("positions", ["rotary", "learned"]),
+        ("key_heads", [1, 2]),
+        ("value_rank", [4, 8]),
+        ("activation", ["swiglu", "relu2"]),
+        ("learning_rate", [0.01, 0.003]),
+        ("tokenizer", ["bytes", "bpe:300"]),
+    ],
+)
+def test_a_plan_shows_every_setting_that_differs_and_joins_seeds(
+    name: str, values: list[Any], book: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    grid = written(tmp_path, {**GRID, "rank": 8, "seed": [0, 1, 2, 5], name: values})
+    status, printed, _ = call(capsys, "sweep", grid, "--text", book, "--store", tmp_path / "store", "--dry-run")
+    heading, rows = printed.split("───")[0], [line for line in printed.splitlines() if "0 to 2, 5" in line]
+    assert status == 0
+    assert all(word in heading for word in ("seeds", *name.split("_")))
+    assert len(rows) == 2
+    assert all(f" {value} " in row for value, row in zip(values, rows, strict=True))
+    assert "each with task text, width 16, layers 1, steps 200" in printed
 
 
 def test_a_text_of_its_own_to_measure_on(book: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
