@@ -66,10 +66,7 @@ def _variant(record: Row, records: Sequence[Row]) -> str:
 
 
 def _record(key: tuple[Any, ...], members: Sequence[Row]) -> dict[str, Any]:
-    by_rate: dict[float, list[Row]] = {}
-    for row in members:
-        by_rate.setdefault(row["learning_rate"], []).append(row)
-    members = min(by_rate.values(), key=lambda own: _mean(own))
+    members = at_best_rate(members)
     done = [row for row in members if row["status"] == "done"]
     losses = [float(row["nats_per_byte"]) for row in done]
     margin = mean_margin(losses)
@@ -89,6 +86,14 @@ def _record(key: tuple[Any, ...], members: Sequence[Row]) -> dict[str, Any]:
         "training_flops": members[0]["training_flops"],
         "step_seconds": statistics.median(row["seconds"] / row["steps_done"] for row in members),
     }
+
+
+def at_best_rate(rows: Sequence[Row]) -> list[Row]:
+    """Of models that differ in seed and learning rate, those of the rate with the lowest mean loss."""
+    by_rate: dict[float, list[Row]] = {}
+    for row in rows:
+        by_rate.setdefault(row["learning_rate"], []).append(row)
+    return min(by_rate.values(), key=_mean)
 
 
 def _over_training(rows: Sequence[Row]) -> float | None:
@@ -143,7 +148,7 @@ def _verdict(records: Sequence[Mapping[str, Any]], corpus: str) -> str:
     names = _shape_names(records)
     least = f"{names[id(best)]} costs least, {best['nats_per_byte']:.4f} nats per byte"
     unigram = best["unigram_nats_per_byte"]
-    if best["nats_per_byte"] > LEARNED * unigram:
+    if has_learned_little(best["nats_per_byte"], unigram):
         return (
             f"{where}: too small to tell: the best model costs {best['nats_per_byte']:.3f} nats per byte, and "
             f"frequencies of tokens alone {unigram:.3f}; train longer, or on more"
@@ -157,7 +162,7 @@ def _verdict(records: Sequence[Mapping[str, Any]], corpus: str) -> str:
     )
     if not others:
         return f"{where}: {least}; there is no other shape to compare it with{doubt}"
-    alone = _margin_of_one_seed(records)
+    alone = lone_margin([(record["nats_per_byte_deviation"] or 0.0, record["seeds"]) for record in records])
     if alone is None:
         return f"{where}: {least}; one seed each, so that nothing says how much of the differences is chance{doubt}"
     single = any(record["nats_per_byte_low"] is None for record in records)
@@ -168,6 +173,11 @@ def _verdict(records: Sequence[Mapping[str, Any]], corpus: str) -> str:
         close = f"too close to tell without more seeds: {least}, and {spread} do not tell it from {losses}"
         return f"{where}: {close}{doubt}"
     return f"{where}: {least}, less than {_others(len(others))} by more than {spread}{doubt}"
+
+
+def has_learned_little(loss: float, unigram: float | None) -> bool:
+    """Whether a loss is close to that by frequencies of tokens alone, where that is known."""
+    return unigram is not None and loss > LEARNED * unigram
 
 
 def _others(count: int) -> str:
@@ -199,9 +209,9 @@ def _shape_names(records: Sequence[Row]) -> dict[int, str]:
     return names
 
 
-def _margin_of_one_seed(records: Sequence[Mapping[str, Any]]) -> float | None:
-    """Half of the 95 % interval of a lone seed, by the deviation of the shapes that have several."""
-    pooled = pooled_deviation([(record["nats_per_byte_deviation"] or 0.0, record["seeds"]) for record in records])
+def lone_margin(groups: Sequence[tuple[float, int]]) -> float | None:
+    """Half of the 95 % interval of a lone seed, by the deviation that groups of several have in common."""
+    pooled = pooled_deviation(groups)
     if pooled is None:
         return None
     deviation, freedom = pooled
