@@ -216,16 +216,16 @@ def test_only_models_that_compare_count() -> None:
 
 
 def test_the_margin_is_that_of_a_difference_and_a_lone_seed_has_that_of_the_others() -> None:
-    spread = [{**row, "nats_per_byte": row["nats_per_byte"] + 0.01 * row["seed"]} for row in rows(HIGH_IS_BEST, (128,))]
+    models = rows(HIGH_IS_BEST, (128,))
+    spread = [{**row, "nats_per_byte": row["nats_per_byte"] + 0.01 * row["seed"]} for row in models]
     (curve,) = curves_of(spread)
     own = {one.rank: one.margin for one in curve.points}
     assert own[4] == pytest.approx(own[64] * 2**0.5), "as unsure as the best, whose own margin is alone"
     alone = [row for row in spread if row["rank"] != 4 or row["seed"] == 0]
     (curve,) = curves_of(alone)
-    lone = {one.rank: one.margin for one in curve.points}
-    deviation, six_freedoms = 0.0101, 2.4469
-    of_mean = own[64] * (1.0 + 0.0101)
-    assert lone[4] * (1.0 + 0.0101) == pytest.approx(((deviation * six_freedoms) ** 2 + of_mean**2) ** 0.5, rel=1e-3)
+    (lone,) = (one for one in curve.points if one.rank == 4)
+    deviation, of_six_freedoms, least = 0.0101, 2.4469, 1.0101
+    assert lone.margin * least == pytest.approx(deviation * of_six_freedoms * (1 + 1 / 3) ** 0.5, rel=1e-4)
 
 
 def test_what_it_is_about_names_sizes_and_budget(known: Any) -> None:

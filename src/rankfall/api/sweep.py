@@ -78,6 +78,8 @@ class SweepResult(Result):
     def _record(self) -> dict[str, Any]:
         if self.estimate is not None:
             return {**self.estimate, "runs": self.runs}
+        texts = {"verdicts": self.verdicts, "by_shape": self.by_shape, "to_level": self.to_level}
+        audits = {"findings": self.findings, "audits": self.audits, "audit_layers": self.audit_layers}
         return {
             "grid": self.grid,
             "store": self.store,
@@ -85,8 +87,8 @@ class SweepResult(Result):
             "seconds": self.seconds,
             "complete": self.complete,
             "runs": self.runs,
-            **({"by_shape": self.by_shape, "to_level": self.to_level} if self.by_shape else {}),
-            **({"audits": self.audits, "audit_layers": self.audit_layers} if self.audits else {}),
+            **(texts if self.by_shape else {}),
+            **(audits if self.audits else {}),
         }
 
     def _lines(self) -> list[str]:
@@ -107,14 +109,14 @@ class SweepResult(Result):
     @property
     def verdicts(self) -> list[str]:
         """Of language models: which shape costs least, and whether the losses tell it from the others."""
-        from rankfall.training.text.comparison import verdicts
+        from rankfall.training.text.sentences import verdicts
 
         return verdicts(self.by_shape)
 
     @property
     def findings(self) -> list[str]:
         """Of language models: what the audits say about rank, a sentence for each setting."""
-        from rankfall.training.text.comparison import audit_sentences
+        from rankfall.training.text.sentences import audit_sentences
 
         return audit_sentences(self.audits)
 

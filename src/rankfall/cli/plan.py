@@ -76,7 +76,9 @@ def plan(
     device: Annotated[str, typer.Option(help="Where to measure: cpu, cuda, cuda:1, ...")] = "cpu",
     store: Annotated[
         Path | None,
-        typer.Option(help="Store of your own runs: adds their errors; its language models go before those that ship."),
+        typer.Option(
+            help="Store of your own runs: adds their errors; its language models go before those that ship."
+        ),
     ] = None,
     results: Annotated[
         Path | None, typer.Option(help="The same from results that `rankfall runs --export-results` wrote.")

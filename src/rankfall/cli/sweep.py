@@ -19,8 +19,11 @@ if TYPE_CHECKING:
 
 SHAPE = ("rank", "heads")
 """Of a language model, shown also where all have the same."""
+USUAL = {"value_rank": "rank", "key_heads": "heads"}
+"""Settings that say nothing of their own where they equal another throughout."""
 BY_SHAPE = (
-    "seeds", "nats_per_byte", "nats_per_byte_low", "nats_per_byte_high", "parameters", "step_seconds",
+    "seeds", "nats_per_byte", "excess", "excess_margin", "nats_per_byte_low", "nats_per_byte_high", "parameters",
+    "step_seconds",
 )  # fmt: skip
 COMMON = ("task", "dim", "width", "layers", "steps", "key_heads", "value_rank", "tokens", "passes")
 """Of a plan, told once where all rows agree in it."""
@@ -158,9 +161,10 @@ def _show(result: SweepResult, to_loss: float | None = None) -> None:
 
 def _brief(records: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[dict[str, Any]]:
     """Rank, heads, every setting that tells records apart, and these columns, but for those that are empty
-    throughout."""
+    throughout or the same as another."""
     columns = dict.fromkeys((*varying_settings(records, SHAPE), *names))
-    kept = [name for name in columns if any(record.get(name) is not None for record in records)]
+    told = {name: other for name, other in USUAL.items() if all(one.get(name) == one.get(other) for one in records)}
+    kept = [name for name in columns if name not in told and any(one.get(name) is not None for one in records)]
     return [{name: _digits(name, record.get(name)) for name in kept} for record in records]
 
 
@@ -169,6 +173,8 @@ def _digits(name: str, value: Any) -> Any:
         return str(value)[:8]
     if not isinstance(value, float):
         return value
+    if name.startswith("excess"):
+        return f"{value:.1%}"
     if name.startswith("nats_per_byte"):
         return round(value, 4)
     return round(value) if value >= 1e4 else float(f"{value:.4g}")

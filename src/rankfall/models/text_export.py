@@ -109,7 +109,7 @@ def configuration(cell: TextCell) -> dict[str, Any]:
     ]
     require(
         not lacking,
-        required="rotary positions, SwiGLU, an RMS norm and values not many times as wide as queries, as Llama has them",
+        required="rotary positions, SwiGLU, an RMS norm and values not far wider than queries, as Llama has them",
         got=", ".join(lacking),
         remedy="build the module in Python: rankfall.training.text.module.text_model",
     )

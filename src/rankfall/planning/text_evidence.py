@@ -15,7 +15,7 @@ from typing import Any, ClassVar, final
 
 from rankfall.errors import RequestError
 from rankfall.planning.evidence import Estimate, interpolation, listed
-from rankfall.training.text.comparison import has_learned_little, lone_margin, mean_margin
+from rankfall.training.text.comparison import has_learned_little, pooled_deviation, seeds_margin
 from rankfall.training.text.results import FEWEST, shared_width_curves, shares_width, text_results
 
 Row = Mapping[str, Any]
@@ -70,8 +70,8 @@ class LanguageModels:
     stands for ranks beyond those that were trained there, where one head of full rank may cost more than two of half,
     nor for H r far from d.
 
-    The range runs over texts and over the models that enter, each with its margin: Student's over seeds, or for one
-    seed two standard errors of the loss over windows of held-out text.
+    The range runs over texts and over the models that enter, each with its margin: Student's over seeds, or where
+    all have one seed two standard errors of the loss over windows of held-out text.
     """
 
     name: ClassVar[str] = "text_excess"
@@ -185,9 +185,7 @@ def own_models(rows: Sequence[Row], place: str) -> LanguageModels:
     Two ranks are enough: they are asked for by name. Without two seeds anywhere they are shown and do not decide, nor
     do models that have learned little.
     """
-    models = [
-        {**row, "domain": f"text {str(row['corpus'])[:8]}"} for row in rows if row.get("nats_per_byte") is not None
-    ]
+    models = [{**row, "domain": str(row["corpus"])[:8]} for row in rows if row.get("nats_per_byte") is not None]
     curves = curves_of(models, FEWEST_OWN)
     if not curves:
         cut = sorted({(row["width"], row["rank"]) for row in models if shares_width(row)})
@@ -215,16 +213,9 @@ def curves_of(rows: Sequence[Row], fewest: int = FEWEST) -> tuple[TextCurve, ...
         every = [row for own in models.values() for row in own]
         means = {rank: statistics.fmean(float(row["nats_per_byte"]) for row in own) for rank, own in models.items()}
         best = min(means, key=lambda rank: means[rank])
-        least, margins = means[best], _margins(models)
+        least, margins = means[best], _margins(models, best)
         points = [
-            TextPoint(
-                rank,
-                means[rank] / least - 1,
-                # of the difference to the best, whose own mean is no surer
-                math.hypot(margins[rank], margins[best] * (rank != best)) / least,
-                len(own),
-            )
-            for rank, own in models.items()
+            TextPoint(rank, means[rank] / least - 1, margins[rank] / least, len(own)) for rank, own in models.items()
         ]
         found.append(
             TextCurve(
@@ -243,17 +234,14 @@ def curves_of(rows: Sequence[Row], fewest: int = FEWEST) -> tuple[TextCurve, ...
     return tuple(found)
 
 
-def _margins(models: Mapping[int, Sequence[Row]]) -> dict[int, float]:
-    """Of the mean loss of each rank: Student's over seeds; for a lone seed by the deviation of the ranks that have
-    several, else two standard errors over windows."""
+def _margins(models: Mapping[int, Sequence[Row]], best: int) -> dict[int, float]:
+    """Of each rank's difference to the best: by the deviation over seeds that all ranks have in common, as in a
+    sweep's own verdict; where no rank has two seeds, two standard errors over windows, which are the same for all."""
     losses = {rank: [float(row["nats_per_byte"]) for row in own] for rank, own in models.items()}
-    alone = lone_margin([(statistics.stdev(own), len(own)) for own in losses.values() if len(own) > 1])
-    margins = {}
-    for rank, own in models.items():
-        over_windows = 2 * max(float(row.get("nats_per_byte_error") or 0.0) for row in own)
-        known = (mean_margin(losses[rank]), alone, over_windows)
-        margins[rank] = next(margin for margin in known if margin is not None)
-    return margins
+    pooled = pooled_deviation([(statistics.stdev(own), len(own)) for own in losses.values() if len(own) > 1])
+    if pooled is None:
+        return {rank: 2 * float(own[0].get("nats_per_byte_error") or 0.0) for rank, own in models.items()}
+    return {rank: seeds_margin(pooled, *(len(losses[one]) for one in {rank, best})) for rank in models}
 
 
 @functools.cache

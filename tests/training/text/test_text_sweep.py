@@ -22,9 +22,10 @@ from rankfall.training.grid import cells_of
 from rankfall.training.kinds import Surroundings, TrainingCell, cell_from, stack_bytes, step_flops
 from rankfall.training.text.budget import solved, training_flops
 from rankfall.training.text.cell import TextCell
-from rankfall.training.text.comparison import RUN, SETTING, SHAPE, by_shape, reached, to_level, verdicts
+from rankfall.training.text.comparison import RUN, SETTING, SHAPE, by_shape, reached, to_level
 from rankfall.training.text.corpus import open_corpus
 from rankfall.training.text.decoder import text_layout
+from rankfall.training.text.sentences import verdicts
 from rankfall.training.work import Watch, train
 
 GRID: dict[str, Any] = {
@@ -332,17 +333,36 @@ def test_what_tells_models_apart_is_a_column_of_every_table(name: str, capsys: p
 def test_verdicts_tell_apart_only_what_seeds_tell_apart() -> None:
     clear = [row(r, loss + 0.001 * seed, seed) for r, loss in ((4, 1.5), (64, 1.2)) for seed in range(3)]
     (sentence,) = verdicts(by_shape(clear))
-    assert "rank 64 with 4 heads costs least" in sentence
-    assert "less than the other by more than the 95 % intervals over seeds" in sentence
+    assert "rank 64 with 4 heads costs least, 1.2010 nats per byte; surely more, by more than the 95 % " in sentence
+    assert sentence.endswith("over seeds: rank 4 with 4 heads +25.0% (± 0.2)")
     close = [row(r, loss + 0.2 * seed, seed) for r, loss in ((4, 1.25), (64, 1.2)) for seed in range(3)]
-    assert "too close to tell" in verdicts(by_shape(close))[0]
-    mixed = [row(4, 1.5), row(4, 1.52, seed=1), row(64, 1.2)]
-    assert "by more than the 95 % intervals over seeds (of those with several)" in verdicts(by_shape(mixed))[0]
+    assert "too close to tell without more seeds: rank 64 with 4 heads costs least" in verdicts(by_shape(close))[0]
+    both = [*clear, *(row(16, 1.201 + 0.001 * seed, seed) for seed in range(3))]
+    assert verdicts(by_shape(both))[0].endswith(
+        "over seeds: rank 4 with 4 heads +25.0% (± 0.2); too close to tell without more seeds: rank 16 with 4 heads "
+        "+0.1% (± 0.2)"
+    )
+    mixed = [row(4, 1.6), row(4, 1.62, seed=1), row(64, 1.2)]
+    assert "surely more" in verdicts(by_shape(mixed))[0]
     near = [row(4, 1.5), row(4, 1.52, seed=1), row(64, 1.4)]
-    assert "too close to tell" in verdicts(by_shape(near))[0], "0.1 is below 12.7 times a deviation of 0.014"
-    assert "one seed each" in verdicts(by_shape([row(4, 1.5), row(64, 1.2)]))[0]
+    assert "too close to tell" in verdicts(by_shape(near))[0], "0.11 is below 12.7 times 0.014 times root 3/2"
+    assert "+25.0%; one seed each" in verdicts(by_shape([row(4, 1.5), row(64, 1.2)]))[0]
     assert "too small to tell" in verdicts(by_shape([row(4, 2.9), row(64, 2.8)]))[0]
     assert "no other shape" in verdicts(by_shape([row(64, 1.2)]))[0]
+
+
+def test_what_a_shape_costs_over_the_best_has_the_margin_of_a_difference() -> None:
+    losses = {4: (1.5, 1.52), 16: (1.3, 1.34), 64: (1.2, 1.23)}
+    found = {
+        one["rank"]: one for one in by_shape([row(r, v, s) for r, own in losses.items() for s, v in enumerate(own)])
+    }
+    pooled = ((0.02**2 + 0.04**2 + 0.03**2) / 2 / 3) ** 0.5
+    assert found[64]["excess"] == 0.0
+    assert found[64]["excess_margin"] is found[64]["told_from_best"] is None
+    for rank in (4, 16):
+        assert found[rank]["excess"] == pytest.approx(sum(losses[rank]) / sum(losses[64]) - 1)
+        assert found[rank]["excess_margin"] == pytest.approx(3.18245 * pooled / 1.215, rel=1e-4)
+    assert (found[4]["told_from_best"], found[16]["told_from_best"]) == (True, True)
 
 
 def test_shapes_are_named_by_what_tells_them_apart() -> None:
