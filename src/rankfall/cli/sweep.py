@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rankfall.catalogue import ENGINES
-from rankfall.cli.output import JsonFlag, cell, duration, emit, notes, paper, shown, table
+from rankfall.cli.output import JsonFlag, Outputs, PlotPath, cell, duration, emit, notes, paper, shown, table
 from rankfall.cli.runs import run_table, varying_settings
 from rankfall.destinations import require_writable_folder
+from rankfall.errors import require
 
 if TYPE_CHECKING:
     from rankfall.api.sweep import SweepResult
@@ -22,8 +23,7 @@ SHAPE = ("rank", "heads")
 USUAL = {"value_rank": "rank", "key_heads": "heads"}
 """Settings that say nothing of their own where they equal another throughout."""
 BY_SHAPE = (
-    "seeds", "nats_per_byte", "excess", "excess_margin", "nats_per_byte_low", "nats_per_byte_high", "parameters",
-    "step_seconds",
+    "seeds", "nats_per_byte", "nats_per_byte_margin", "excess", "excess_margin", "parameters", "step_seconds",
 )  # fmt: skip
 COMMON = ("task", "dim", "width", "layers", "steps", "key_heads", "value_rank", "tokens", "passes")
 """Of a plan, told once where all rows agree in it."""
@@ -81,6 +81,8 @@ def sweep(
         float | None,
         typer.Option(help="Nats per byte to which tokens and time are counted (default: what all models reach)."),
     ] = None,
+    plot: PlotPath = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for a report with its tables and pictures.")] = None,
     json: JsonFlag = False,
 ) -> None:
     """Train every cell of a grid that the store lacks, many at once; kill it and run it again to go on.
@@ -95,6 +97,13 @@ def sweep(
         require_writable_folder(store, "--store")
     if tensorboard is not None:
         require_writable_folder(tensorboard, "--tensorboard")
+    require(
+        not dry_run or (plot is None and out is None),
+        required="a sweep that trains, for a picture or a report of it",
+        got="--dry-run beside " + ("--plot" if out is None else "--out"),
+        remedy="leave one of them out",
+    )
+    outputs = Outputs(plot=plot, out=out)
     with shown(grid) as progress:
         result = run(
             grid,
@@ -138,6 +147,7 @@ def sweep(
         if not result.out_of_time:
             raise typer.Exit(130)
     emit(result.record(), as_json=json, show=lambda: _show_plan(result) if dry_run else _show(result, to_loss))
+    outputs.write(result)
 
 
 def _show(result: SweepResult, to_loss: float | None = None) -> None:

@@ -363,6 +363,11 @@ def test_what_a_shape_costs_over_the_best_has_the_margin_of_a_difference() -> No
         assert found[rank]["excess"] == pytest.approx(sum(losses[rank]) / sum(losses[64]) - 1)
         assert found[rank]["excess_margin"] == pytest.approx(3.18245 * pooled / 1.215, rel=1e-4)
     assert (found[4]["told_from_best"], found[16]["told_from_best"]) == (True, True)
+    of_one = 3.18245 * pooled / 2**0.5
+    assert [one["nats_per_byte_margin"] for one in found.values()] == pytest.approx([of_one] * 3, rel=1e-4)
+    (bars,) = only_panel(list(found.values())).containers
+    low, high = bars[2][0].get_segments()[0][:, 1]
+    assert (low, high) == pytest.approx((1.51 - of_one, 1.51 + of_one), rel=1e-4), "the picture has the same"
 
 
 def test_shapes_are_named_by_what_tells_them_apart() -> None:

@@ -53,6 +53,8 @@ TEXT_COLUMNS = AUDIT_COLUMNS | {
     "warm_up": "share of the run over which the rate rises",
     "seeds": "models that the mean is over",
     "nats_per_byte": "loss on held-out text, mean over seeds where there are several",
+    "nats_per_byte_margin": "half of its 95 % interval, by the deviation over seeds that all shapes of the setting "
+    "have in common",
     "excess": "what the shape costs over the best of its setting, as a share of that",
     "excess_margin": "half of the 95 % interval of that difference, by the deviation over seeds that all shapes of "
     "the setting have in common; none for the best, and where every shape has one seed",

@@ -25,7 +25,7 @@ RUN = (*SETTING, *SHAPE, "learning_rate", "seed")
 CONFIDENCE = 0.95
 LEARNED = 0.9
 """A model whose loss is above this share of the loss by token frequencies has not learned enough to compare."""
-ALONE = {"excess": None, "excess_margin": None, "told_from_best": None}
+ALONE = dict.fromkeys(("nats_per_byte_margin", "excess", "excess_margin", "told_from_best"))
 """What a shape that has no loss costs over the best."""
 
 
@@ -74,8 +74,13 @@ def _over_best(records: Sequence[Row]) -> list[tuple[Row, dict[str, Any]]]:
         margin = None
         if pooled is not None and record is not best:
             margin = seeds_margin(pooled, record["seeds"], best["seeds"]) / least
-        told = None if margin is None else excess > margin
-        found.append((record, {"excess": excess, "excess_margin": margin, "told_from_best": told}))
+        beside = {
+            "nats_per_byte_margin": None if pooled is None else seeds_margin(pooled, record["seeds"]),
+            "excess": excess,
+            "excess_margin": margin,
+            "told_from_best": None if margin is None else excess > margin,
+        }
+        found.append((record, beside))
     return found
 
 

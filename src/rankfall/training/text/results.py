@@ -54,8 +54,8 @@ def corpus_names() -> dict[str, str]:
 @dataclass(frozen=True)
 class SharedWidthCurve:
     """Finished models of one corpus and setting with H r = H u = d, keys for every head and equal parameters, by
-    rank, the least first, seeds side by side. `variant` tells it from other settings of the same corpus and width, such as
-    `positions learned`; `main` is the one of them with most models."""
+    rank, the least first, seeds side by side. `variant` tells it from other settings of the same corpus and width,
+    such as `positions learned`; `main` is the one of them with most models."""
 
     corpus: str
     width: int
