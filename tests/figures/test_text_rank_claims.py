@@ -19,8 +19,9 @@ def rows_of(
     """Two seeds of every rank, `spread` above and below the loss."""
     return [
         {
-            "corpus": "c0", "width": width, "rank": rank, "heads": width // rank, "value_rank": rank, "seed": seed,
-            "status": "done", "budget": "parameters=1e+06 by feed_forward", "nats_per_byte": loss + sign * spread,
+            "corpus": "c0", "width": width, "rank": rank, "heads": width // rank, "key_heads": width // rank,
+            "value_rank": rank, "learning_rate": 0.003, "seed": seed, "status": "done",
+            "budget": "parameters=1e+06 by feed_forward", "nats_per_byte": loss + sign * spread,
             "token_rank_last": 10.0 + rank, **changed,
         }
         for rank, loss in losses.items()
@@ -88,6 +89,8 @@ def test_only_heads_that_share_the_width_at_equal_parameters_count() -> None:
     others = [
         *rows_of({16: 0.5}, value_rank=32),
         *rows_of({16: 0.5}, heads=3),
+        *rows_of({16: 0.5}, key_heads=1),
+        *rows_of({16: 1.5}, learning_rate=0.1),
         *rows_of({16: 0.5}, status="diverged"),
         *rows_of({16: 0.5}, budget="step_seconds=0.01 by feed_forward"),
     ]

@@ -36,13 +36,17 @@ mask = "causal-window:3"
 tied = false
 tokenizer = "bpe:300"
 [[grid]]
+rank = 4
+value_rank = [7, 12]
+key_heads = [1, 4]
+[[grid]]
 positions = "learned"
 """
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store with three trained models, and the folders of those that have one."""
+    """A store of trained models, and the folders of those that have one."""
     home = tmp_path_factory.mktemp("export")
     verses = (f"Verse {n}: naïve sun and moon and {n % 9} stars over {n % 4} hills." for n in range(300))
     (home / "book.txt").write_text("\n\n".join(verses))
@@ -53,20 +57,28 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
-def run_of(home: Path, tokenizer: str) -> Run:
-    (run,) = (
-        run
-        for run in Store(home / "runs").runs()
-        if run.config["tokenizer"] == tokenizer and run.config["positions"] == "rotary"
-    )
+def run_of(home: Path, **of: Any) -> Run:
+    of = {"positions": "rotary", **of}
+    (run,) = (run for run in Store(home / "runs").runs() if all(run.config[name] == of[name] for name in of))
     return run
 
 
-@pytest.mark.parametrize("tokenizer", ["bytes", "bpe:300"])
-def test_logits_and_ids_are_those_of_the_trained_model(home: Path, tokenizer: str) -> None:
+SHAPES = [
+    {"rank": 4, "value_rank": 4},
+    {"rank": 6, "value_rank": 2, "key_heads": 2, "tokenizer": "bpe:300"},
+    *({"rank": 4, "value_rank": wide, "key_heads": keys} for wide in (7, 12) for keys in (1, 4)),
+]
+
+
+SIZES = [({"rank": 4, "value_rank": 4}, 4), ({"rank": 4, "value_rank": 7, "key_heads": 1}, 8)]
+"""Two of these, and the size of a head in their folders."""
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_logits_and_ids_are_those_of_the_trained_model(home: Path, shape: dict[str, Any]) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    run = run_of(home, tokenizer)
+    run = run_of(home, **shape)
     cell = cell_from(run.config)
     assert isinstance(cell, TextCell)
     folder = home / "models" / run.id
@@ -87,7 +99,7 @@ def test_logits_and_ids_are_those_of_the_trained_model(home: Path, tokenizer: st
 
 def test_what_has_no_such_form_is_noted_and_the_rest_written(home: Path) -> None:
     notes = (home / "notes.txt").read_text().splitlines()
-    assert len([note for note in notes if note.startswith("wrote ")]) == 2
+    assert len([note for note in notes if note.startswith("wrote ")]) == len(SHAPES)
     (left,) = (note for note in notes if not note.startswith("wrote "))
     assert "got positions=learned; build the module in Python" in left
     before = sorted(path.stat().st_mtime_ns for path in (home / "models").rglob("*"))
@@ -95,12 +107,14 @@ def test_what_has_no_such_form_is_noted_and_the_rest_written(home: Path) -> None
     assert sorted(path.stat().st_mtime_ns for path in (home / "models").rglob("*")) == before
 
 
-def test_an_audit_opens_the_folder(home: Path) -> None:
-    folder = home / "models" / run_of(home, "bytes").id
-    found = rankfall.audit(folder, home / "book.txt", tokens=12, passages=1, controls=False, ablate=False)
-    record = found.record()
-    assert {head["head_dim"] for head in record["heads"]} == {4}
+@pytest.mark.parametrize(("shape", "size"), SIZES)
+def test_an_audit_opens_the_folder(home: Path, shape: dict[str, Any], size: int) -> None:
+    run = run_of(home, **shape)
+    asked: dict[str, Any] = {"tokens": 12, "passages": 1, "controls": False, "ablate": False}
+    record = rankfall.audit(home / "models" / run.id, home / "book.txt", **asked).record()
+    assert {head["head_dim"] for head in record["heads"]} == {size}
     assert [row["layer"] for row in record["depth"]] == [0, 1, 2]
+    assert all(0 < head["qk_effective_rank"] <= shape["rank"] + 1e-6 for head in record["heads"])
 
 
 @pytest.mark.parametrize(
@@ -108,7 +122,7 @@ def test_an_audit_opens_the_folder(home: Path) -> None:
     [
         ({"activation": "relu2"}, "activation=relu2"),
         ({"norm": "layer:1e-5"}, "norm=layer:1e-5"),
-        ({"positions": "none", "rank": 3}, "positions=none, values wider"),
+        ({"positions": "none", "rank": 3, "value_rank": 64}, "positions=none, value_rank=64 beside rank=3"),
     ],
 )
 def test_shapes_that_these_architectures_lack_are_refused(changes: dict[str, Any], got: str) -> None:
@@ -125,7 +139,7 @@ def test_runs_of_other_tasks_and_without_weights_have_no_folder(home: Path, tmp_
     rankfall.runs(home / "runs", export_results=tmp_path / "results")
     rankfall.runs(tmp_path / "taken", import_results=tmp_path / "results")
     found = rankfall.runs(tmp_path / "taken", export_models=tmp_path / "models")
-    assert sum("without them; train it with --weights" in note for note in found.notes) == 3
+    assert sum("without them; train it with --weights" in note for note in found.notes) == len(SHAPES) + 1
     assert not (tmp_path / "models").exists()
 
 

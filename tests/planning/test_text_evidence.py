@@ -199,13 +199,33 @@ def test_what_lies_outside_is_said(known: Any) -> None:
 def test_only_models_that_compare_count() -> None:
     left_out = [
         rows(HIGH_IS_BEST, status="diverged"),
-        rows(HIGH_IS_BEST, budget="none"),
+        rows(HIGH_IS_BEST, budget="step_seconds=0.01 by feed_forward"),
         rows(HIGH_IS_BEST, value_rank=8),
+        rows(HIGH_IS_BEST, key_heads=1),
         rows({4: 1.0, 16: 1.1, 64: 1.0}),
     ]
-    assert [curves_of(one) for one in left_out] == [()] * 4
-    (curve, _) = curves_of(rows(HIGH_IS_BEST))
-    assert (curve.parameters, curve.tokens, curve.points[0].seeds) == (2e6, 1e8, 3)
+    assert [curves_of(one) for one in left_out] == [()] * 5
+    for counted in (rows(HIGH_IS_BEST), rows(HIGH_IS_BEST, budget="none"), rows(HIGH_IS_BEST, budget="flops=1e+16")):
+        (curve, _) = curves_of(counted)
+        assert (curve.parameters, curve.tokens, curve.points[0].seeds) == (2e6, 1e8, 3)
+    wider = rows(HIGH_IS_BEST, (128,), budget="none", feed_forward=9)[:-1]
+    (curve,) = curves_of([*rows(LOW_IS_BEST, (128,), budget="none"), *wider])
+    assert curve.points[0].excess == 0.0, "without a budget models of two sizes are not mixed"
+    (curve,) = curves_of([*rows(HIGH_IS_BEST, (128,)), *rows(dict.fromkeys(RANKS, 9.0), (128,), learning_rate=1.0)])
+    assert {one.seeds for one in curve.points} == {3}, "the best rate speaks"
+
+
+def test_the_margin_is_that_of_a_difference_and_a_lone_seed_has_that_of_the_others() -> None:
+    models = rows(HIGH_IS_BEST, (128,))
+    spread = [{**row, "nats_per_byte": row["nats_per_byte"] + 0.01 * row["seed"]} for row in models]
+    (curve,) = curves_of(spread)
+    own = {one.rank: one.margin for one in curve.points}
+    assert own[4] == pytest.approx(own[64] * 2**0.5), "as unsure as the best, whose own margin is alone"
+    alone = [row for row in spread if row["rank"] != 4 or row["seed"] == 0]
+    (curve,) = curves_of(alone)
+    (lone,) = (one for one in curve.points if one.rank == 4)
+    deviation, of_six_freedoms, least = 0.0101, 2.4469, 1.0101
+    assert lone.margin * least == pytest.approx(deviation * of_six_freedoms * (1 + 1 / 3) ** 0.5, rel=1e-4)
 
 
 def test_what_it_is_about_names_sizes_and_budget(known: Any) -> None:

@@ -76,6 +76,21 @@ def test_sweep_prints_one_object_with_a_row_per_cell(swept: Path, capfd: pytest.
         assert {"id", "mse_final", "seconds", "learning_rate"} <= set(row)
 
 
+def test_a_sweep_and_its_runs_are_drawn_and_reported(swept: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    files = [swept / name for name in ("sweep.svg", "runs.svg", "report/report.html")]
+    kept = ("--store", swept / "runs")
+    status, out, err = call(
+        capfd, "sweep", swept / "grid.toml", *kept, "--plot", files[0], "--out", files[2].parent, "--json"
+    )
+    assert (status, json.loads(out)["trained"]) == (0, 0)
+    assert call(capfd, "runs", *kept, "--plot", files[1])[0] == 0
+    assert all("<svg" in file.read_text(encoding="utf-8") for file in files[:2])
+    assert "What did sweep find?" in files[2].read_text(encoding="utf-8")
+    assert f"wrote {files[0]}" in err
+    status, _, err = call(capfd, "sweep", swept / "grid.toml", *kept, "--dry-run", "--plot", files[0])
+    assert (status, "got --dry-run beside --plot" in " ".join(err.split())) == (2, True)
+
+
 def test_the_table_shows_what_differs(swept: Path, capfd: pytest.CaptureFixture[str]) -> None:
     status, out, _ = call(capfd, "sweep", swept / "grid.toml", "--store", swept / "runs")
     assert status == 0

@@ -52,6 +52,8 @@ class PlanResult(Result):
     """Ranks of which no number of heads costs the same."""
     implications: str
     """What the numbers say, and what they do not."""
+    own_models: str = ""
+    """Whether your own language models speak here, in words; empty where none were given."""
 
     def tables(self) -> dict[str, pd.DataFrame]:
         """`candidates`: one row each."""
@@ -76,6 +78,7 @@ class PlanResult(Result):
             "recommendation": self.recommendation,
             "bound": self.bound,
             "evidence": self.evidence,
+            "own_models": self.own_models,
             "implications": self.implications,
             "candidates": self.candidates,
         }
@@ -88,6 +91,7 @@ class PlanResult(Result):
         of = self.recommendation
         return [
             f"because {of['reason']}",
+            *([self.own_models] if self.own_models else []),
             *([f"language models: {of['language']}"] if of["language"] else []),
             self._assumed(),
             f"rule: {of['criterion']}",
@@ -142,6 +146,7 @@ def plan(
     time: bool = True,
     device: str = "cpu",
     store: str | Path | None = None,
+    results: str | Path | None = None,
     task: str = "farthest",
     progress: Progress = silent,
 ) -> PlanResult:
@@ -154,11 +159,13 @@ def plan(
     keys and values come from one vector of that size per token, beside `rope_dims` of the key that all heads share;
     with a `q_latent` queries do. `directions` is how many a match must compare: named, trained matches decide;
     otherwise language models do. `most_cache` is the cache allowed over the usual one. Step times are measured for
-    `seconds` altogether unless `time` is off. A `store` of trained runs adds the error that they reached on `task`.
+    `seconds` altogether unless `time` is off. A `store` of trained runs, or `results` exported from one, adds the
+    error that they reached on `task`; language models among them stand in the place of those that ship, where they
+    have the width.
     """
-    from rankfall.catalogue import EVIDENCE
     from rankfall.planning.candidates import Sharing, candidates, default_ranks, reference_shape, usual_heads
     from rankfall.planning.decision import recommend
+    from rankfall.planning.own import evidence_for, own_evidence
     from rankfall.planning.recommendation import separation
     from rankfall.planning.table import (
         IMPLICATIONS,
@@ -201,16 +208,15 @@ def plan(
         most=width,
         remedy="at most the width",
     )
+    own = own_evidence(store, results, task)
+    sources, said = evidence_for(width, own)
     timings = _timed([one.shape for one in chosen], seconds, device, progress) if time else {}
-    columns = [floor_column(reference), *(evidence_column(source, compared) for source in EVIDENCE)]
+    columns = [floor_column(reference), *(evidence_column(source, compared) for source in sources)]
     columns.append(timing_column(timings))
-    if store is not None:
-        from rankfall.store.query import rows_of as runs_of
-        from rankfall.store.store import Store
-
-        columns.append(accuracy_column(runs_of(Store(Path(store), create=False))[0], task))
+    if own is not None:
+        columns.append(accuracy_column(own.rows, task))
     rows = rows_of(chosen, columns)
-    matches, texts = (next(one for one in EVIDENCE if one.by_directions is kind) for kind in (True, False))
+    matches, texts = (next(one for one in sources if one.by_directions is kind) for kind in (True, False))
 
     spoken = {(one.shape.heads, one.shape.rank): estimated(texts, one.shape, compared) for one in chosen}
 
@@ -234,7 +240,8 @@ def plan(
         candidates=[row | {"recommended": advice.names(row)} for row in rows],
         recommendation=advice.record(),
         bound=separation(rows),
-        evidence={one.name: one.about for one in EVIDENCE},
+        evidence={one.name: one.about for one in sources},
+        own_models=said,
         left_out_ranks=[one for one in ranks or default_ranks(width, reference.rank) if one not in kept],
         implications=IMPLICATIONS,
     )

@@ -55,9 +55,9 @@ class SweepResult(Result):
     out_of_time: bool = False
     """Stopped because its minutes were over."""
     estimate: dict[str, Any] | None = None
-    """After a dry run: `cells`, `finished`, `seconds_estimated`, `estimate_from` and `stacks` (trained as one), each
-    with its operations, memory and time, those of language models also with parameters, tokens and passes over the
-    text."""
+    """After a dry run: `cells`, `finished`, `seconds_estimated`, `estimate_from` and `stacks`: a record for all
+    stacks, trained as one each, that differ in nothing but seeds, with every setting in which cells differ, their
+    operations, memory and time, those of language models also with parameters, tokens and passes over the text."""
 
     def tables(self) -> dict[str, pd.DataFrame]:
         """`runs`: one row per cell; after a dry run also `stacks`; of language models also `by_shape`, over
@@ -78,6 +78,8 @@ class SweepResult(Result):
     def _record(self) -> dict[str, Any]:
         if self.estimate is not None:
             return {**self.estimate, "runs": self.runs}
+        texts = {"verdicts": self.verdicts, "by_shape": self.by_shape, "to_level": self.to_level}
+        audits = {"findings": self.findings, "audits": self.audits, "audit_layers": self.audit_layers}
         return {
             "grid": self.grid,
             "store": self.store,
@@ -85,8 +87,8 @@ class SweepResult(Result):
             "seconds": self.seconds,
             "complete": self.complete,
             "runs": self.runs,
-            **({"by_shape": self.by_shape, "to_level": self.to_level} if self.by_shape else {}),
-            **({"audits": self.audits, "audit_layers": self.audit_layers} if self.audits else {}),
+            **(texts if self.by_shape else {}),
+            **(audits if self.audits else {}),
         }
 
     def _lines(self) -> list[str]:
@@ -107,14 +109,14 @@ class SweepResult(Result):
     @property
     def verdicts(self) -> list[str]:
         """Of language models: which shape costs least, and whether the losses tell it from the others."""
-        from rankfall.training.text.comparison import verdicts
+        from rankfall.training.text.sentences import verdicts
 
         return verdicts(self.by_shape)
 
     @property
     def findings(self) -> list[str]:
         """Of language models: what the audits say about rank, a sentence for each setting."""
-        from rankfall.training.text.comparison import audit_sentences
+        from rankfall.training.text.sentences import audit_sentences
 
         return audit_sentences(self.audits)
 
@@ -283,38 +285,17 @@ def _to_level(rows: list[dict[str, Any]], store: Store, level: float | None) -> 
 
 
 def _estimate(cells: list[TrainingCell], store: Store, engine: Engine, progress: Progress) -> dict[str, Any]:
-    from rankfall.store.identity import settings
     from rankfall.training.estimate import estimate
-    from rankfall.training.kinds import kind_of, stack_bytes
+    from rankfall.training.planned import planned_rows
     from rankfall.training.sweep import plan_for
 
     plan = plan_for(cells, store, engine)
     progress("estimating", 0.0)
     guess = estimate(plan, store, engine.device(), workers=engine.workers(), threads=engine.options.threads)
-    stacks = [
-        {
-            "cells": len(group),
-            **_shared(group),
-            "ranks": ", ".join(map(str, sorted({settings(cell)["rank"] for cell in group}))),
-            "steps": group[0].steps,
-            **kind_of(group[0]).costs(group, store.path),
-            "memory_gib": stack_bytes(group, engine.device()) / 2**30,
-            "seconds": seconds,
-        }
-        for group, seconds in zip(plan.stacks, guess.seconds, strict=True)
-    ]
     return {
         "cells": len(plan.cells),
         "finished": len(plan.finished),
         "seconds_estimated": guess.total,
         "estimate_from": guess.source,
-        "stacks": stacks,
+        "stacks": planned_rows(plan.stacks, guess.seconds, engine.device(), store.path),
     }
-
-
-def _shared(group: Sequence[TrainingCell]) -> dict[str, Any]:
-    """The settings of a stack that tell it from others: task and sizes."""
-    from rankfall.store.identity import settings
-
-    of = settings(group[0])
-    return {name: of[name] for name in ("task", "dim", "width", "layers", "heads", "multiplier") if name in of}

@@ -75,7 +75,15 @@ def plan(
     seconds: Annotated[float, typer.Option(help="Seconds to spend on measuring, all candidates together.")] = 60.0,
     time: Annotated[bool, typer.Option("--time/--no-time", help="Measure the step time of each candidate.")] = True,
     device: Annotated[str, typer.Option(help="Where to measure: cpu, cuda, cuda:1, ...")] = "cpu",
-    store: Annotated[Path | None, typer.Option(help="Add the measured error of trained runs kept here.")] = None,
+    store: Annotated[
+        Path | None,
+        typer.Option(
+            help="Store of your own runs: adds their errors; its language models go before those that ship."
+        ),
+    ] = None,
+    results: Annotated[
+        Path | None, typer.Option(help="The same from results that `rankfall runs --export-results` wrote.")
+    ] = None,
     task: Annotated[
         str, typer.Option(help=f"Task of those runs: {TASKS.choices}.", autocompletion=TASKS.complete)
     ] = "farthest",
@@ -119,6 +127,7 @@ def plan(
             time=time,
             device=device,
             store=store,
+            results=results,
             task=task,
             progress=progress,
         )

@@ -9,7 +9,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from rankfall.cli.output import JsonFlag, emit, notes, paper, table, wrote
+from rankfall.cli.output import JsonFlag, Outputs, PlotPath, emit, notes, paper, table, wrote
 from rankfall.destinations import make_parents, require_writable_file, require_writable_folder
 
 RESULTS = ("mse_best", "mse_final", "mse_fresh", "nats_per_byte", "nats_per_byte_error", "seconds")
@@ -32,6 +32,7 @@ def runs(
     ] = None,
     verify: Annotated[bool, typer.Option("--verify", help="Check every file; exit status 1 on damage.")] = False,
     set_aside: Annotated[bool, typer.Option("--set-aside", help="Move damaged runs out of the way.")] = False,
+    plot: PlotPath = None,
     json: JsonFlag = False,
 ) -> None:
     """List the finished runs of a store, all or some, or ask it in SQL.
@@ -47,6 +48,7 @@ def runs(
         require_writable_folder(export_results, "--export-results")
     if export_models is not None:
         require_writable_folder(export_models, "--export-models")
+    outputs = Outputs(plot=plot)
     result = run(
         store,
         where=where or (),
@@ -71,6 +73,7 @@ def runs(
         # A file is replaced whole; a link stays, and what it leads to is replaced.
         write_bytes(make_parents(csv.resolve()), to_csv(result.record()["rows"]).encode())
         wrote(csv)
+    outputs.write(result)
     if verify and result.damaged:
         raise typer.Exit(1)
 

@@ -10,18 +10,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rankfall.catalogue import ENGINES
-from rankfall.cli.output import JsonFlag, duration, emit, notes, paper, shown, table
+from rankfall.cli.output import JsonFlag, Outputs, PlotPath, cell, duration, emit, notes, paper, shown, table
 from rankfall.cli.runs import run_table, varying_settings
 from rankfall.destinations import require_writable_folder
+from rankfall.errors import require
 
 if TYPE_CHECKING:
     from rankfall.api.sweep import SweepResult
 
 SHAPE = ("rank", "heads")
 """Of a language model, shown also where all have the same."""
+USUAL = {"value_rank": "rank", "key_heads": "heads"}
+"""Settings that say nothing of their own where they equal another throughout."""
 BY_SHAPE = (
-    "seeds", "nats_per_byte", "nats_per_byte_low", "nats_per_byte_high", "parameters", "step_seconds",
+    "seeds", "nats_per_byte", "nats_per_byte_margin", "excess", "excess_margin", "parameters", "step_seconds",
 )  # fmt: skip
+COMMON = ("task", "dim", "width", "layers", "steps", "key_heads", "value_rank", "tokens", "passes")
+"""Of a plan, told once where all rows agree in it."""
 TO_LEVEL = ("level", "tokens", "seconds")
 AUDITED = (
     "nats_per_byte", "head_rank_used", "head_rank_needed", "token_rank_last",
@@ -76,6 +81,8 @@ def sweep(
         float | None,
         typer.Option(help="Nats per byte to which tokens and time are counted (default: what all models reach)."),
     ] = None,
+    plot: PlotPath = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for a report with its tables and pictures.")] = None,
     json: JsonFlag = False,
 ) -> None:
     """Train every cell of a grid that the store lacks, many at once; kill it and run it again to go on.
@@ -90,6 +97,13 @@ def sweep(
         require_writable_folder(store, "--store")
     if tensorboard is not None:
         require_writable_folder(tensorboard, "--tensorboard")
+    require(
+        not dry_run or (plot is None and out is None),
+        required="a sweep that trains, for a picture or a report of it",
+        got="--dry-run beside " + ("--plot" if out is None else "--out"),
+        remedy="leave one of them out",
+    )
+    outputs = Outputs(plot=plot, out=out)
     with shown(grid) as progress:
         result = run(
             grid,
@@ -133,6 +147,7 @@ def sweep(
         if not result.out_of_time:
             raise typer.Exit(130)
     emit(result.record(), as_json=json, show=lambda: _show_plan(result) if dry_run else _show(result, to_loss))
+    outputs.write(result)
 
 
 def _show(result: SweepResult, to_loss: float | None = None) -> None:
@@ -156,9 +171,10 @@ def _show(result: SweepResult, to_loss: float | None = None) -> None:
 
 def _brief(records: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[dict[str, Any]]:
     """Rank, heads, every setting that tells records apart, and these columns, but for those that are empty
-    throughout."""
+    throughout or the same as another."""
     columns = dict.fromkeys((*varying_settings(records, SHAPE), *names))
-    kept = [name for name in columns if any(record.get(name) is not None for record in records)]
+    told = {name: other for name, other in USUAL.items() if all(one.get(name) == one.get(other) for one in records)}
+    kept = [name for name in columns if name not in told and any(one.get(name) is not None for one in records)]
     return [{name: _digits(name, record.get(name)) for name in kept} for record in records]
 
 
@@ -167,21 +183,37 @@ def _digits(name: str, value: Any) -> Any:
         return str(value)[:8]
     if not isinstance(value, float):
         return value
+    if name.startswith("excess"):
+        return f"{value:.1%}"
     if name.startswith("nats_per_byte"):
         return round(value, 4)
     return round(value) if value >= 1e4 else float(f"{value:.4g}")
 
 
-def _three(value: Any) -> Any:
+def _three(name: str, value: Any) -> Any:
+    if name == "corpus":
+        return _digits(name, value)
     return float(f"{value:.3g}") if isinstance(value, float) else value
 
 
 def _show_plan(result: SweepResult) -> None:
     of, rest = result.record(), "nothing is missing"
     if of["stacks"]:
-        table("stacks to train", [{name: _three(value) for name, value in stack.items()} for stack in of["stacks"]])
+        _show_stacks(of["stacks"])
         seconds = float("nan") if of["seconds_estimated"] is None else of["seconds_estimated"]
         rest = f"the rest takes about {duration(seconds)} (from {of['estimate_from']})"
-        if any(stack["task"] == "text" for stack in of["stacks"]):
+        if any("text" in stack["task"] for stack in of["stacks"]):
             rest += ", audits besides"
     paper.print(f"{of['finished']} of {of['cells']} cells are finished; {rest}", soft_wrap=True)
+
+
+def _show_stacks(stacks: Sequence[Mapping[str, Any]]) -> None:
+    """What all have in common stands below the table once: a row is for what it has of its own."""
+    names = dict.fromkeys(name for stack in stacks for name in stack)
+    rows = [{name: _three(name, stack.get(name)) for name in names} for stack in stacks]
+    common = [name for name in COMMON if len(rows) > 1 and len({row.get(name, "") for row in rows}) == 1]
+    if all(row["stacks"] in (1, row["cells"]) for row in rows):
+        del names["stacks"]
+    table("to train", rows, [name for name in names if name not in common])
+    if common := [f"{name.replace('_', ' ')} {cell(rows[0][name])}" for name in common if name in names]:
+        paper.print(f"each with {', '.join(common)}", markup=False, highlight=False, soft_wrap=True)

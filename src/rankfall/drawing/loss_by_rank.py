@@ -16,7 +16,7 @@ Record = Mapping[str, Any]
 
 
 def loss_by_rank(records: Sequence[Record]) -> Figure:
-    """Nats per byte of held-out text, with the interval over seeds where there is one."""
+    """Nats per byte of held-out text, with the margin over seeds where some shape has several."""
     drawn = [record for record in records if record["nats_per_byte"] is not None]
     panels = list(dict.fromkeys(_panel(record) for record in drawn))
     line = _lines_of(drawn)
@@ -29,10 +29,7 @@ def loss_by_rank(records: Sequence[Record]) -> Figure:
             if not own:
                 continue
             losses = [record["nats_per_byte"] for record in own]
-            errors = [
-                [loss - (record["nats_per_byte_low"] or loss) for loss, record in zip(losses, own, strict=True)],
-                [(record["nats_per_byte_high"] or loss) - loss for loss, record in zip(losses, own, strict=True)],
-            ]
+            errors = [record["nats_per_byte_margin"] or 0.0 for record in own]
             colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
             ranks = [record["rank"] for record in own]
             ax.errorbar(ranks, losses, yerr=errors, color=colour, marker=marker, capsize=3, label=label)

@@ -29,8 +29,9 @@ from rankfall.training.kinds import Surroundings
 from rankfall.training.options import Options
 from rankfall.training.sweep import sweep
 from rankfall.training.text.columns import LAYER_COLUMN, TEXT_COLUMNS, is_audit_column, meaning_of_layer
-from rankfall.training.text.comparison import SETTING, SHAPE, by_shape, verdicts
+from rankfall.training.text.comparison import SETTING, SHAPE, by_shape
 from rankfall.training.text.results import corpus_names, shared_width_curves, text_results
+from rankfall.training.text.sentences import verdicts
 
 Row = Mapping[str, Any]
 

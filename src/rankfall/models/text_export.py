@@ -1,12 +1,14 @@
 """Trained language models as folders that the transformers library opens, and with it audits and other tools.
 
 A decoder with rotary positions, SwiGLU and RMS norms is a Llama, with a window a Mistral: their heads may have any
-number and rank. Values narrower than queries get zeros behind, which change nothing.
+number and size, but queries, keys and values share it. The narrower of them get zeros, which change nothing where the
+scores keep their scale and the pairs of coordinates their speeds.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -40,6 +42,8 @@ NAMES = {
     "fall": "mlp.down_proj",
 }
 """Weights of a layer here, and there."""
+LARGEST_BASE = 1e37
+"""Of rotary positions: they are worked out in single precision."""
 TOP = {"embedding": "model.embed_tokens", "unembedding": "lm_head", "final_norm_gain": "model.norm"}
 
 
@@ -99,13 +103,13 @@ def configuration(cell: TextCell) -> dict[str, Any]:
             (f"positions={cell.positions}", cell.positions == "rotary"),
             (f"activation={cell.activation}", cell.activation == "swiglu"),
             (f"norm={cell.norm}", isinstance(norm, RMSNorm)),
-            (f"values wider than queries ({cell.value_rank}, {cell.rank})", cell.value_rank <= cell.rank),
+            (f"value_rank={cell.value_rank} beside rank={cell.rank}", widened_base(cell) <= LARGEST_BASE),
         )
         if not fits
     ]
     require(
         not lacking,
-        required="rotary positions, SwiGLU, an RMS norm and values no wider than queries, as Llama has them",
+        required="rotary positions, SwiGLU, an RMS norm and values not far wider than queries, as Llama has them",
         got=", ".join(lacking),
         remedy="build the module in Python: rankfall.training.text.module.text_model",
     )
@@ -122,17 +126,29 @@ def configuration(cell: TextCell) -> dict[str, Any]:
         "num_hidden_layers": cell.layers,
         "num_attention_heads": cell.heads,
         "num_key_value_heads": cell.key_heads,
-        "head_dim": cell.rank,
+        "head_dim": head_size(cell),
         "intermediate_size": cell.feed_forward,
         "hidden_act": "silu",
         "rms_norm_eps": norm.epsilon,
         "max_position_embeddings": cell.context,
-        "rope_parameters": {"rope_type": "default", "rope_theta": cell.rotary_base},
-        "rope_theta": cell.rotary_base,
+        "rope_parameters": {"rope_type": "default", "rope_theta": widened_base(cell)},
+        "rope_theta": widened_base(cell),
         "attention_bias": False,
         "mlp_bias": False,
         "tie_word_embeddings": cell.tied,
     }
+
+
+def head_size(cell: TextCell) -> int:
+    """Coordinates that queries, keys and values of a head all get: an even number, of which rotary positions turn
+    pairs."""
+    return max(cell.rank, cell.value_rank + cell.value_rank % 2)
+
+
+def widened_base(cell: TextCell) -> float:
+    """The base with which the first pairs of a head of this size turn as those of a head of the rank did."""
+    exponent = head_size(cell) / cell.rank * math.log(cell.rotary_base)
+    return cell.rotary_base if head_size(cell) == cell.rank else math.exp(exponent) if exponent < 700 else math.inf
 
 
 def renamed(cell: TextCell, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -144,17 +160,27 @@ def renamed(cell: TextCell, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
             found[f"{TOP[name]}.weight"] = value[: cell.vocabulary] if "embedding" in name else value
             continue
         if part == "value":
-            value = _widened(value.T, cell.key_heads, cell).T
+            value = _widened(value.T, cell.key_heads, head_size(cell)).T
         elif part == "output":
-            value = _widened(value, cell.heads, cell)
+            value = _widened(value, cell.heads, head_size(cell))
+        elif part in ("query", "key"):
+            value = _spread(value.T, cell.heads if part == "query" else cell.key_heads, head_size(cell)).T
+        if part == "query":
+            # scores are divided by the root of the size, of the rank before
+            value = value * math.sqrt(head_size(cell) / cell.rank)
         found[f"model.layers.{layer}.{NAMES[part]}.weight"] = value.T if value.ndim == 2 else value
     return {name: value.contiguous() for name, value in found.items()}
 
 
-def _widened(rows: Tensor, heads: int, cell: TextCell) -> Tensor:
-    """Rows (heads u, d) with zeros behind those of each head, up to its rank."""
-    by_head = rows.reshape(heads, cell.value_rank, -1)
-    return functional.pad(by_head, (0, 0, 0, cell.rank - cell.value_rank)).flatten(0, 1)
+def _widened(rows: Tensor, heads: int, size: int) -> Tensor:
+    """Rows of all heads (H u, d) with zeros behind those of each head, up to a size."""
+    by_head = rows.unflatten(0, (heads, -1))
+    return functional.pad(by_head, (0, 0, 0, size - by_head.shape[1])).flatten(0, 1)
+
+
+def _spread(rows: Tensor, heads: int, size: int) -> Tensor:
+    """Rows of all heads (H r, d) with zeros behind each half of a head's: of a pair that turns, each half has one."""
+    return _widened(rows, 2 * heads, size // 2)
 
 
 def _write_tokenizer(corpus: Corpus, cell: TextCell, folder: Path) -> None:

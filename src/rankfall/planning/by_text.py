@@ -14,8 +14,8 @@ from rankfall.planning.recommendation import EQUAL_TEXT, Row, TextAt, known, nam
 def criterion(most_cache: float) -> str:
     """How a row is chosen, in words."""
     return (
-        f"the usual choice, unless language models of about this size lose over {EQUAL_TEXT:.0%} with it and "
-        f"something in every model that was compared; then the row of equal cost, with at most {most_cache:g} times "
+        f"the usual choice, unless language models of about this size lose over {EQUAL_TEXT:.0%} with it, and "
+        f"something at the lower end of the range too; then the row of equal cost, with at most {most_cache:g} times "
         "the usual cache, with which they lose least"
     )
 
@@ -43,14 +43,14 @@ def reason(rows: Sequence[Row], chosen: Row, text_at: TextAt) -> str:
         why = "none are known" if silent is None else " and ".join(silent.outside)
         return f"nothing that was measured speaks against the usual choice; of language models: {why}"
     cost = known(text_at(usual))
-    lost = f"language models lose {cost.value:.2%} with {named(usual)}"
+    lost = f"language models lose {cost.value:.2%} with {named(usual)} ({cost.low:.2%} to {cost.high:.2%})"
     if chosen is not usual:
-        return f"{lost}, at least {cost.low:.2%} in every model compared, and {known(text_at(chosen)).value:.2%} here"
+        return f"{lost}, and {known(text_at(chosen)).value:.2%} here"
     if cost.value <= EQUAL_TEXT:
         return f"{lost}, less than the {EQUAL_TEXT:.0%} that counts"
     if cost.low > 0:
         return f"{lost}, and no less with any other row of the same cost"
-    return f"{lost}, but not in every model that was compared: more seeds or texts might tell"
+    return f"{lost}, perhaps nothing: more seeds or texts would tell"
 
 
 def _loses(row: Row, text_at: TextAt) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +70,22 @@ def import_results(store: Store, path: Path) -> list[str]:
 
     `path` is one CSV file or a folder of them. Each line must hash to the identity that it claims.
     """
+    added = []
+    for page in _pages(path):
+        for config, row, environment in _checked(page):
+            if not store.has(row["id"]):
+                summary = {key: value for key, value in row.items() if key not in ("id", "environment")}
+                store.write(config, summary=summary, environment=environment, source="imported")
+                added.append(row["id"])
+    return added
+
+
+def read_results(path: Path) -> list[dict[str, Any]]:
+    """The rows of one CSV file of results or of a folder of them, each checked, no cell twice."""
+    return list({row["id"]: row for page in _pages(path) for _, row, _ in _checked(page)}.values())
+
+
+def _pages(path: Path) -> list[Path]:
     require(path.exists(), required=f"results at {path}", got="no such file or folder", remedy="check the path")
     pages = sorted(path.rglob("*.csv")) if path.is_dir() else [path]
     pages = [page for page in pages if page.with_suffix(".json").exists()]
@@ -79,15 +95,14 @@ def import_results(store: Store, path: Path) -> list[str]:
         got="none",
         remedy="`rankfall runs --export-results FOLDER` writes both",
     )
-    return [id for page in pages for id in _import_page(store, page)]
+    return pages
 
 
-def _import_page(store: Store, page: Path) -> list[str]:
+def _checked(page: Path) -> Iterator[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]]:
+    """Configuration, row and environment of each line, whose id must be the hash of the first."""
     lines, document = _read_page(page)
     keys, environments, optional = document["config"], document["environments"], set(document.get(OPTIONAL, ()))
-    added = []
     for line in lines:
-        environment = environments[line["environment"]]
         row = {key: value for key, value in line.items() if value is not None or key not in optional}
         config = {key: row[key] for key in keys if key in row}
         require(
@@ -96,11 +111,7 @@ def _import_page(store: Store, page: Path) -> list[str]:
             got=f"{row['id']} for a configuration whose hash is {identity(config)}",
             remedy="the line was edited, or belongs to another version: restore it or remove it",
         )
-        if not store.has(row["id"]):
-            summary = {key: value for key, value in row.items() if key not in ("id", "environment")}
-            store.write(config, summary=summary, environment=environment, source="imported")
-            added.append(row["id"])
-    return added
+        yield config, row, environments[line["environment"]]
 
 
 def _read_page(page: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:

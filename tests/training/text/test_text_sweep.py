@@ -22,9 +22,10 @@ from rankfall.training.grid import cells_of
 from rankfall.training.kinds import Surroundings, TrainingCell, cell_from, stack_bytes, step_flops
 from rankfall.training.text.budget import solved, training_flops
 from rankfall.training.text.cell import TextCell
-from rankfall.training.text.comparison import RUN, SETTING, SHAPE, by_shape, reached, to_level, verdicts
+from rankfall.training.text.comparison import RUN, SETTING, SHAPE, by_shape, reached, to_level
 from rankfall.training.text.corpus import open_corpus
 from rankfall.training.text.decoder import text_layout
+from rankfall.training.text.sentences import verdicts
 from rankfall.training.work import Watch, train
 
 GRID: dict[str, Any] = {
@@ -183,12 +184,15 @@ def test_a_plan_tells_what_each_model_costs(book: Path, tmp_path: Path, capsys: 
     assert not store.exists()
     stacks = found.estimate["stacks"]
     made = cells({**GRID, "parameters": 20_000}, book, tmp_path / "other")
-    assert [stack["ranks"] for stack in stacks] == ["2", "2", "8", "8"]
-    for stack, cell in zip(stacks[::2], made, strict=True):
+    assert [(stack["ranks"], stack["seeds"], stack["cells"]) for stack in stacks] == [
+        ("2", "0, 1", 2),
+        ("8", "0, 1", 2),
+    ]
+    for stack, cell in zip(stacks, made, strict=True):
         assert (stack["feed_forward"], stack["value_rank"]) == (cell.feed_forward, 8)
         assert stack["parameters"] == text_layout(cell).parameters
         assert stack["tokens"] == 200 * 4 * 16
-        assert stack["flops"] == training_flops(cell)
+        assert stack["flops"] == 2 * training_flops(cell)
         assert stack["memory_gib"] == stack_bytes([cell], "cpu") / 2**30
         about = open_corpus(cell.corpus, tmp_path / "other").about
         assert stack["passes"] == 200 * 4 * 16 / about.training_tokens
@@ -196,6 +200,31 @@ def test_a_plan_tells_what_each_model_costs(book: Path, tmp_path: Path, capsys: 
     assert status == 0
     assert "audits besides" in printed
     assert "documents to train on" in " ".join(notes.split())
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("mask", ["causal", "causal-window:3"]),
+        ("positions", ["rotary", "learned"]),
+        ("key_heads", [1, 2]),
+        ("value_rank", [4, 8]),
+        ("activation", ["swiglu", "relu2"]),
+        ("learning_rate", [0.01, 0.003]),
+        ("tokenizer", ["bytes", "bpe:300"]),
+    ],
+)
+def test_a_plan_shows_every_setting_that_differs_and_joins_seeds(
+    name: str, values: list[Any], book: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    grid = written(tmp_path, {**GRID, "rank": 8, "seed": [0, 1, 2, 5], name: values})
+    status, printed, _ = call(capsys, "sweep", grid, "--text", book, "--store", tmp_path / "store", "--dry-run")
+    heading, rows = printed.split("───")[0], [line for line in printed.splitlines() if "0 to 2, 5" in line]
+    assert status == 0
+    assert all(word in heading for word in ("seeds", *name.split("_")))
+    assert len(rows) == 2
+    assert all(f" {value} " in row for value, row in zip(values, rows, strict=True))
+    assert "each with task text, width 16, layers 1, steps 200" in printed
 
 
 def test_a_text_of_its_own_to_measure_on(book: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -304,17 +333,41 @@ def test_what_tells_models_apart_is_a_column_of_every_table(name: str, capsys: p
 def test_verdicts_tell_apart_only_what_seeds_tell_apart() -> None:
     clear = [row(r, loss + 0.001 * seed, seed) for r, loss in ((4, 1.5), (64, 1.2)) for seed in range(3)]
     (sentence,) = verdicts(by_shape(clear))
-    assert "rank 64 with 4 heads costs least" in sentence
-    assert "less than the other by more than the 95 % intervals over seeds" in sentence
+    assert "rank 64 with 4 heads costs least, 1.2010 nats per byte; surely more, by more than the 95 % " in sentence
+    assert sentence.endswith("over seeds: rank 4 with 4 heads +25.0% (± 0.2)")
     close = [row(r, loss + 0.2 * seed, seed) for r, loss in ((4, 1.25), (64, 1.2)) for seed in range(3)]
-    assert "too close to tell" in verdicts(by_shape(close))[0]
-    mixed = [row(4, 1.5), row(4, 1.52, seed=1), row(64, 1.2)]
-    assert "by more than the 95 % intervals over seeds (of those with several)" in verdicts(by_shape(mixed))[0]
+    assert "too close to tell without more seeds: rank 64 with 4 heads costs least" in verdicts(by_shape(close))[0]
+    both = [*clear, *(row(16, 1.201 + 0.001 * seed, seed) for seed in range(3))]
+    assert verdicts(by_shape(both))[0].endswith(
+        "over seeds: rank 4 with 4 heads +25.0% (± 0.2); too close to tell without more seeds: rank 16 with 4 heads "
+        "+0.1% (± 0.2)"
+    )
+    mixed = [row(4, 1.6), row(4, 1.62, seed=1), row(64, 1.2)]
+    assert "surely more" in verdicts(by_shape(mixed))[0]
     near = [row(4, 1.5), row(4, 1.52, seed=1), row(64, 1.4)]
-    assert "too close to tell" in verdicts(by_shape(near))[0], "0.1 is below 12.7 times a deviation of 0.014"
-    assert "one seed each" in verdicts(by_shape([row(4, 1.5), row(64, 1.2)]))[0]
+    assert "too close to tell" in verdicts(by_shape(near))[0], "0.11 is below 12.7 times 0.014 times root 3/2"
+    assert "+25.0%; one seed each" in verdicts(by_shape([row(4, 1.5), row(64, 1.2)]))[0]
     assert "too small to tell" in verdicts(by_shape([row(4, 2.9), row(64, 2.8)]))[0]
     assert "no other shape" in verdicts(by_shape([row(64, 1.2)]))[0]
+
+
+def test_what_a_shape_costs_over_the_best_has_the_margin_of_a_difference() -> None:
+    losses = {4: (1.5, 1.52), 16: (1.3, 1.34), 64: (1.2, 1.23)}
+    found = {
+        one["rank"]: one for one in by_shape([row(r, v, s) for r, own in losses.items() for s, v in enumerate(own)])
+    }
+    pooled = ((0.02**2 + 0.04**2 + 0.03**2) / 2 / 3) ** 0.5
+    assert found[64]["excess"] == 0.0
+    assert found[64]["excess_margin"] is found[64]["told_from_best"] is None
+    for rank in (4, 16):
+        assert found[rank]["excess"] == pytest.approx(sum(losses[rank]) / sum(losses[64]) - 1)
+        assert found[rank]["excess_margin"] == pytest.approx(3.18245 * pooled / 1.215, rel=1e-4)
+    assert (found[4]["told_from_best"], found[16]["told_from_best"]) == (True, True)
+    of_one = 3.18245 * pooled / 2**0.5
+    assert [one["nats_per_byte_margin"] for one in found.values()] == pytest.approx([of_one] * 3, rel=1e-4)
+    (bars,) = only_panel(list(found.values())).containers
+    low, high = bars[2][0].get_segments()[0][:, 1]
+    assert (low, high) == pytest.approx((1.51 - of_one, 1.51 + of_one), rel=1e-4), "the picture has the same"
 
 
 def test_shapes_are_named_by_what_tells_them_apart() -> None:

@@ -53,6 +53,12 @@ TEXT_COLUMNS = AUDIT_COLUMNS | {
     "warm_up": "share of the run over which the rate rises",
     "seeds": "models that the mean is over",
     "nats_per_byte": "loss on held-out text, mean over seeds where there are several",
+    "nats_per_byte_margin": "half of its 95 % interval, by the deviation over seeds that all shapes of the setting "
+    "have in common",
+    "excess": "what the shape costs over the best of its setting, as a share of that",
+    "excess_margin": "half of the 95 % interval of that difference, by the deviation over seeds that all shapes of "
+    "the setting have in common; none for the best, and where every shape has one seed",
+    "told_from_best": "whether the difference is beyond that",
     "variant": "what tells the setting from others of the same text, budget, width and depth",
     "nats_per_byte_deviation": "its standard deviation over seeds; none for one seed",
     "nats_per_byte_low": "lower end of its 95 % interval over seeds (Student's)",

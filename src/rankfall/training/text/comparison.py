@@ -1,4 +1,4 @@
-"""What trained language models say about rank: losses over seeds by shape, and whether they can be told apart."""
+"""What trained language models say about rank, in numbers: losses over seeds by shape, and what seeds tell apart."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ RUN = (*SETTING, *SHAPE, "learning_rate", "seed")
 CONFIDENCE = 0.95
 LEARNED = 0.9
 """A model whose loss is above this share of the loss by token frequencies has not learned enough to compare."""
-MEMORISED = 1.5
-"""Held-out loss over training loss beyond which the order of models is that of their memories as well."""
+ALONE = dict.fromkeys(("nats_per_byte_margin", "excess", "excess_margin", "told_from_best"))
+"""What a shape that has no loss costs over the best."""
 
 
 def setting_of(row: Row) -> tuple[Any, ...]:
@@ -48,7 +48,40 @@ def by_shape(rows: Sequence[Row]) -> list[dict[str, Any]]:
         if row.get("nats_per_byte") is not None:
             groups.setdefault(tuple(row[name] for name in (*SETTING, *SHAPE)), []).append(row)
     records = [_record(key, members) for key, members in sorted(groups.items(), key=lambda group: group[0])]
-    return [{**record, "variant": _variant(record, records)} for record in records]
+    over_best = {id(one): beside for own in by_setting(records) for one, beside in _over_best(own)}
+    return [
+        {**record, "variant": _variant(record, records), **over_best.get(id(record), ALONE)} for record in records
+    ]
+
+
+def by_setting(records: Sequence[Row]) -> list[list[Row]]:
+    """Records that may be compared with each other side by side; those without a loss are left out."""
+    settings: dict[tuple[Any, ...], list[Row]] = {}
+    for record in records:
+        if record["nats_per_byte"] is not None:
+            settings.setdefault(setting_of(record), []).append(record)
+    return list(settings.values())
+
+
+def _over_best(records: Sequence[Row]) -> list[tuple[Row, dict[str, Any]]]:
+    """Beside each record of one setting, what it costs over the best of them, and whether seeds tell them apart."""
+    best = min(records, key=lambda record: record["nats_per_byte"])
+    least = best["nats_per_byte"]
+    pooled = pooled_deviation([(record["nats_per_byte_deviation"] or 0.0, record["seeds"]) for record in records])
+    found = []
+    for record in records:
+        excess = record["nats_per_byte"] / least - 1
+        margin = None
+        if pooled is not None and record is not best:
+            margin = seeds_margin(pooled, record["seeds"], best["seeds"]) / least
+        beside = {
+            "nats_per_byte_margin": None if pooled is None else seeds_margin(pooled, record["seeds"]),
+            "excess": excess,
+            "excess_margin": margin,
+            "told_from_best": None if margin is None else excess > margin,
+        }
+        found.append((record, beside))
+    return found
 
 
 def _variant(record: Row, records: Sequence[Row]) -> str:
@@ -66,10 +99,7 @@ def _variant(record: Row, records: Sequence[Row]) -> str:
 
 
 def _record(key: tuple[Any, ...], members: Sequence[Row]) -> dict[str, Any]:
-    by_rate: dict[float, list[Row]] = {}
-    for row in members:
-        by_rate.setdefault(row["learning_rate"], []).append(row)
-    members = min(by_rate.values(), key=lambda own: _mean(own))
+    members = at_best_rate(members)
     done = [row for row in members if row["status"] == "done"]
     losses = [float(row["nats_per_byte"]) for row in done]
     margin = mean_margin(losses)
@@ -89,6 +119,14 @@ def _record(key: tuple[Any, ...], members: Sequence[Row]) -> dict[str, Any]:
         "training_flops": members[0]["training_flops"],
         "step_seconds": statistics.median(row["seconds"] / row["steps_done"] for row in members),
     }
+
+
+def at_best_rate(rows: Sequence[Row]) -> list[Row]:
+    """Of models that differ in seed and learning rate, those of the rate with the lowest mean loss."""
+    by_rate: dict[float, list[Row]] = {}
+    for row in rows:
+        by_rate.setdefault(row["learning_rate"], []).append(row)
+    return min(by_rate.values(), key=_mean)
 
 
 def _over_training(rows: Sequence[Row]) -> float | None:
@@ -114,6 +152,14 @@ def mean_margin(losses: Sequence[float]) -> float | None:
     return spread * statistics.stdev(losses) / math.sqrt(len(losses))
 
 
+def seeds_margin(pooled: tuple[float, int], *sizes: int) -> float:
+    """Half of the 95 % interval of a mean over so many seeds, or of the difference of two, by a deviation that shapes
+    have in common: two or three seeds of one shape say little of its own."""
+    deviation, freedom = pooled
+    spread = float(stats.t.ppf(0.5 + CONFIDENCE / 2, freedom))
+    return deviation * spread * math.sqrt(sum(1 / size for size in sizes))
+
+
 def pooled_deviation(groups: Sequence[tuple[float, int]]) -> tuple[float, int] | None:
     """The deviation over seeds that groups have in common, each given as its own and its size, and the degrees of
     freedom; None without a group of two. It stands for the deviation of a group of one."""
@@ -124,97 +170,9 @@ def pooled_deviation(groups: Sequence[tuple[float, int]]) -> tuple[float, int] |
     return math.sqrt(squares / freedom), freedom
 
 
-def verdicts(records: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A sentence or two for each setting: the best shape, and whether the losses tell it from the others."""
-    settings: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
-    for record in records:
-        if record["nats_per_byte"] is not None:
-            settings.setdefault(setting_of(record), []).append(record)
-    names = {record["corpus"]: f"corpus {record['corpus'][:8]}, " for record in records}
-    several = len({record["tokenizer"] for record in records}) < len(names)
-    return [_verdict(own, names[own[0]["corpus"]] if several else "") for own in settings.values()]
-
-
-def _verdict(records: Sequence[Mapping[str, Any]], corpus: str) -> str:
-    best, *others = sorted(records, key=lambda record: record["nats_per_byte"])
-    named = f"{best['domain']}, " if "domain" in best else corpus
-    variant = f", {best['variant']}" if best["variant"] else ""
-    where = f"{named}{_place(records)}{variant}"
-    names = _shape_names(records)
-    least = f"{names[id(best)]} costs least, {best['nats_per_byte']:.4f} nats per byte"
-    unigram = best["unigram_nats_per_byte"]
-    if best["nats_per_byte"] > LEARNED * unigram:
-        return (
-            f"{where}: too small to tell: the best model costs {best['nats_per_byte']:.3f} nats per byte, and "
-            f"frequencies of tokens alone {unigram:.3f}; train longer, or on more"
-        )
-    memory = max((record["held_out_over_training"] or 0.0 for record in records), default=0.0)
-    doubt = (
-        f". Held-out text costs up to {memory:.1f} times as much as the text trained on: models learn that by heart, "
-        "and their order may be that of memory; give more text, or fewer steps"
-        if memory > MEMORISED
-        else ""
-    )
-    if not others:
-        return f"{where}: {least}; there is no other shape to compare it with{doubt}"
-    alone = _margin_of_one_seed(records)
-    if alone is None:
-        return f"{where}: {least}; one seed each, so that nothing says how much of the differences is chance{doubt}"
-    single = any(record["nats_per_byte_low"] is None for record in records)
-    spread = "the 95 % intervals over seeds" + (" (of those with several)" if single else "")
-    rivals = [record for record in others if not _apart(best, record, alone)]
-    if rivals:
-        losses = ", ".join(f"{names[id(record)]} ({record['nats_per_byte']:.4f})" for record in rivals)
-        close = f"too close to tell without more seeds: {least}, and {spread} do not tell it from {losses}"
-        return f"{where}: {close}{doubt}"
-    return f"{where}: {least}, less than {_others(len(others))} by more than {spread}{doubt}"
-
-
-def _others(count: int) -> str:
-    return "the other" if count == 1 else f"all {count} others"
-
-
-def _place(rows: Sequence[Row]) -> str:
-    """Width, depth and what is equal, of rows of one setting."""
-    first = rows[0]
-    of = first["budget"]
-    if of == "none":
-        counts = sorted({row["parameters"] for row in rows if row.get("parameters") is not None})
-        least, most = (counts[0], counts[-1]) if counts else (0, 0)
-        many = f"{least:,}" if least == most else f"{least:,} to {most:,}"
-        of = f"{many} parameters" if counts else "no budget"
-    depths = sorted({row["layers"] for row in rows})
-    deep = f"{depths[0]}" if len(depths) == 1 else f"{depths[0]} to {depths[-1]}"
-    return f"width {first['width']}, {deep} layer{'s' * (depths[-1] != 1)}, {of}"
-
-
-def _shape_names(records: Sequence[Row]) -> dict[int, str]:
-    """Rank and heads of each record, and as much else as tells it from the others; by the record's id()."""
-    names = {id(one): f"rank {one['rank']} with {one['heads']} head{'s' * (one['heads'] != 1)}" for one in records}
-    for field in ("value_rank", "key_heads", "layers", "feed_forward"):
-        if len(set(names.values())) == len(names):
-            break
-        if len({one[field] for one in records}) > 1:
-            names = {id(one): f"{names[id(one)]}, {field.replace('_', ' ')} {one[field]}" for one in records}
-    return names
-
-
-def _margin_of_one_seed(records: Sequence[Mapping[str, Any]]) -> float | None:
-    """Half of the 95 % interval of a lone seed, by the deviation of the shapes that have several."""
-    pooled = pooled_deviation([(record["nats_per_byte_deviation"] or 0.0, record["seeds"]) for record in records])
-    if pooled is None:
-        return None
-    deviation, freedom = pooled
-    return deviation * float(stats.t.ppf(0.5 + CONFIDENCE / 2, freedom))
-
-
-def _apart(first: Mapping[str, Any], second: Mapping[str, Any], alone: float) -> bool:
-    """Whether the difference of two means is beyond the margin of a difference, both margins squared and added."""
-    margins = [
-        alone if record["nats_per_byte_high"] is None else record["nats_per_byte_high"] - record["nats_per_byte"]
-        for record in (first, second)
-    ]
-    return bool(abs(first["nats_per_byte"] - second["nats_per_byte"]) > math.hypot(*margins))
+def has_learned_little(loss: float, unigram: float | None) -> bool:
+    """Whether a loss is close to that by frequencies of tokens alone, where that is known."""
+    return unigram is not None and loss > LEARNED * unigram
 
 
 def to_level(runs: Sequence[tuple[Row, Sequence[Row]]], level: float | None = None) -> list[dict[str, Any]]:
@@ -258,29 +216,3 @@ def reached(history: Sequence[Row], level: float) -> float | None:
             return before[0] + share * (step - before[0])
         before = (step, loss)
     return None
-
-
-def audit_sentences(rows: Sequence[Row]) -> list[str]:
-    """A sentence for each setting: how the rank that heads use and need, and that tokens keep, go with head rank."""
-    settings: dict[tuple[Any, ...], list[Row]] = {}
-    for row in rows:
-        if row.get("head_rank_used") is not None:
-            settings.setdefault(setting_of(row), []).append(row)
-    return [_audit_sentence(own) for own in settings.values()]
-
-
-def _audit_sentence(rows: Sequence[Row]) -> str:
-    by_rank: dict[int, list[Row]] = {}
-    for row in rows:
-        by_rank.setdefault(row["rank"], []).append(row)
-    parts = []
-    for rank, own in sorted(by_rank.items()):
-        used, needed, tokens = (
-            statistics.fmean(found) if found else math.nan
-            for found in (
-                [row[name] for row in own if row.get(name) is not None]
-                for name in ("head_rank_used", "head_rank_needed", "token_rank_last")
-            )
-        )
-        parts.append(f"of rank {rank} use {used:.1f} and need {needed:.1f}, tokens end at rank {tokens:.1f}")
-    return f"{_place(rows)}: heads {'; '.join(parts)}"

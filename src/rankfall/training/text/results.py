@@ -11,12 +11,14 @@ import rankfall
 from rankfall.errors import RequestError
 from rankfall.sources import read_json
 from rankfall.store.results import committed_summaries
-from rankfall.training.text.comparison import SETTING
+from rankfall.training.text.comparison import SETTING, at_best_rate
 
 Row = Mapping[str, Any]
 
 FEWEST = 4
 """Ranks that a curve needs to decide anything."""
+CURVE = (*SETTING, "feed_forward")
+"""What models of one curve share, the last where there is no budget that it is solved for."""
 CORPORA = "corpora.json"
 """Beside the rows: what each corpus, known by its hash, is called and holds."""
 
@@ -51,9 +53,9 @@ def corpus_names() -> dict[str, str]:
 @final
 @dataclass(frozen=True)
 class SharedWidthCurve:
-    """Finished models of one corpus and setting with H r = H u = d at equal parameters, by rank, the least first,
-    seeds side by side. `variant` tells it from other settings of the same corpus and width, such as
-    `positions learned`; `main` is the one of them with most models."""
+    """Finished models of one corpus and setting with H r = H u = d, keys for every head and equal parameters, by
+    rank, the least first, seeds side by side. `variant` tells it from other settings of the same corpus and width,
+    such as `positions learned`; `main` is the one of them with most models."""
 
     corpus: str
     width: int
@@ -67,14 +69,19 @@ def shared_width_curves(rows: Sequence[Row], fewest: int = FEWEST) -> list[Share
     ranks than `fewest` are left out."""
     found: dict[tuple[str, int], dict[tuple[Any, ...], dict[int, list[Row]]]] = {}
     for row in rows:
-        shares = row["heads"] * row["rank"] == row["width"] == row["heads"] * row["value_rank"]
-        if shares and row["status"] == "done" and str(row["budget"]).startswith("parameters="):
+        if row["status"] == "done" and shares_width(row):
             settings = found.setdefault((row["corpus"], row["width"]), {})
-            models = settings.setdefault(tuple(row.get(name) for name in SETTING), {})
+            # of such heads equal parameters and equal operations are the same feed-forward
+            units = row["feed_forward"] if row["budget"] == "none" else None
+            models = settings.setdefault((*(row.get(name) for name in SETTING), units), {})
             models.setdefault(row["rank"], []).append(row)
     curves = []
     for corpus, width in sorted(found):
-        own = {key: models for key, models in found[corpus, width].items() if len(models) >= fewest}
+        own = {
+            key: {rank: at_best_rate(rows) for rank, rows in models.items()}
+            for key, models in found[corpus, width].items()
+            if len(models) >= fewest
+        }
         ordered = sorted(own, key=lambda key: (-_count(own[key]), [str(part) for part in key]))
         curves += [
             SharedWidthCurve(corpus, width, _apart(key, ordered), key == ordered[0], dict(sorted(own[key].items())))
@@ -83,10 +90,17 @@ def shared_width_curves(rows: Sequence[Row], fewest: int = FEWEST) -> list[Share
     return curves
 
 
+def shares_width(row: Row) -> bool:
+    """Whether a model's heads have H r = H u = d and keys of their own, and nothing was solved for that makes such
+    models differ in size, as equal time does."""
+    cut = row["heads"] * row["rank"] == row["width"] == row["heads"] * row["value_rank"]
+    return cut and row["key_heads"] == row["heads"] and not str(row["budget"]).startswith("step_seconds=")
+
+
 def _apart(setting: tuple[Any, ...], others: Sequence[tuple[Any, ...]]) -> str:
     """What tells a setting from the others, in words."""
-    names = [name for place, name in enumerate(SETTING) if len({other[place] for other in others}) > 1]
-    return ", ".join(f"{name} {setting[SETTING.index(name)]}" for name in names)
+    named = [(name, setting[place]) for place, name in enumerate(CURVE) if len({one[place] for one in others}) > 1]
+    return ", ".join(f"{name} {value}" for name, value in named)
 
 
 def _count(models: Mapping[int, Sequence[Row]]) -> int:
