@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import re
-import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -17,18 +16,9 @@ import rankfall
 from rankfall.catalogue import VERBS
 from rankfall.cli.main import UsageError, app
 from tests.loading import loaded
+from tests.pages import DOCS, FENCE, PAGES, ROOT, blocks, commands, named, python
 
-ROOT = Path(rankfall.__file__).parents[2]
-DOCS = ROOT / "docs"
-PAGES = sorted([*DOCS.rglob("*.md"), *ROOT.glob("*.md"), *(ROOT / "results").glob("*.md")])
-FENCE = re.compile(r"^( *)```(\w*)[^\n]*\n(.*?)^\1```", re.DOTALL | re.MULTILINE)
-SPAN = re.compile(r"`(rankfall [^`]+)`")
-SHELL = ("", "sh", "bash", "console")
 yaml = pytest.importorskip("yaml", reason="mkdocs is not installed")
-
-
-def named(page: Path) -> str:
-    return str(page.relative_to(ROOT))
 
 
 def hook(name: str) -> ModuleType:
@@ -52,19 +42,6 @@ def in_nav(entry: Any) -> Iterator[str]:
     else:
         for item in entry.values() if isinstance(entry, dict) else entry:
             yield from in_nav(item)
-
-
-def blocks(page: Path) -> list[tuple[str, str]]:
-    return [(found[2], found[3]) for found in FENCE.finditer(page.read_text(encoding="utf-8"))]
-
-
-def commands(page: Path) -> list[str]:
-    """Whole command lines in shell blocks and in code spans; a bare mention of a verb in a span is one as well."""
-    text = page.read_text(encoding="utf-8")
-    joined = "\n".join(block for kind, block in blocks(page) if kind in SHELL).replace("\\\n", " ")
-    lines = [line.strip().removeprefix("$ ") for line in joined.splitlines()]
-    spans = [" ".join(span.split()) for span in SPAN.findall(FENCE.sub("", text))]
-    return [one for one in (*lines, *spans) if re.match(r"rankfall( |$)", one)]
 
 
 def test_every_verb_has_a_guide() -> None:
