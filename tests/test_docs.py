@@ -16,7 +16,7 @@ import rankfall
 from rankfall.catalogue import VERBS
 from rankfall.cli.main import UsageError, app
 from tests.loading import loaded
-from tests.pages import DOCS, FENCE, PAGES, ROOT, blocks, commands, named, python
+from tests.pages import DOCS, FENCE, PAGES, ROOT, blocks, commands, named
 
 yaml = pytest.importorskip("yaml", reason="mkdocs is not installed")
 

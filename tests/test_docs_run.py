@@ -9,17 +9,25 @@ import ast
 import json
 import re
 import shutil
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer.main
+
+import rankfall
+from rankfall.catalogue import ENGINES, FIGURES, NAMED_MODELS
+from rankfall.cli.main import app
+from rankfall.explorer.state import from_query, query_of
+from rankfall.figures.base import SCALES
+from rankfall.models.coverage import known_type
+from rankfall.training.grid import chosen_cells, find_grid, read_grid
 from tests.calls import call
 from tests.models.real import needs
 from tests.models.small import save_small, some_text
 from tests.pages import DOCS, PAGES, ROOT, Shown, commands, named, python
-
-import rankfall
 
 # Pages whose Python other tests run, and look at more closely.
 RUN_ELSEWHERE = {
@@ -27,22 +35,27 @@ RUN_ELSEWHERE = {
     "docs/extending.md": "tests/test_extending.py",
     "docs/guide/monitor.md": "tests/models/test_monitor_guide.py",
 }
-# What is only compiled, or parsed with its values checked: what it matches, and why.
+# What is not run, by what is written there, and why. Blocks are compiled; of commands options and values are checked.
 NOT_RUN = {
     r"head_cut=True": "a pass for every number of directions: 18 s",
-    r"rankfall\.survey\(\)|survey( --all.*| --json)?$": "asks every class of the library, 5 s: tests/cli/test_survey.py does",
-    r"\bsmollm2\b": "passes of a real decoder: a minute and more",
-    r"audit$|audit minilm": "passes of a real encoder and its controls, 6 s and more: Python blocks audit it",
+    r"rankfall\.survey\(\)|survey( --all.*| --json)?$": "asks every class of the library: tests/cli/test_survey.py does",
+    r"audit.* smollm2|compare minilm": "passes of a real decoder: a minute and more",
+    r"audit( --out report)?$|audit minilm": "a real encoder and its controls: 6 s and more; Python blocks audit it",
+    r"MODEL --head-cut --out": "cuts heads and draws all of them: tests/cli/test_audit_heads.py does",
     r"org/name": "asks the hub",
     r"--engine ray": "starts a cluster, or looks for one",
     r"explore(?!.*--check)": "waits for whoever looks at the page",
-    r"plan(?!.*--no-time)": "times real passes of every candidate",
     r"reproduce(?!.*--scale paper)": "computes or trains for minutes: tests/figures runs every figure, small",
-    r"reproduce rankfall/text-rank": "137 audited models, 5 s: tests/figures reads them",
+    r"reproduce rankfall/text-rank": "reads and draws 137 models: tests/figures/test_text_rank.py does",
     r"sweep (?!smoke|grids/smoke|GRID)": "trains for minutes to days",
     r"coverage llama vit": "builds and audits both: tests/models/test_coverage.py does",
     r"--plot floors.png": "every rank, 4 s: tests/cli/test_bounds.py does",
+    r"--seeds 5": "five runs of two masks, 4 s",
+    r"--family star.* --disturb": "20 draws of 2,000 layers, 2 s each; one other such command runs",
 }
+# Plans time every candidate unless told otherwise.
+ALSO_GIVEN = {"plan": ("--no-time",)}
+
 PYTHON = [page for page in PAGES if python(page) and named(page) not in RUN_ELSEWHERE]
 SHOWN: dict[str, list[Shown]] = {}
 for page in (ROOT / "README.md", DOCS / "start.md", *sorted((DOCS / "guide").glob("*.md"))):
@@ -50,13 +63,17 @@ for page in (ROOT / "README.md", DOCS / "start.md", *sorted((DOCS / "guide").glo
         if not one.mentioned:
             SHOWN.setdefault(one.line, []).append(one)
 
-CHECKPOINTS = ("checkpoints/", "runs/checkpoint-")
-VALUE = re.compile(r"(?P<number>-?\d*\.?\d+(?:e-?\d+)?)(?=[;,]|$)|(?P<text>'[^']*')$|(?P<made>[A-Z]\w+\(.*\))$")
-DECIMAL = re.compile(r"(?<![\w.])\d+\.\d+(?![\w.])")
-
 
 def why_not(text: str) -> str | None:
     return next((why for pattern, why in NOT_RUN.items() if re.search(pattern, text)), None)
+
+
+RUN = [pytest.param(line, id=line) for line in SHOWN if why_not(line) is None]
+ONLY_READ = [pytest.param(line, id=line) for line in SHOWN if why_not(line) is not None]
+
+VERSES = "\n\n".join(f"Verse {n}: sun and moon and {n % 9} stars over {n % 4} hills." for n in range(600))
+CELLS = "dim = 4\npoints = 3\nfeed_forward = 4\nbatch = 4\nsteps = 100\nrank = [1, 2]\n"
+DECODER = 'task = "text"\nwidth = 32\nlayers = 1\nheads = 2\nrank = 16\ncontext = 64\nbatch = 2\nsteps = 100\n'
 
 
 @pytest.fixture(scope="module")
@@ -65,24 +82,20 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("home")
     shutil.copytree(ROOT / "grids", folder / "grids")
     shutil.copytree(ROOT / "results" / "amsel-fig1", folder / "results" / "amsel-fig1")
-    verses = "\n\n".join(f"Verse {n}: sun and moon and {n % 9} stars over {n % 4} hills." for n in range(600))
-    for name in ("book.txt", "FILE", "FILE_OR_FOLDER"):
-        (folder / name).write_text(verses)
-    for name in ("notes.txt", "mails.txt"):
-        (folder / name).write_text(some_text(1200))
-    (folder / "GRID.toml").write_text("dim = 4\npoints = 3\nfeed_forward = 4\nbatch = 4\nsteps = 100\nrank = [1, 2]\n")
-    shutil.copy(folder / "grids" / "text-smoke.toml", folder / "GRID")
+    texts = dict.fromkeys(("book.txt", "FILE", "FILE_OR_FOLDER"), VERSES)
+    texts |= dict.fromkeys(("notes.txt", "mails.txt"), some_text(1200))
+    texts |= {"GRID": DECODER, "GRID.toml": CELLS}
+    texts["start.json"] = json.dumps(rankfall.equilibrium(tokens=8, width=4, rank=3).record())
+    for name, text in texts.items():
+        (folder / name).write_text(text)
     rankfall.sweep("smoke", store=folder / "runs", threads=1)
-    small = {"task": "text", "width": 32, "layers": 1, "heads": 2, "rank": 16, "context": 64, "batch": 2, "steps": 100}
-    (folder / "text.toml").write_text("\n".join(f"{key} = {json.dumps(value)}" for key, value in small.items()))
-    rankfall.sweep(folder / "text.toml", text=folder / "book.txt", store=folder / "runs", threads=1, audit=False)
-    rankfall.runs(folder / "runs", where=["rank=16"], export_models=folder / "models")
+    rankfall.sweep(folder / "GRID", text=folder / "book.txt", store=folder / "runs", threads=1, audit=False)
+    rankfall.runs(folder / "runs", where=["task=text"], export_models=folder / "models")
     (exported,) = (folder / "models").iterdir()
     exported.rename(folder / "models" / "3b341c804660b7d8")
-    start = rankfall.equilibrium(tokens=8, width=4, rank=3).record()
-    (folder / "start.json").write_text(json.dumps(start))
-    model = save_small(folder / "MODEL", "bert", max_position_embeddings=512, num_hidden_layers=2)
-    for name in ("my-model", "A", "B", *(f"{base}{step}" for base in CHECKPOINTS for step in (1000, 20000))):
+    model = save_small(folder / "MODEL", "bert", max_position_embeddings=512, num_hidden_layers=1)
+    checkpoints = [f"{before}{step}" for before in ("checkpoints/", "runs/checkpoint-") for step in (1000, 20000)]
+    for name in ("my-model", "A", "B", *checkpoints):
         shutil.copytree(model, folder / name)
     return folder
 
@@ -93,17 +106,64 @@ def _at_home(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.rmtree("report", ignore_errors=True)
 
 
+DECIMAL = re.compile(r"\d+\.\d+")
+
+
 @pytest.mark.usefixtures("_at_home", "_unchecked_axes")
-@pytest.mark.parametrize("line", [pytest.param(line, id=line) for line in SHOWN if why_not(line) is None])
+@pytest.mark.parametrize("line", RUN)
 def test_commands_run_and_print_what_is_shown(line: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """Lines below a command in their order; and every decimal number of its comment."""
     words = SHOWN[line][0].words
-    status, out, err = call(capfd, *words)
+    status, out, err = call(capfd, *words, *ALSO_GIVEN.get(words[0], ()))
     assert status in ((0, 1) if "--fail-if" in words else (0,)), err
     assert all(Path(name).exists() for option, name in pairwise(words) if option in ("--plot", "--out", "--csv"))
     printed = " ".join(out.split())
     for shown in SHOWN[line]:
-        assert re.search(".*".join(re.escape(" ".join(text.split())) for text in shown.output), printed), out
-        assert set(DECIMAL.findall(shown.comment)) <= set(re.findall(r"[\d.]+\d", printed)), out
+        lines = (re.escape(" ".join(text.split())) for text in shown.output)
+        assert re.search(".*".join(lines), printed), out
+        assert {*DECIMAL.findall(shown.comment)} <= {*DECIMAL.findall(printed)}, out
+
+
+def known_model(name: str) -> None:
+    if "/" not in name:
+        NAMED_MODELS.check(name)
+
+
+def understood(link: str) -> None:
+    assert len(query_of(link)) == link.count("=")
+    assert from_query(query_of(link))[1] == []
+
+
+# By parameter, how text is judged; a cluster's address may be any.
+VALUES: dict[str, Callable[[str], Any]] = {
+    **dict.fromkeys(("models", "first", "second"), known_model),
+    "address": str,
+    "engine": ENGINES.check,
+    "figures": FIGURES.check,
+    "grid": find_grid,
+    "link": understood,
+    "scale": SCALES.index,
+    "types": known_type,
+    "where": str,
+}
+
+
+@pytest.mark.parametrize("line", ONLY_READ)
+def test_what_is_not_run_has_possible_values(line: str) -> None:
+    verb, *words = SHOWN[line][0].words
+    group: Any = typer.main.get_command(app)
+    with group.commands[verb].make_context(verb, words) as context:
+        given = {
+            name: value if isinstance(value, list) else [value]
+            for name, value in context.params.items()
+            if context.get_parameter_source(name).name == "COMMANDLINE"
+        }
+    for name, values in given.items():
+        for value in values:
+            if isinstance(value, str):
+                VALUES[name](value)
+    if verb == "sweep" and "where" in given:
+        chosen_cells(read_grid(given["grid"][0]), given["where"])
 
 
 @needs("minilm")
@@ -113,8 +173,12 @@ def test_python_runs_and_gives_what_is_shown(page: Path) -> None:
     names: dict[str, Any] = {"__name__": "page"}
     for block in python(page):
         if why_not(block) is None:
+            lines = block.splitlines()
             for statement in ast.parse(block).body:
-                run_statement(statement, block.splitlines()[statement.end_lineno - 1], names)
+                run_statement(statement, lines[(statement.end_lineno or 0) - 1], names)
+
+
+VALUE = re.compile(r"(?P<number>-?\d*\.?\d+)(?=[;,]|$)|(?P<text>'[^']*')$|(?P<made>[A-Z]\w+\(.*\))$")
 
 
 def run_statement(statement: ast.stmt, line: str, names: dict[str, Any]) -> None:
@@ -123,19 +187,36 @@ def run_statement(statement: ast.stmt, line: str, names: dict[str, Any]) -> None
     if not isinstance(statement, ast.Expr) or shown is None:
         exec(compile(ast.Module([statement], []), "page", "exec"), names)
         return
-    value = eval(compile(ast.Expression(printed_value(statement.value)), "page", "eval"), names)
+    value = eval(compile(ast.Expression(printed_by(statement.value)), "page", "eval"), names)
     assert agrees(value, shown), f"{line}: {value!r}"
 
 
-def printed_value(expression: ast.expr) -> ast.expr:
-    if isinstance(expression, ast.Call) and isinstance(expression.func, ast.Name) and expression.func.id == "print":
-        return expression.args[0]
+def printed_by(expression: ast.expr) -> ast.expr:
+    match expression:
+        case ast.Call(func=ast.Name(id="print"), args=[only]):
+            return only
     return expression
 
 
 def agrees(value: Any, shown: re.Match[str]) -> bool:
+    """To the digits that are shown; dots stand for anything."""
     if shown["number"]:
         digits = len(shown["number"].partition(".")[2])
         return f"{value:.{digits}f}" == f"{float(shown['number']):.{digits}f}"
-    pattern = ".*".join(map(re.escape, shown[0].split("...")))
-    return re.fullmatch(pattern, repr(value)) is not None
+    return re.fullmatch(".*".join(map(re.escape, shown[0].split("..."))), repr(value)) is not None
+
+
+def test_values_are_found_and_compared() -> None:
+    with pytest.raises(AssertionError, match="0.25"):
+        run_statement(ast.parse("1 / 4").body[0], "1 / 4  # 0.26, not so", {})
+    run_statement(ast.parse("print(1 / 8)").body[0], "print(1 / 8)  # .12; rounded", {})
+    run_statement(ast.parse("range(3)").body[0], "range(3)  # Range(...", {})
+    shown = [line for page in PYTHON for block in python(page) for line in block.splitlines() if "  # " in line]
+    assert sum(VALUE.match(line.rpartition("  # ")[2]) is not None for line in shown) >= 8
+
+
+def test_what_is_not_run_is_there() -> None:
+    """A reason whose command or block has gone goes too."""
+    texts = [*SHOWN, *(block for page in PYTHON for block in python(page))]
+    assert [pattern for pattern in NOT_RUN if not any(re.search(pattern, text) for text in texts)] == []
+    assert len(RUN) > len(ONLY_READ)
