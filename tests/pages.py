@@ -16,9 +16,9 @@ DOCS = ROOT / "docs"
 PAGES = sorted([*DOCS.rglob("*.md"), *ROOT.glob("*.md"), *(ROOT / "results").glob("*.md")])
 FENCE = re.compile(r"^( *)```(\w*)[^\n]*\n(.*?)^\1```", re.DOTALL | re.MULTILINE)
 INDENTED = re.compile(r"^    (rankfall .+)$", re.MULTILINE)
-SPAN = re.compile(r"`(rankfall(?: [^`]+)?)`")
+SPAN = re.compile(r"`(rankfall [^`]+)`")
 SHELL = ("", "sh", "bash", "console")
-VERB = re.compile(r"rankfall( (?!-|VERB)|$)")
+VERB = re.compile(r"rankfall (?!-|VERB)")
 
 
 @dataclass(frozen=True)
