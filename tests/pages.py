@@ -45,21 +45,25 @@ def named(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-def blocks(page: Path) -> list[tuple[str, str]]:
-    return [(found[2], found[3]) for found in FENCE.finditer(page.read_text(encoding="utf-8"))]
-
-
 def python(page: Path) -> list[str]:
-    return [block for kind, block in blocks(page) if kind == "python"]
+    return [block for kind, block in _blocks(page.read_text(encoding="utf-8")) if kind == "python"]
 
 
 def commands(page: Path) -> list[Shown]:
+    return commands_in(page.read_text(encoding="utf-8"))
+
+
+def commands_in(text: str) -> list[Shown]:
     """Whole command lines in shell blocks, indented ones, and those in code spans."""
-    prose = FENCE.sub("", page.read_text(encoding="utf-8"))
-    in_blocks = [one for kind, block in blocks(page) if kind in SHELL for one in _lines(block)]
+    prose = FENCE.sub("", text)
+    in_blocks = [one for kind, block in _blocks(text) if kind in SHELL for one in _lines(block)]
     indented = [_command(line) for line in INDENTED.findall(prose)]
     spans = [Shown(" ".join(span.split()), in_a_sentence=True) for span in SPAN.findall(INDENTED.sub("", prose))]
     return [one for one in (*in_blocks, *indented, *spans) if VERB.match(one.line)]
+
+
+def _blocks(text: str) -> list[tuple[str, str]]:
+    return [(found[2], found[3]) for found in FENCE.finditer(text)]
 
 
 def _lines(block: str) -> Iterator[Shown]:

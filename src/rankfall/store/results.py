@@ -33,8 +33,8 @@ def export_results(
     """Write one pair of files per hardware and date, and return their paths.
 
     `beside` gives what a line holds besides a run's own summary, such as the columns of its audit. A pair that is
-    already there is added to: cells that are new join it, cells that it holds stay as they are. Cells of another kind,
-    for which a column means something else, go into a pair of their own, `<hardware>-<date>-2`.
+    already there is added to: cells that are new join it, cells that it holds stay as they are. Cells of another
+    kind, of which a column says something else, go into a pair of their own, `<hardware>-<date>-2`.
     """
     pages: dict[str, list[_Page]] = {}
     for run in runs:
