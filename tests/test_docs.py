@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import html
 import re
-import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -17,18 +17,9 @@ import rankfall
 from rankfall.catalogue import VERBS
 from rankfall.cli.main import UsageError, app
 from tests.loading import loaded
+from tests.pages import DOCS, FENCE, PAGES, ROOT, commands, named, python
 
-ROOT = Path(rankfall.__file__).parents[2]
-DOCS = ROOT / "docs"
-PAGES = sorted([*DOCS.rglob("*.md"), *ROOT.glob("*.md"), *(ROOT / "results").glob("*.md")])
-FENCE = re.compile(r"^( *)```(\w*)[^\n]*\n(.*?)^\1```", re.DOTALL | re.MULTILINE)
-SPAN = re.compile(r"`(rankfall [^`]+)`")
-SHELL = ("", "sh", "bash", "console")
 yaml = pytest.importorskip("yaml", reason="mkdocs is not installed")
-
-
-def named(page: Path) -> str:
-    return str(page.relative_to(ROOT))
 
 
 def hook(name: str) -> ModuleType:
@@ -52,19 +43,6 @@ def in_nav(entry: Any) -> Iterator[str]:
     else:
         for item in entry.values() if isinstance(entry, dict) else entry:
             yield from in_nav(item)
-
-
-def blocks(page: Path) -> list[tuple[str, str]]:
-    return [(found[2], found[3]) for found in FENCE.finditer(page.read_text(encoding="utf-8"))]
-
-
-def commands(page: Path) -> list[str]:
-    """Whole command lines in shell blocks and in code spans; a bare mention of a verb in a span is one as well."""
-    text = page.read_text(encoding="utf-8")
-    joined = "\n".join(block for kind, block in blocks(page) if kind in SHELL).replace("\\\n", " ")
-    lines = [line.strip().removeprefix("$ ") for line in joined.splitlines()]
-    spans = [" ".join(span.split()) for span in SPAN.findall(FENCE.sub("", text))]
-    return [one for one in (*lines, *spans) if re.match(r"rankfall( |$)", one)]
 
 
 def test_every_verb_has_a_guide() -> None:
@@ -105,36 +83,97 @@ def test_every_figure_is_in_the_guide() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=named)
 def test_commands_parse(page: Path) -> None:
     group: Any = typer.main.get_command(app)
-    for line in commands(page):
-        words = shlex.split(line.rstrip(" &"), comments=True)[1:]
-        if not words or words[0].startswith("-") or words[0] == "VERB":
-            continue
-        assert words[0] in group.commands, f"{named(page)}: `{line}`: no such verb"
-        # A verb alone, or with dots for what is left out, is a mention and may lack its arguments.
-        mention = len(words) == 1 or "..." in words
-        words = [word for word in words if word != "..."]
+    for one in commands(page):
+        verb, *words = (word for word in one.words if word != "...")
+        assert verb in group.commands, f"{named(page)}: `{one.line}`: no such verb"
         try:
-            with group.commands[words[0]].make_context(words[0], list(words[1:]), resilient_parsing=mention):
+            with group.commands[verb].make_context(verb, words, resilient_parsing=one.mentioned):
                 pass
         except UsageError as error:
-            pytest.fail(f"{named(page)}: `{line}`: {error}")
+            pytest.fail(f"{named(page)}: `{one.line}`: {error}")
+
+
+def options(verb: str) -> list[set[str]]:
+    """The names of each option; of a pair such as --heads and --no-heads both."""
+    group: Any = typer.main.get_command(app)
+    found = ({*one.opts, *one.secondary_opts} for one in group.commands[verb].params)
+    return [names for names in found if any(name.startswith("--") for name in names)]
+
+
+OPTION = re.compile(r"(?<!\S)--[a-z][a-z0-9-]*")
+
+
+def options_in_sentences(page: Path) -> list[tuple[str, set[str]]]:
+    """Code spans outside blocks, each with the options that it names."""
+    spans = re.findall(r"`([^`]+)`", FENCE.sub("", page.read_text(encoding="utf-8")))
+    return [(span, set(OPTION.findall(span))) for span in spans if OPTION.search(span)]
 
 
 @pytest.mark.parametrize("verb", VERBS.names)
-def test_options_named_in_a_guide_exist(verb: str) -> None:
-    group: Any = typer.main.get_command(app)
-    known = {name for one in group.commands.values() for option in one.params for name in option.opts}
-    known |= {name for one in group.commands.values() for option in one.params for name in option.secondary_opts}
-    text = FENCE.sub("", (DOCS / "guide" / f"{verb}.md").read_text())
-    spans = " ".join(re.findall(r"`([^`]+)`", text))
-    assert set(re.findall(r"(?<!\S)--[a-z][a-z0-9-]*", spans)) - known - {"--help"} == set()
+def test_a_guide_says_what_each_option_is_for(verb: str) -> None:
+    said = {name for _, names in options_in_sentences(DOCS / "guide" / f"{verb}.md") for name in names}
+    assert [names for names in options(verb) if not names & said] == []
+
+
+OTHER_PROGRAMS = ("python", "make", "pip", "mkdocs", "marimo")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_options_that_are_named_exist(page: Path) -> None:
+    """In the guide of a verb those of that verb, unless another one stands before them."""
+    every = {name for verb in VERBS.names for names in options(verb) for name in names}
+    own = page.stem if page.parent.name == "guide" and page.stem in VERBS.names else None
+    for span, found in options_in_sentences(page):
+        first, *_ = span.removeprefix("rankfall ").split()
+        verb = first if first in VERBS.names else own
+        known = {name for names in options(verb) for name in names} if verb else every
+        if not span.startswith(OTHER_PROGRAMS) and page.name != "CHANGELOG.md":
+            assert found <= known | {"--help", "--version"}, f"{named(page)}: `{span}`"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
 def test_python_compiles(page: Path) -> None:
-    for kind, block in blocks(page):
-        if kind == "python":
-            assert compile(block, named(page), "exec").co_filename == named(page)
+    for block in python(page):
+        assert compile(block, named(page), "exec").co_filename == named(page)
+
+
+LINK = re.compile(r"(!?)\[[^\]]*\]\(([^)\s]+)\)")
+
+
+@functools.cache
+def anchors(page: Path) -> set[str]:
+    """The names of a page's headings, by the converter that makes the site."""
+    markdown = pytest.importorskip("markdown", reason="mkdocs is not installed")
+    listed = yaml.safe_load((ROOT / "mkdocs.yml").read_text())["markdown_extensions"]
+    settings = {name: given for one in listed if isinstance(one, dict) for name, given in one.items()}
+    made = markdown.Markdown(
+        extensions=[next(iter(one)) if isinstance(one, dict) else one for one in listed], extension_configs=settings
+    ).convert(page.read_text(encoding="utf-8"))
+    return set(re.findall(r'<h\d id="([^"]+)"', made))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_links_lead_somewhere_and_images_are_there(page: Path) -> None:
+    prose = re.sub(r"`[^`]*`", "", FENCE.sub("", page.read_text(encoding="utf-8")))
+    for image, target in LINK.findall(prose):
+        path, _, anchor = target.partition("#")
+        if target.startswith(("https://", "http://")):
+            continue
+        file = (page.parent / path).resolve() if path else page
+        assert file.exists(), f"{named(page)}: {target}"
+        assert not image or file.stat().st_size > 1000, f"{named(page)}: {target} is hardly a picture"
+        assert not anchor or anchor in anchors(file), f"{named(page)}: {target}"
+
+
+OF_THE_PROJECT = re.compile(r"`((?:benchmarks|docs|examples|fuzz|grids|results|scripts|soak|tests)/[\w./*-]*)")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_files_of_the_project_that_are_named_exist(page: Path) -> None:
+    """All but those that the page about extending writes."""
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    for path in OF_THE_PROJECT.findall(text) if page.name != "extending.md" else ():
+        assert [*ROOT.glob(path.rstrip("/."))], f"{named(page)}: {path}"
 
 
 def test_source_files_that_are_named_exist() -> None:
@@ -151,8 +190,10 @@ def test_source_files_that_are_named_exist() -> None:
 
 
 def test_the_checks_find_something() -> None:
-    assert sum(len(commands(page)) for page in PAGES) > 50
-    assert sum(kind == "python" for page in PAGES for kind, _ in blocks(page)) > 10
+    assert sum(len(commands(page)) for page in PAGES) > 150
+    assert sum(len(LINK.findall(page.read_text(encoding="utf-8"))) for page in PAGES) > 150
+    assert sum(len(options_in_sentences(page)) for page in PAGES) > 150
+    assert sum(len(python(page)) for page in PAGES) > 10
 
 
 def test_formulas_become_mathml() -> None:

@@ -90,6 +90,11 @@ import torch, rankfall
 from rankfall.cli.main import run
 
 told = {"measured": sorted(rankfall.measure(torch.eye(3)))}
+layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+model = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+audited = rankfall.audit(model, inputs=torch.randn(2, 12, 8), controls=False, ablate=False)
+told["audited"] = audited.boundaries[-1].values["unit"]["nuclear_rank"]
+told["failures"] = len(audited.failures("nuclear_rank < 99 at last"))
 for words in json.loads(sys.argv[1]):
     text = io.StringIO()
     with contextlib.redirect_stdout(text):
@@ -123,15 +128,18 @@ class Addition:
         path = project / self.file
         before = path.read_text(encoding="utf-8") + "\n\n" if path.exists() else ""
         path.write_text(before + self.code, encoding="utf-8")
-        catalogue = project / "src" / "rankfall" / "catalogue.py"
+        if self.line:
+            self.list_in(project / "src" / "rankfall" / "catalogue.py")
+        if self.guide:
+            page, words = project / self.guide[0], self.guide[1]
+            page.write_text(with_row(page.read_text(), words) if page.exists() else words, encoding="utf-8")
+
+    def list_in(self, catalogue: Path) -> None:
         text = catalogue.read_text(encoding="utf-8")
         listed = re.search(rf"^{self.registry}: Registry\[.*?\n    \}},\n", text, re.DOTALL | re.MULTILINE)
         assert listed, f"no {self.registry} in the catalogue"
         end = listed.end() - len("    },\n")
         catalogue.write_text(f"{text[:end]}        {self.line}\n{text[end:]}", encoding="utf-8")
-        if self.guide:
-            page, words = project / self.guide[0], self.guide[1]
-            page.write_text(with_row(page.read_text(), words) if page.exists() else words, encoding="utf-8")
 
     def changed(self, *changes: tuple[str, str]) -> Addition:
         """The same with parts of its code replaced."""
@@ -277,7 +285,7 @@ def printed(extended: Path) -> dict[str, Any]:
     assert done.returncode == 0, done.stderr[-4000:]
     told = json.loads(done.stdout)
     return {
-        "measured": told["measured"],
+        **{name: told[name] for name in ("measured", "audited", "failures")},
         **{name: one_object(told[words]) if "--json" in words else told[words] for name, words in COMMANDS.items()},
     }
 
@@ -295,6 +303,11 @@ def test_a_new_mask_norm_and_measure_are_simulated(printed: dict[str, Any]) -> N
     assert found["exact"] is False, "the norm is no scaling"
     assert all(row["nuclear_rank"] >= 1 for row in found["layers"])
     assert "nuclear_rank" in printed["measured"]
+
+
+def test_a_new_measure_is_audited_and_can_be_a_condition(printed: dict[str, Any]) -> None:
+    assert 1 <= printed["audited"] <= 8
+    assert printed["failures"] == 1
 
 
 def test_a_new_figure_is_reproduced(printed: dict[str, Any]) -> None:
@@ -325,7 +338,7 @@ A_LIE_ABOUT_THE_BAND = """
 """
 LAST_OF_THE_MASK = "return (j <= i) & ((i - j) % self.stride == 0)\n"
 FACTS_TOO = ("import Mask\n", "import Band, Mask, MaskFacts\n")
-# What is wrong, and the tests that must find it.
+# What is wrong, or stands in no list, and the tests that must find it.
 WRONG = {
     "misjudged": (
         ADDITIONS["A mask"].but("misjudged", FACTS_TOO, (LAST_OF_THE_MASK, LAST_OF_THE_MASK + A_LIE_ABOUT_FACTS)),
@@ -374,6 +387,11 @@ WRONG = {
         ADDITIONS["A figure"].changed(("n // 2) // width)", "n // 2) // width) + 1")),
         {"test_every_figure_at_its_smallest_scale"},
     ),
+    "MASKS": (replace(ADDITIONS["A mask"].but("unlisted"), line=""), {"test_every_class_is_listed"}),
+    "MEASURES": (
+        replace(ADDITIONS["A measure"].but("unlisted"), line=""),
+        {"test_every_object_is_listed_under_its_name"},
+    ),
 }
 
 
@@ -384,6 +402,7 @@ TESTS_OF_WHAT_IS_WRONG = (
     "measures/test_measures.py",
     "models/test_layouts.py",
     "tasks/test_tasks.py",
+    "test_catalogue.py",
     "test_norms.py",
 )
 

@@ -77,7 +77,7 @@ def test_what_the_prose_says_of_language_models(tables: ModuleType) -> None:
         assert f"by {by_heads.replace('%', ' %')}" in text
     rank_4 = [excess(curve, 4) for curve in curves.values() if 4 in curve]
     assert f"Rank 4 costs {min(rank_4):.0f} to {max(rank_4):.0f} %" in guide
-    assert f"`docs/guide/text.md`, {len(tables._text_rows())} models" in readme
+    assert f"(docs/guide/text.md), {len(tables._text_rows())} models" in readme
 
 
 def test_what_the_prose_says_of_positions(tables: ModuleType) -> None:

@@ -101,6 +101,32 @@ def test_settings_that_only_some_lines_have(store: Store, exported: Path, tmp_pa
         assert other.run(setting).summary() == store.run(setting).summary()
 
 
+def test_a_column_that_is_a_setting_of_some_cells_and_a_result_of_others(
+    store: Store, exported: Path, tmp_path: Path
+) -> None:
+    """As the number of heads is: both kinds come back under their own names, also when one is exported later."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Other:
+        heads: int
+
+    here = {"environment": store.run(Setting(size=1)).environment}
+    wanted = [Setting(size=1), Setting(size=6), Setting(size=7), Other(2), Other(3)]
+    write(store, wanted[1], summary={**complete(wanted[1]), "heads": 4}, **here)
+    export_results(store.runs(), exported)
+    for one in wanted[3:]:
+        store.write(one, summary={"status": "done", "heads": one.heads}, **here)
+    export_results(store.runs(), exported)
+    write(store, wanted[2], summary={**complete(wanted[2]), "heads": 4}, **here)
+    written = [path.name for path in export_results(store.runs(), exported) if path.suffix == ".csv"]
+    assert written == ["h200-2026-01-03.csv", "some-2026-01-02.csv", "some-2026-01-02-2.csv"]
+    other = Store(tmp_path / "other")
+    assert len(import_results(other, exported)) == 7
+    assert other.missing(wanted) == []
+    for one in wanted[1:]:
+        assert other.run(one).summary() == store.run(one).summary()
+
+
 def test_an_edited_line_is_refused(exported: Path, tmp_path: Path) -> None:
     page = exported / "h200-2026-01-03.csv"
     page.write_text(page.read_text().replace(",0.01,", ",0.02,"))

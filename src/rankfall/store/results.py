@@ -7,6 +7,7 @@ results/<theme>/<hardware>-<date>.json    the environments that the lines point 
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -32,37 +33,66 @@ def export_results(
     """Write one pair of files per hardware and date, and return their paths.
 
     `beside` gives what a line holds besides a run's own summary, such as the columns of its audit. A pair that is
-    already there is added to: cells that are new join it, cells that it holds stay as they are.
+    already there is added to: cells that are new join it, cells that it holds stay as they are. Cells of another
+    kind, of which a column says something else, go into a pair of their own, `<hardware>-<date>-2`.
     """
-    groups: dict[str, list[tuple[dict[str, Any], dict[str, Any], list[str]]]] = {}
+    pages: dict[str, list[_Page]] = {}
     for run in runs:
-        environment = run.environment
-        line = {**run.summary(), **beside(run)}
-        groups.setdefault(_name(environment), []).append((line, environment, sorted(run.config)))
+        line, environment = {**run.summary(), **beside(run)}, run.environment
+        known = pages.setdefault(_name(environment), [])
+        _page_for(line, run.config, folder / _name(environment), known).add(line, run.config, environment)
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    paths: list[Path] = []
-    for name, members in sorted(groups.items()):
-        page, notes = folder / f"{name}.csv", folder / f"{name}.json"
-        rows, before = _read_page(page) if page.exists() or notes.exists() else ([], {})
-        environments = before.get("environments", [])
-        held = {row["id"] for row in rows}
-        kinds: list[set[str]] = [set(keys) for summary, _, keys in members if summary["id"] not in held]
-        if "config" in before:
-            kinds += [set(before["config"]) - set(before.get(OPTIONAL, ())), set(before["config"])]
-        config = sorted({key for keys in kinds for key in keys})
-        for summary, environment, _ in members:
-            if summary["id"] not in held:
-                if environment not in environments:
-                    environments.append(environment)
-                rows.append({**summary, "environment": environments.index(environment)})
-        document = {"schema": SCHEMA, "config": config, "environments": environments}
-        if optional := [key for key in config if not all(key in keys for keys in kinds)]:
+    return [path for _, known in sorted(pages.items()) for page in known for path in page.write()]
+
+
+def _page_for(line: Mapping[str, Any], config: Mapping[str, Any], base: Path, known: list[_Page]) -> _Page:
+    """The page that holds a line, else the first that can take it: `base`, then `base-2` and so on."""
+    for number in itertools.count(1):
+        if number > len(known):
+            known.append(_Page(base if number == 1 else base.with_name(f"{base.name}-{number}")))
+        if known[number - 1].takes(line, config):
+            return known[number - 1]
+    raise AssertionError("a new page takes every line")
+
+
+class _Page:
+    """A pair of files while lines are added to it. In all its lines a column is a setting, or in all a result: which
+    of both it is decides a line's identity, and cells of different kinds differ in it (the number of heads)."""
+
+    def __init__(self, base: Path) -> None:
+        self.csv, self.json = (base.with_name(f"{base.name}.{ending}") for ending in ("csv", "json"))
+        there = self.csv.exists() or self.json.exists()
+        self.rows, before = _read_page(self.csv) if there else ([], {})
+        self.environments: list[dict[str, Any]] = before.get("environments", [])
+        config, optional = set(before.get("config", ())), set(before.get(OPTIONAL, ()))
+        self.kinds = [config - optional, config] if there else []
+        self.settings = config
+        self.results = {key for row in self.rows for key in row} - config
+        self.held = {row["id"] for row in self.rows}
+
+    def takes(self, line: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
+        clash = self.settings & (line.keys() - config.keys()) | self.results & config.keys()
+        return line["id"] in self.held or not clash
+
+    def add(self, line: Mapping[str, Any], config: Mapping[str, Any], environment: dict[str, Any]) -> None:
+        if line["id"] in self.held:
+            return
+        if environment not in self.environments:
+            self.environments.append(environment)
+        self.rows.append({**line, "environment": self.environments.index(environment)})
+        self.kinds.append(set(config))
+        self.settings |= config.keys()
+        self.results |= line.keys() - config.keys()
+        self.held.add(line["id"])
+
+    def write(self) -> list[Path]:
+        document = {"schema": SCHEMA, "config": sorted(self.settings), "environments": self.environments}
+        if optional := [key for key in sorted(self.settings) if not all(key in keys for keys in self.kinds)]:
             document[OPTIONAL] = optional
-        write_bytes(page, to_csv(sorted(rows, key=lambda row: str(row["id"]))).encode())
-        write_bytes(notes, (json.dumps(document, indent=1, sort_keys=True) + "\n").encode())
-        paths += [page, notes]
-    return paths
+        write_bytes(self.csv, to_csv(sorted(self.rows, key=lambda row: str(row["id"]))).encode())
+        write_bytes(self.json, (json.dumps(document, indent=1, sort_keys=True) + "\n").encode())
+        return [self.csv, self.json]
 
 
 def import_results(store: Store, path: Path) -> list[str]:
