@@ -14,8 +14,9 @@ from rankfall.models.ablated_block import ReplayCheck
 from rankfall.models.ablation import Ablation, ablate
 from rankfall.models.ablation_rows import AUDITED, AblationRow
 from rankfall.models.blocks import BlockStack
+from rankfall.models.changes import Given
 from rankfall.models.chaos import with_chaos
-from rankfall.models.controls import Control, Given, run_controls
+from rankfall.models.controls import Control, run_controls
 from rankfall.models.depth.measure import measure_depth
 from rankfall.models.depth.rows import DepthRow
 from rankfall.models.given import Reading
