@@ -14,7 +14,9 @@ from tests.models.small import measure_one, small_model
 from tests.sampling import normal
 
 from rankfall.models.ablation import FULL
+from rankfall.models.advised_plan import AdvisedPlan
 from rankfall.models.audit import audit
+from rankfall.models.blocks import BlockStack
 from rankfall.models.controls import Control
 from rankfall.models.depth.capture import Part, Place
 from rankfall.models.depth.rows import DepthRow, gather, spans
@@ -22,6 +24,7 @@ from rankfall.models.heads.maps import HeadMaps
 from rankfall.models.heads.random import random_head_ranks
 from rankfall.models.heads.ranks import head_ranks
 from rankfall.models.heads.record import HeadRecord, head_records
+from rankfall.models.verdict.findings import Finding
 from rankfall.models.verdict.head_reasons import bound_reason, heads_reason
 from rankfall.models.verdict.judgement import decide, middle
 from rankfall.models.verdict.parts_reason import BOTH, NORM, PURE, RESIDUAL, parts_reason, variant_ends
@@ -292,7 +295,7 @@ def test_an_answer_that_depends_names_all_that_is_open_and_calls_for_more_text()
     assert "; the passages disagree: collapsed in 2 of 4; the passages disagree: aligned in 2 of 4." in str(
         verdict.findings[0].text
     )
-    assert "an answer depends on the text" in verdict.reasons[-1].text
+    assert "an answer depends on the inputs" in verdict.reasons[-1].text
     assert "tokens grow alike in 2 of 4 passages" in verdict.reasons[-1].text
 
 
@@ -528,16 +531,47 @@ def test_one_passage_far_from_the_others_does_not_decide_what_holds_it_up() -> N
     assert parts_reason(ablated(ends)).numbers[PURE]["relative_mu"] == pytest.approx(1e-7)  # type: ignore[union-attr]
 
 
+def planned(label: str = "", **lists: bool) -> AdvisedPlan:
+    names = tuple(f"blocks.{place}" for place in range(30))
+    return AdvisedPlan("rankfall plan --width 576", BlockStack("blocks", names, ()), label, **lists)
+
+
+def spread_over(*ranks: float, structural: int = 64) -> Reason:
+    layers = [
+        {
+            "layer": layer,
+            "module": f"blocks.{layer - 1}.attention",
+            "title": f"layer {layer}",
+            "structural_rank": structural,
+            "qk_energy_rank": rank,
+        }
+        for layer, rank in enumerate(ranks, 1)
+    ]
+    return Reason("head rank", "", {"layers": layers})
+
+
 def test_advice_says_what_a_plan_of_the_model_lists() -> None:
-    found = {"width": 576, "head_dim": 64, "lowest_layers": [{"layer": 1, "qk_energy_rank": 5.0}]}
-    reasons = [Reason("head rank", "", found)]
-    said = advice([], reasons, "rankfall plan --width 576 --kv-heads 3").text
-    assert said == (
-        "the heads of layer 1 spread over less than 25% of their rank: `rankfall plan --width 576 --kv-heads 3` "
-        "lists more heads of lower rank at equal cost, with a smaller cache"
+    reasons = [spread_over(5.0, 40.0, 15.9, 16.0)]
+    said = "in 2 of 4 layers (layers 1, 3) the median head spreads over less than 25% of its rank:"
+    assert advice([], reasons, planned(saves=True)).text == (
+        f"{said} `rankfall plan --width 576` lists more heads of lower rank at equal cost, with a smaller cache"
     )
-    assert advice([], reasons, "rankfall plan --width 576").text.endswith("at equal cost"), "nothing is saved"
-    assert advice([], reasons).text == "nothing here calls for a change"
+    assert advice([], reasons, planned("decoder")).text == (
+        f"{said} `rankfall plan --width 576` (the shape of decoder) lists more heads of lower rank at equal cost"
+    )
+    nothing = "nothing here calls for a change"
+    assert advice([], reasons, planned(lower=False)).text == nothing
+    assert advice([], reasons).text == nothing
+    assert advice([], [spread_over(5.0, structural=16)], planned()).text == nothing, "of its own rank"
+    elsewhere = replace(planned(), stack=BlockStack("other", ("other.0",), ()))
+    assert advice([], reasons, elsewhere).text == nothing
+
+
+def test_what_depends_on_inputs_is_not_told_to_read_a_text() -> None:
+    finding = Finding("alignment", "depends", ())
+    assert "`--text`" in advice([finding], [], more_text="read more").text
+    said = advice([finding], []).text
+    assert said == "an answer depends on the inputs: give those that matter, and more of them"
 
 
 @pytest.fixture(scope="module")

@@ -55,6 +55,7 @@ def heads_reason(heads: Sequence[HeadRecord], random: Sequence[HeadRecord] = ())
     layers: dict[tuple[int, str], list[float]] = {}
     for head in heads:
         layers.setdefault((head.layer, head.module), []).append(head.qk_energy_rank)
+    firsts = {(head.layer, head.module): head for head in reversed(heads)}
     lowest_layers = sorted(layers, key=lambda key: statistics.median(layers[key]))[:NAMED]
     lowest_heads = sorted(heads, key=lambda head: head.qk_energy_rank)[:NAMED]
     named = ", ".join(
@@ -71,13 +72,18 @@ def heads_reason(heads: Sequence[HeadRecord], random: Sequence[HeadRecord] = ())
         "heads": count,
         "qk_energy_rank": usual,
         "random_qk_energy_rank": by_chance,
-        "lowest_layers": [
+        "layers": [
             {
                 "layer": layer,
                 "module": module,
-                "title": place_told(next(one for one in heads if one.module == module), heads),
-                "qk_energy_rank": statistics.median(layers[layer, module]),
+                "title": place_told(firsts[layer, module], heads),
+                "structural_rank": firsts[layer, module].structural_rank,
+                "qk_energy_rank": statistics.median(found),
             }
+            for (layer, module), found in layers.items()
+        ],
+        "lowest_layers": [
+            {"layer": layer, "module": module, "qk_energy_rank": statistics.median(layers[layer, module])}
             for layer, module in lowest_layers
         ],
         "lowest_heads": [
@@ -188,9 +194,9 @@ def needs_reason(needs: Sequence[HeadNeed], random: Sequence[HeadNeed] = ()) -> 
     )
     text += " " + ", ".join(f"head {one.head} of {place_told(one, needs)} with {one.needed_rank}" for one in most)
     text += f": {_bottleneck(limit, len(needs), most[0])}"
-    layers: dict[tuple[int, str], list[int]] = {}
+    layers: dict[tuple[int, str], list[HeadNeed]] = {}
     for one in needs:
-        layers.setdefault((one.layer, one.module), []).append(one.needed_rank)
+        layers.setdefault((one.layer, one.module), []).append(one)
     numbers = {
         "needed_rank": usual,
         "head_dim": size,
@@ -201,7 +207,15 @@ def needs_reason(needs: Sequence[HeadNeed], random: Sequence[HeadNeed] = ()) -> 
         "random_needed_rank": by_chance,
         "random_divergence_without": flat,
         "layers": [
-            {"layer": layer, "module": module, "needed_rank": statistics.median(found)}
+            {
+                "layer": layer,
+                "module": module,
+                "title": place_told(found[0], needs),
+                "heads": len(found),
+                "at_limit": sum(one.at_limit for one in found),
+                "head_dim": found[0].head_dim,
+                "needed_rank": statistics.median(one.needed_rank for one in found),
+            }
             for (layer, module), found in layers.items()
         ],
     }
