@@ -293,6 +293,14 @@ def test_the_words_about_needs_follow_the_numbers() -> None:
     )
 
 
+def test_heads_that_need_no_scores_call_for_nothing() -> None:
+    flat = needs_reason([need(0), need(0, 2)])
+    assert flat is not None
+    assert flat.text.endswith("no head needs its scores on this text: mask and positions alone give its attention")
+    plan = AdvisedPlan("rankfall plan --width 64", BlockStack("blocks", ("blocks.0", "blocks.1"), ()))
+    assert advice([], [flat], plan).text == "nothing here calls for a change"
+
+
 def test_what_a_layer_needs_is_compared_with_its_own_rank() -> None:
     """Of two stacks the wider heads would make the narrow ones look as if they had rank to spare."""
     mixed = needs_reason([need(10, 1, size=64), need(10, 2, size=16)])

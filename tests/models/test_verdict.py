@@ -29,7 +29,7 @@ from rankfall.models.verdict.head_reasons import bound_reason, heads_reason
 from rankfall.models.verdict.judgement import decide, middle
 from rankfall.models.verdict.parts_reason import BOTH, NORM, PURE, RESIDUAL, parts_reason, variant_ends
 from rankfall.models.verdict.reasons import Reason, depth_reason, layer_rate
-from rankfall.models.verdict.verdict import Verdict, advice, judge
+from rankfall.models.verdict.verdict import Verdict, about_inputs, advice, judge
 
 Tokens = torch.Tensor
 
@@ -146,7 +146,7 @@ def test_fewer_distinctions_than_every_random_draw_are_called_reduced() -> None:
     (compared,) = finding.places[0].controls
     assert (compared.control, len(compared.draws), compared.below_all) == ("random_weights", 2, 3)
     assert "not compared with" not in finding.text
-    assert "over 2 draws); below 90% of every draw of random weights in 3 of 3 passages" in finding.text
+    assert "(the same in 2 draws); below 90% of every draw of random weights in 3 of 3 passages" in finding.text
     assert finding.thresholds["reduced_share"] == 0.9
     # One draw below ours is enough for "below all" not to hold.
     assert judge("m", ours, controls=[*full, few]).statuses["distinctions"] == "kept"
@@ -467,7 +467,9 @@ FAR, NEAR = (0.6, 9.0), (1e-7, 1.0)
         ([NEAR], [FAR], [FAR], [FAR], "the residual is enough"),
         ([NEAR], [NEAR], [FAR], [FAR], "norm and residual prevent it together"),
         ([NEAR], [NEAR], [NEAR], [FAR], "it collapses without the feed-forward layers: they do the work"),
-        ([NEAR], [(0.3, 2.1)], [FAR], [FAR], "whether the residual alone does depends on the passage"),
+        ([NEAR], [(0.3, 2.1)], [FAR], [FAR], "whether the residual alone does is too near the threshold"),
+        ([NEAR], [NEAR, FAR], [FAR], [FAR], "whether the residual alone does depends on the passage"),
+        ([NEAR], [NEAR], [(0.3, 1.9)], [FAR], "without the feed-forward layers is too near the threshold to tell"),
         # Held up by relative mu alone, and collapsed by our own definition: energy rank below 2.
         ([NEAR], [NEAR], [(0.3, 1.56)], [FAR], "it collapses without the feed-forward layers: they do the work"),
         ([NEAR], [NEAR], [NEAR, FAR], [FAR], "depends on the passage"),
@@ -567,6 +569,22 @@ def test_advice_says_what_a_plan_of_the_model_lists() -> None:
     assert advice([], reasons, elsewhere).text == nothing
 
 
+def test_what_is_said_of_texts_is_said_of_inputs_where_there_are_no_texts() -> None:
+    sentence = (
+        "on this text tokens of each passage of 4 passages at layer 1 (text.layers.0): another text may decide."
+    )
+    assert about_inputs(sentence) == (
+        "on these inputs tokens of each input of 4 inputs at layer 1 (text.layers.0): another input may decide."
+    )
+    ids = torch.randint(4, 60, (2, 20), generator=torch.Generator().manual_seed(0))
+    model: Any = small_model("llama")
+    embedded = model.get_input_embeddings()(ids).detach()
+    for inputs, told in ((ids, True), ({"inputs_embeds": embedded}, False)):
+        verdict = audit(model, inputs=inputs, draws=1).verdict
+        said = [verdict.headline, *(one.text for one in (*verdict.findings, *verdict.reasons))]
+        assert any("passage" in one for one in said) == told
+
+
 def test_what_depends_on_inputs_is_not_told_to_read_a_text() -> None:
     finding = Finding("alignment", "depends", ())
     assert "`--text`" in advice([finding], [], more_text="read more").text
@@ -642,7 +660,7 @@ def test_domination_states_the_numbers_of_the_record(record: dict[str, Any]) -> 
         rows = [*record["depth"], *record["inside"]]
         (row,) = (one for one in rows if (one["layer"], one["part"]) == (place["layer"], place["part"]))
         assert place["numbers"]["sink_energy"]["passages"] == column(row, "sink_energy")
-    assert "no massive token" in finding["text"]
+    assert finding["text"].count(": no massive token, nor in any control.") == 2
 
 
 def test_what_stands_beside_states_the_numbers_of_the_record(record: dict[str, Any]) -> None:
@@ -665,8 +683,8 @@ def test_what_stands_beside_states_the_numbers_of_the_record(record: dict[str, A
     lowest = min(record["heads"], key=lambda one: one["qk_energy_rank"])
     assert f"lowest heads: head {lowest['head']} of layer {lowest['layer']} with" in said["head rank"]
     assert f"it is {record['heads'][0]['mse_lower_bound']:.4f} for this shape" in said["head bound"]
-    assert said["mask"].startswith("attention saw causal (layers 1-3)")
-    ours = f"the whole model multiplies differences between tokens by {record['measured_rate']:.3f} a layer"
+    assert said["mask"].startswith("causal (layers 1-3); in the long run")
+    ours = f"whole blocks multiply differences between tokens by {record['measured_rate']:.3f} a layer"
     assert said["mask"].endswith(ours)
     for variant in (PURE, NORM, RESIDUAL, BOTH, FULL):
         scaling = "raw" if variant == FULL else "matched"

@@ -258,6 +258,7 @@ def audit(
                 plan=plan,
                 seed=seed,
                 more_text=given.more_text,
+                of_text=given.batch is not None,
             ),
             beside,
         ),

@@ -132,6 +132,7 @@ def study_stack(
         plan=plan_of(network, heads, stack, rows, seen, label),
         seed=seed,
         more_text=given.more_text,
+        of_text=given.batch is not None,
     )
     return StackFindings(stack.name, label, tuple(rows), compared, parts.rows, verdict, parts.check)
 

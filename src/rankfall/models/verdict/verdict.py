@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, final
 
 from rankfall.models.advised_plan import AdvisedPlan
 from rankfall.models.controls import Control
-from rankfall.models.depth.rows import DepthRow, spans
+from rankfall.models.depth.rows import DepthRow, layers_named
 from rankfall.models.masks import ObservedMask
 from rankfall.models.thresholds import THRESHOLDS, Thresholds
 from rankfall.models.verdict.asked import Asked
@@ -65,18 +66,40 @@ def judge(
     plan: AdvisedPlan | None = None,
     seed: int = 0,
     more_text: str | None = None,
+    of_text: bool = True,
 ) -> Verdict:
     """Judge the stream and the output of an audit, each beside the same place of every control.
 
     `plan` is that of the stack's shape, which advice names with what `of_heads` says of the whole model's;
-    `more_text` is what to do where there is too little of it, None where there was no text but inputs.
+    `more_text` is what to do where there is too little of it, None where inputs were given; where these are no tokens
+    of a text, not `of_text`, nothing is said of texts.
     """
     asked = Asked(rows, controls, seed)
     findings = answers(asked)
     given = [depth_reason(rows), mask_reason([row for row in rows if row.part == "boundary"], masks), *more]
     reasons = [one for one in given if one is not None]
     reasons.append(advice(findings, [*reasons, *of_heads], plan, more_text))
-    return Verdict(f"{name}: {_headline(asked, findings)}", findings, tuple(reasons), THRESHOLDS)
+    headline = f"{name}: {_headline(asked, findings)}"
+    if not of_text:
+        headline = about_inputs(headline)
+        findings = tuple(replace(one, sentences=tuple(map(about_inputs, one.sentences))) for one in findings)
+        reasons = [replace(one, text=about_inputs(one.text)) for one in reasons]
+    return Verdict(headline, findings, tuple(reasons), THRESHOLDS)
+
+
+INPUT_WORDS = {
+    "passage": "input",
+    "passages": "inputs",
+    "on this text": "on these inputs",
+    "text": "input",
+    "texts": "inputs",
+}
+
+
+def about_inputs(sentence: str) -> str:
+    """What a sentence says of passages of a text, said of images, sounds or vectors; names of modules stay."""
+    longest_first = "|".join(sorted(INPUT_WORDS, key=len, reverse=True))
+    return re.sub(rf"(?<![\w.])({longest_first})(?!\w|\.\w)", lambda found: INPUT_WORDS[found[0]], sentence)
 
 
 CLAUSES: dict[Status, str] = {
@@ -130,7 +153,8 @@ def need_advice(layers: Sequence[Mapping[str, Any]], plan: AdvisedPlan) -> list[
     if short and plan.wider:
         count = sum(one["heads"] for one in layers)
         lines.append(f"{short} of {count} heads need all of their rank: {plan.told} lists wider heads at equal cost")
-    low = [one for one in layers if one["needed_rank"] <= SPARE_SHARE * one["head_dim"]]
+    # Heads that need none attend as if they had no scores: what they would need at work is not known.
+    low = [one for one in layers if 0 < one["needed_rank"] <= SPARE_SHARE * one["head_dim"]]
     if low and plan.lower:
         lines.append(
             f"in {_told(low, layers)} the median head needs at most {SPARE_SHARE:.0%} of its rank on this text:"
@@ -158,8 +182,7 @@ def lower_rank(plan: AdvisedPlan) -> str:
 def _told(some: Sequence[Mapping[str, Any]], layers: Sequence[Mapping[str, Any]]) -> str:
     """How many of the layers of a stack, and which: by their titles where a number stands for several modules."""
     if all(one["title"] == f"layer {one['layer']}" for one in layers):
-        which = f"layer{'s' if len(some) > 1 else ''} {spans([one['layer'] for one in some])}"
-        return f"{len(some)} of {len(layers)} layers ({which})"
+        return f"{len(some)} of {len(layers)} layers ({layers_named([one['layer'] for one in some])})"
     named = [one["title"] for one in some[:FEW_TITLES]] + ["..."] * (len(some) > FEW_TITLES)
     return f"{len(some)} of {len(layers)} attention modules ({', '.join(named)})"
 
