@@ -28,6 +28,7 @@ SHAPES: dict[str, tuple[str, dict[str, Any], str]] = {
     "plain": ("bert", {}, "--context 64 --heads 4 --feed-forward plain --hidden 48"),
     "ambiguous": ("bert", {"intermediate_size": 32}, "--context 64 --heads 4"),
     "positions by another name": ("gpt2", {"n_inner": 80}, "--context 64 --heads 4 --feed-forward plain --hidden 80"),
+    "units that are not named": ("gpt2", {}, "--context 64 --heads 4 --feed-forward plain --hidden 128"),
     "one block for all layers": ("albert", {}, "--context 64 --heads 4 --feed-forward plain --hidden 48"),
     "experts": ("mixtral", {"num_local_experts": 4, "num_key_value_heads": 4}, "--context 64 --heads 4"),
     "latent": (
@@ -74,7 +75,7 @@ def test_without_a_configuration_the_tokens_that_were_read_are_the_context() -> 
     heads, stack = probe_heads(network).records, only_stack(network)
     plan = advised_plan(nn.Linear(2, 2), heads, replace(stack, name=""), layers=3, tokens=20)
     assert plan is not None
-    assert plan.command == "rankfall plan --width 32 --layers 3 --context 20 --heads 4 --no-time"
+    assert plan.command == "rankfall plan --width 32 --layers 3 --context 20 --heads 4 --hidden 48 --no-time"
     assert advised_plan(network, (), stack, layers=3, tokens=20) is None
 
 
@@ -99,7 +100,7 @@ def test_of_two_texts_the_whole_configuration_is_asked() -> None:
     network.config = TwoTexts()  # type: ignore[assignment]
     plan = advised_plan(network, heads, stack, layers=3, tokens=20)
     assert plan is not None
-    assert plan.command == "rankfall plan --width 32 --layers 3 --context 40 --heads 4 --no-time"
+    assert plan.command == "rankfall plan --width 32 --layers 3 --context 40 --heads 4 --hidden 48 --no-time"
 
 
 @pytest.mark.parametrize(("caches", "shared"), [(True, 2), (True, 4), (False, 2)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, final
@@ -14,8 +15,8 @@ from rankfall.models.blocks import BlockStack
 from rankfall.models.heads.record import HeadRecord
 from rankfall.planning.candidates import Sharing, candidates, hidden_units, reference_shape
 
-# Matrices of width x units in a feed-forward block, by what `rankfall plan` calls it.
-MATRICES = {2: "plain", 3: "gated"}
+# Matrices between width and units in a feed-forward block, as `rankfall plan` calls it.
+KINDS = {"plain": 2, "gated": 3}
 
 
 @final
@@ -80,7 +81,7 @@ def advised_plan(
     if first.q_latent:
         words.append(f"--q-latent {first.q_latent}")
         others["q_latent"] = first.q_latent
-    kind, units = _feed_forward(stack, inside, configuration)
+    kind, units = _feed_forward(stack, inside)
     if units is not None:
         words.append(f"--hidden {units}" if kind == "gated" else f"--feed-forward {kind} --hidden {units}")
     try:
@@ -123,23 +124,18 @@ def _configuration(network: nn.Module, stack: BlockStack) -> object:
     return None
 
 
-def _feed_forward(stack: BlockStack, heads: Sequence[HeadRecord], configuration: object) -> tuple[str, int | None]:
-    """Its kind and units, by the matrices of that many units outside of attention; the command's default, and None,
-    where others have their shape, or experts have some."""
-    width = heads[0].width
+def _feed_forward(stack: BlockStack, heads: Sequence[HeadRecord]) -> tuple[str, int | None]:
+    """Its kind and units, by the matrices from or to the width outside of attention, of which all blocks must have as
+    many; the command's default, and None, where that leaves a doubt, or experts have some."""
+    width, blocks = heads[0].width, len(stack.blocks)
     attention = tuple(f"{name}." for name in {one.module for one in heads})
-    shapes = [
-        weight.shape
+    sides = Counter(
+        weight.shape[1 - tuple(weight.shape).index(width)]
         for name, block in zip(stack.names, stack.blocks, strict=True)
         for inner, weight in block.named_parameters()
-        if weight.ndim == 2 and width in weight.shape and not f"{name}.{inner}".startswith(attention)
-    ]
-    for name in aliases.FEED_FORWARD:
-        units = aliases.number(configuration, (name,))
-        if units is None or width in (units, 2 * units):
-            continue
-        found = sum((units in shape) + 2 * (2 * units in shape) for shape in shapes)
-        for number, kind in MATRICES.items():
-            if found == number * len(stack.blocks):
-                return kind, units
-    return "gated", None
+        if weight.ndim == 2 and tuple(weight.shape).count(width) == 1 and not f"{name}.{inner}".startswith(attention)
+    )
+    # A gate may lie in one matrix with the map beside it.
+    counts = {units: count + 2 * sides[2 * units] for units, count in sides.items()}
+    found = [(kind, units) for units, count in counts.items() for kind in KINDS if count == KINDS[kind] * blocks]
+    return found[0] if len(found) == 1 else ("gated", None)
