@@ -369,7 +369,7 @@ def test_the_summary_counts_and_names() -> None:
         "1 of 3 heads put more than 30% of their weight on the first token or on"
     )
     assert "which get 10% of all weight (layer 1); most at layer 1 (layers.0.attn), 48%" in said["attention sinks"]
-    assert said["heads that do nothing"].startswith("1 of 3 heads do nothing: 1 because 90% or more of their weight")
+    assert said["heads that do nothing"].startswith("1 of 3 heads do nothing: 1 because 90% or more of the weight")
     assert "collapsed (below 10%) in 1 of 3 heads (layer 1)" in said["attention entropy"]
     assert said["attention logits"].startswith("the largest logit is 44.4, in head 0 of layer 1")
     bounded = [head({"entropy": 2.0, "entropy_floor": floor}) for floor in (0.1, 0.5, 1.9)]
@@ -381,11 +381,18 @@ def test_the_summary_counts_and_names() -> None:
         if one.topic == "attention entropy"
     )
     assert entropy.endswith("would allow the median head to attend to a single token")
+    flat = {one.topic: one.text for one in attention_reasons([head({"entropy": 2.0, "entropy_floor": 1.999})])}
+    assert "; every layer has " in flat["attention entropy"]
+    assert flat["attention entropy"].endswith("cannot make the median head's entropy lower than it is")
+    small_logits = [head({"logit_max": 0.0312, "logit_q99": 0.0456, "logit_q50": 0.0})]
+    (logits,) = (one.text for one in attention_reasons(small_logits) if one.topic == "attention logits")
+    assert "the largest logit is 0.0312, in head 0" in logits
+    assert logits.endswith("1% of the pairs are more than 0.046 above its median logit")
     none = {one.topic: one.text for one in attention_reasons([head({"sink_mass": 0.0})])}
-    assert none["heads that do nothing"].startswith("none of 1 heads does nothing")
+    assert none["heads that do nothing"].startswith("none of 1 heads: none has 90% of its weight on one token")
     assert "learned" not in none["attention sinks"]
     rests = attention_reasons([head({"sink_mass": 0.0, "busiest_mass": 0.6})])[0]
-    assert "1 heads put as much on another single token" in rests.text
+    assert "; 1 head puts as much on another single token, the most head 0" in rests.text
     assert "60% on token 5 ('the')" in rests.text
 
 

@@ -15,11 +15,10 @@ from tests.models.small import save_small, small_model, some_text
 from rankfall.drawing.audit import PANELS, draw_token_depth
 from rankfall.errors import RequestError
 from rankfall.models.audit import audit
-from rankfall.models.controls import Given, token_changes
 from rankfall.models.depth.capture import capture
 from rankfall.models.load.open import open_model
 from rankfall.models.small import candidate_inputs, small_models
-from rankfall.models.texts import encode, from_ids, shipped_text, shuffled, with_random_tokens
+from rankfall.models.texts import encode, shipped_text, shuffled
 from rankfall.models.twin import separate_twin
 
 MEASURES = [
@@ -336,30 +335,6 @@ def test_sound_without_a_text_for_the_decoder_is_told_what_to_give() -> None:
             audit(model, inputs=given, controls=False, ablation=False)
 
 
-def test_what_stands_for_an_image_stays_in_place() -> None:
-    model = next(small_models("llava"))
-    image = model.config.image_token_id
-    ids = torch.randint(4, 60, (1, 12))
-    ids[0, 3] = image
-    batch = from_ids(ids.tolist())
-    changed = [
-        change(Given({"input_ids": ids}, [None], [[]], batch)) for _, _, change in token_changes(model, batch, 0)
-    ]
-    for one in changed:
-        assert (one.inputs["input_ids"] == image).nonzero().tolist() == [[0, 3]]
-
-
-def test_random_tokens_of_a_model_of_two_halves_are_words_of_its_text() -> None:
-    """Its table of positions is longer than that of its words."""
-    model = next(small_models("align"))
-    ids = torch.randint(4, 60, (4, 40))
-    batch = from_ids(ids.tolist())
-    (drawn,) = (change for name, _, change in token_changes(model, batch, 0) if name == "random_tokens")
-    words = model.config.text_config.vocab_size
-    found = drawn(Given({"input_ids": ids}, [None], [[]], batch)).inputs["input_ids"]
-    assert 0.9 * words < int(found.max()) < words
-
-
 def test_a_model_that_bypasses_the_interface_says_what_is_missing() -> None:
     result = audit(small_model("bloom", n_layer=3, n_head=4), inputs=torch.randint(4, 60, (1, 12)), controls=False)
     assert "only at their softmax" in result.missing["attention"]
@@ -387,9 +362,6 @@ def test_controls_change_what_they_say_and_nothing_else(folder: Path) -> None:
     assert sorted(mixed.ids[0].tolist()) == sorted(batch.ids[0].tolist())
     assert mixed.ids[0].tolist() != batch.ids[0].tolist()
     assert mixed.ids[:, 0].tolist() == [2, 2]
-    drawn = with_random_tokens(batch, 64)
-    assert torch.equal(drawn.ids[~batch.real], batch.ids[~batch.real])
-    assert not torch.equal(drawn.ids[batch.real], batch.ids[batch.real])
     before = {name: value.clone() for name, value in loaded.network.state_dict().items()}
     twin: Any = separate_twin(loaded.network, seed=3)
     again: Any = separate_twin(loaded.network, seed=3)

@@ -16,8 +16,9 @@ from tests.models.test_loss import expected_loss, whole_model
 from torch import Tensor, nn
 
 from rankfall.errors import RequestError
+from rankfall.models.advised_plan import AdvisedPlan
 from rankfall.models.audit import audit
-from rankfall.models.blocks import choose_stack
+from rankfall.models.blocks import BlockStack, choose_stack
 from rankfall.models.heads.cut_curve import CutCurve, CutPoint, cut_curve, cut_ranks
 from rankfall.models.heads.needed import HeadNeed, HeadNeeds, head_needs
 from rankfall.models.heads.truncation import Truncation
@@ -273,20 +274,39 @@ def test_the_words_about_needs_follow_the_numbers() -> None:
     assert "0 of 4 heads need all that they have, 2 need at most 25%" in spare.text
     assert "the most: head 1 of layer 2 with 12, head 0 of layer 2 with 9," in spare.text
     assert spare.text.endswith("no head is at its limit, the fullest uses 75% of its rank")
-    assert spare.numbers["layers"][0] == {"layer": 1, "module": "blocks.0", "needed_rank": 3.0}
+    first = {"layer": 1, "module": "blocks.0", "title": "layer 1", "heads": 2, "at_limit": 0, "head_dim": 16}
+    assert spare.numbers["layers"][0] == {**first, "needed_rank": 3.0}
     few = needs_reason([need(16), *(need(3, head=at) for at in range(1, 20))])
     many = needs_reason([need(16), need(16, head=1), need(3, head=2)])
     assert few is not None
     assert many is not None
     assert few.text.endswith("5.0% of the heads are at their limit, the others are not short of rank")
     assert many.text.endswith("67% of the heads are at their limit, and for these the rank is a bottleneck")
-    rank = Reason("head rank", "", {"width": 64, "head_dim": 16, "lowest_layers": []})
-    said = advice([], [rank, many], "rankfall plan --width 64").text
-    assert "2 of 3 heads need all of their rank: `rankfall plan --width 64` lists wider heads at equal cost" in said
-    assert advice([], [rank, spare], "rankfall plan --width 64").text == (
-        "the median head of layer 1 needs at most 25% of its rank on this text: `rankfall plan --width 64` lists "
-        "more heads of lower rank at equal cost"
+    rank = Reason("head rank", "", {"layers": []})
+    plan = AdvisedPlan("rankfall plan --width 64", BlockStack("blocks", ("blocks.0", "blocks.1"), ()))
+    said = advice([], [rank, many], plan).text
+    assert said == "2 of 3 heads need all of their rank: `rankfall plan --width 64` lists wider heads at equal cost"
+    assert advice([], [rank, many], replace(plan, wider=False)).text == "nothing here calls for a change"
+    assert advice([], [rank, spare], plan).text == (
+        "in 1 of 2 layers (layer 1) the median head needs at most 25% of its rank on this text: `rankfall plan"
+        " --width 64` lists more heads of lower rank at equal cost"
     )
+
+
+def test_heads_that_need_no_scores_call_for_nothing() -> None:
+    flat = needs_reason([need(0), need(0, 2)])
+    assert flat is not None
+    assert flat.text.endswith("no head needs its scores on this text: mask and positions alone give its attention")
+    plan = AdvisedPlan("rankfall plan --width 64", BlockStack("blocks", ("blocks.0", "blocks.1"), ()))
+    assert advice([], [flat], plan).text == "nothing here calls for a change"
+
+
+def test_what_a_layer_needs_is_compared_with_its_own_rank() -> None:
+    """Of two stacks the wider heads would make the narrow ones look as if they had rank to spare."""
+    mixed = needs_reason([need(10, 1, size=64), need(10, 2, size=16)])
+    assert mixed is not None
+    plan = AdvisedPlan("rankfall plan --width 64", BlockStack("blocks", ("blocks.0", "blocks.1"), ()))
+    assert advice([], [mixed], plan).text.startswith("in 1 of 2 layers (layer 1) the median head needs at most 25%")
 
 
 def curve_of(costs: Mapping[int, float], loss: float | None, alone: Mapping[int, float]) -> CutCurve:

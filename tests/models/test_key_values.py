@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -177,6 +178,21 @@ def test_one_passage_leaves_other_passages_open() -> None:
     said = key_value_reason([one])
     assert said is not None
     assert "by the passage that it was chosen on" in said.text
+
+
+def test_what_falls_short_on_other_passages_is_not_rounded_up_to_all() -> None:
+    first, second = found_in(made("llama", **GROUPED))
+    short = replace(first, others_99=None, others_90=12, others_most=0.98999)
+    enough = replace(second, others_99=14, others_90=9, others_most=1.0)
+    said = key_value_reason([short, enough])
+    assert said is not None
+    assert (
+        "; chosen on half of the passages it keeps 98.9% of the other half at most in 1 of 2 layers, 10 (9 to 12) for"
+        " 90%: read more text to tell"
+    ) in said.text
+    both = key_value_reason([short, replace(enough, others_99=None, others_most=0.5)])
+    assert both is not None
+    assert "of the other half at most, 10 (9 to 12) for 90%" in both.text
 
 
 def test_latent_sizes() -> None:

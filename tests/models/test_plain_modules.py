@@ -684,7 +684,7 @@ def test_one_is_not_said_in_the_plural() -> None:
     said = repr(public_audit(GPT(layers=1), inputs=[7], controls=False, ablate=False))
     assert "1 layer of transformer.h" in said
     assert "one passage of 1 token," in said
-    assert "1 token of all texts together" in said
+    assert "1 token of all inputs together" in said
     assert not {"1 tokens", "1 layers"} & {
         " ".join(pair) for pair in zip(said.split(), said.split()[1:], strict=False)
     }

@@ -74,7 +74,7 @@ def test_too_many_tokens_are_drawn_from_by_the_seed(monkeypatch: pytest.MonkeyPa
     assert (one.rows, one.drawn_from) == (7, 18)
     assert one == again
     assert one.rankme != other.rankme
-    assert "7 tokens of all texts together (drawn from 18)" in one.told()
+    assert "7 tokens of all inputs together (drawn from 18)" in one.told()
 
 
 def test_means_of_texts_where_there_are_enough() -> None:

@@ -263,7 +263,7 @@ def test_what_cross_attention_holds_up_is_said(cross: list[float], said: str) ->
 
 def test_ranks_of_all_texts_together_name_their_half(audited: AuditResult) -> None:
     assert {one["stack"] for one in audited.record()["pooled"]} == {audited.stack}
-    told = [line for line in repr(audited).splitlines() if "of all texts together" in line]
+    told = [line for line in repr(audited).splitlines() if "of all inputs together" in line]
     assert len(told) == len(audited.pooled) > 0
     assert all(f" of {audited.stack}: RankMe" in line for line in told)
 
@@ -277,7 +277,7 @@ def test_ranks_of_a_single_stack_need_no_name() -> None:
 def test_what_the_half_multiplies_is_named(audited: AuditResult) -> None:
     for verdict in (audited.verdict, audited.other_stacks[0].verdict):
         said = next(one.text for one in verdict.reasons if one.topic == "mask")
-        assert "the whole model multiplies differences between tokens by " in said
+        assert "; whole blocks multiply differences between tokens by " in said
 
 
 @pytest.fixture(scope="module")
@@ -323,7 +323,9 @@ def said_of(found: AuditResult) -> dict[str, Reason]:
 
 def test_attention_modules_are_not_counted_as_layers(uneven: AuditResult) -> None:
     said = said_of(uneven)["head rank"]
-    assert said.text.startswith("6 of 8 attention modules have 2 heads of rank 32 in width 64 (H r / d = 1)")
+    assert said.text.startswith(
+        "6 of 8 attention modules have 2 heads of rank 32 in width 64 (H r / d = 1), 2 have 4 of rank 16; the median"
+    )
     assert "; lowest attention modules by their median head: layer 1 (encoder.layers.0.self_attn)" in said.text
     assert (said.numbers["head_dim"], said.numbers["structural_rank"], said.numbers["heads"]) == (32, 32, 2)
 

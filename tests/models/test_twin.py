@@ -11,7 +11,8 @@ from tests.models.small import small_model
 from torch import Tensor, nn
 
 from rankfall.models import controls
-from rankfall.models.controls import Given, run_controls
+from rankfall.models.changes import Given
+from rankfall.models.controls import run_controls
 from rankfall.models.depth.capture import capture
 from rankfall.models.placement import alone, hollow
 from rankfall.models.texts import from_ids

@@ -14,7 +14,9 @@ from tests.models.small import measure_one, small_model
 from tests.sampling import normal
 
 from rankfall.models.ablation import FULL
+from rankfall.models.advised_plan import AdvisedPlan
 from rankfall.models.audit import audit
+from rankfall.models.blocks import BlockStack
 from rankfall.models.controls import Control
 from rankfall.models.depth.capture import Part, Place
 from rankfall.models.depth.rows import DepthRow, gather, spans
@@ -22,11 +24,12 @@ from rankfall.models.heads.maps import HeadMaps
 from rankfall.models.heads.random import random_head_ranks
 from rankfall.models.heads.ranks import head_ranks
 from rankfall.models.heads.record import HeadRecord, head_records
+from rankfall.models.verdict.findings import Finding
 from rankfall.models.verdict.head_reasons import bound_reason, heads_reason
 from rankfall.models.verdict.judgement import decide, middle
 from rankfall.models.verdict.parts_reason import BOTH, NORM, PURE, RESIDUAL, parts_reason, variant_ends
 from rankfall.models.verdict.reasons import Reason, depth_reason, layer_rate
-from rankfall.models.verdict.verdict import Verdict, advice, judge
+from rankfall.models.verdict.verdict import Verdict, about_inputs, advice, judge
 
 Tokens = torch.Tensor
 
@@ -143,7 +146,7 @@ def test_fewer_distinctions_than_every_random_draw_are_called_reduced() -> None:
     (compared,) = finding.places[0].controls
     assert (compared.control, len(compared.draws), compared.below_all) == ("random_weights", 2, 3)
     assert "not compared with" not in finding.text
-    assert "over 2 draws); below 90% of every draw of random weights in 3 of 3 passages" in finding.text
+    assert "(the same in 2 draws); below 90% of every draw of random weights in 3 of 3 passages" in finding.text
     assert finding.thresholds["reduced_share"] == 0.9
     # One draw below ours is enough for "below all" not to hold.
     assert judge("m", ours, controls=[*full, few]).statuses["distinctions"] == "kept"
@@ -292,7 +295,7 @@ def test_an_answer_that_depends_names_all_that_is_open_and_calls_for_more_text()
     assert "; the passages disagree: collapsed in 2 of 4; the passages disagree: aligned in 2 of 4." in str(
         verdict.findings[0].text
     )
-    assert "an answer depends on the text" in verdict.reasons[-1].text
+    assert "an answer depends on the inputs" in verdict.reasons[-1].text
     assert "tokens grow alike in 2 of 4 passages" in verdict.reasons[-1].text
 
 
@@ -464,7 +467,9 @@ FAR, NEAR = (0.6, 9.0), (1e-7, 1.0)
         ([NEAR], [FAR], [FAR], [FAR], "the residual is enough"),
         ([NEAR], [NEAR], [FAR], [FAR], "norm and residual prevent it together"),
         ([NEAR], [NEAR], [NEAR], [FAR], "it collapses without the feed-forward layers: they do the work"),
-        ([NEAR], [(0.3, 2.1)], [FAR], [FAR], "whether the residual alone does depends on the passage"),
+        ([NEAR], [(0.3, 2.1)], [FAR], [FAR], "whether the residual alone does is too near the threshold"),
+        ([NEAR], [NEAR, FAR], [FAR], [FAR], "whether the residual alone does depends on the passage"),
+        ([NEAR], [NEAR], [(0.3, 1.9)], [FAR], "without the feed-forward layers is too near the threshold to tell"),
         # Held up by relative mu alone, and collapsed by our own definition: energy rank below 2.
         ([NEAR], [NEAR], [(0.3, 1.56)], [FAR], "it collapses without the feed-forward layers: they do the work"),
         ([NEAR], [NEAR], [NEAR, FAR], [FAR], "depends on the passage"),
@@ -528,16 +533,63 @@ def test_one_passage_far_from_the_others_does_not_decide_what_holds_it_up() -> N
     assert parts_reason(ablated(ends)).numbers[PURE]["relative_mu"] == pytest.approx(1e-7)  # type: ignore[union-attr]
 
 
+def planned(label: str = "", **lists: bool) -> AdvisedPlan:
+    names = tuple(f"blocks.{place}" for place in range(30))
+    return AdvisedPlan("rankfall plan --width 576", BlockStack("blocks", names, ()), label, **lists)
+
+
+def spread_over(*ranks: float, structural: int = 64) -> Reason:
+    layers = [
+        {
+            "layer": layer,
+            "module": f"blocks.{layer - 1}.attention",
+            "title": f"layer {layer}",
+            "structural_rank": structural,
+            "qk_energy_rank": rank,
+        }
+        for layer, rank in enumerate(ranks, 1)
+    ]
+    return Reason("head rank", "", {"layers": layers})
+
+
 def test_advice_says_what_a_plan_of_the_model_lists() -> None:
-    found = {"width": 576, "head_dim": 64, "lowest_layers": [{"layer": 1, "qk_energy_rank": 5.0}]}
-    reasons = [Reason("head rank", "", found)]
-    said = advice([], reasons, "rankfall plan --width 576 --kv-heads 3").text
-    assert said == (
-        "the heads of layer 1 spread over less than 25% of their rank: `rankfall plan --width 576 --kv-heads 3` "
-        "lists more heads of lower rank at equal cost, with a smaller cache"
+    reasons = [spread_over(5.0, 40.0, 15.9, 16.0)]
+    said = "in 2 of 4 layers (layers 1, 3) the median head spreads over less than 25% of its rank:"
+    assert advice([], reasons, planned(saves=True)).text == (
+        f"{said} `rankfall plan --width 576` lists more heads of lower rank at equal cost, with a smaller cache"
     )
-    assert advice([], reasons, "rankfall plan --width 576").text.endswith("at equal cost"), "nothing is saved"
-    assert advice([], reasons).text == "nothing here calls for a change"
+    assert advice([], reasons, planned("decoder")).text == (
+        f"{said} `rankfall plan --width 576` (the shape of decoder) lists more heads of lower rank at equal cost"
+    )
+    nothing = "nothing here calls for a change"
+    assert advice([], reasons, planned(lower=False)).text == nothing
+    assert advice([], reasons).text == nothing
+    assert advice([], [spread_over(5.0, structural=16)], planned()).text == nothing, "of its own rank"
+    elsewhere = replace(planned(), stack=BlockStack("other", ("other.0",), ()))
+    assert advice([], reasons, elsewhere).text == nothing
+
+
+def test_what_is_said_of_texts_is_said_of_inputs_where_there_are_no_texts() -> None:
+    sentence = (
+        "on this text tokens of each passage of 4 passages at layer 1 (text.layers.0): another text may decide."
+    )
+    assert about_inputs(sentence) == (
+        "on these inputs tokens of each input of 4 inputs at layer 1 (text.layers.0): another input may decide."
+    )
+    ids = torch.randint(4, 60, (2, 20), generator=torch.Generator().manual_seed(0))
+    model: Any = small_model("llama")
+    embedded = model.get_input_embeddings()(ids).detach()
+    for inputs, told in ((ids, True), ({"inputs_embeds": embedded}, False)):
+        verdict = audit(model, inputs=inputs, draws=1).verdict
+        said = [verdict.headline, *(one.text for one in (*verdict.findings, *verdict.reasons))]
+        assert any("passage" in one for one in said) == told
+
+
+def test_what_depends_on_inputs_is_not_told_to_read_a_text() -> None:
+    finding = Finding("alignment", "depends", ())
+    assert "`--text`" in advice([finding], [], more_text="read more").text
+    said = advice([finding], []).text
+    assert said == "an answer depends on the inputs: give those that matter, and more of them"
 
 
 @pytest.fixture(scope="module")
@@ -608,7 +660,7 @@ def test_domination_states_the_numbers_of_the_record(record: dict[str, Any]) -> 
         rows = [*record["depth"], *record["inside"]]
         (row,) = (one for one in rows if (one["layer"], one["part"]) == (place["layer"], place["part"]))
         assert place["numbers"]["sink_energy"]["passages"] == column(row, "sink_energy")
-    assert "no massive token" in finding["text"]
+    assert finding["text"].count(": no massive token, nor in any control.") == 2
 
 
 def test_what_stands_beside_states_the_numbers_of_the_record(record: dict[str, Any]) -> None:
@@ -631,8 +683,8 @@ def test_what_stands_beside_states_the_numbers_of_the_record(record: dict[str, A
     lowest = min(record["heads"], key=lambda one: one["qk_energy_rank"])
     assert f"lowest heads: head {lowest['head']} of layer {lowest['layer']} with" in said["head rank"]
     assert f"it is {record['heads'][0]['mse_lower_bound']:.4f} for this shape" in said["head bound"]
-    assert said["mask"].startswith("attention saw causal (layers 1-3)")
-    ours = f"the whole model multiplies differences between tokens by {record['measured_rate']:.3f} a layer"
+    assert said["mask"].startswith("causal (layers 1-3); in the long run")
+    ours = f"whole blocks multiply differences between tokens by {record['measured_rate']:.3f} a layer"
     assert said["mask"].endswith(ours)
     for variant in (PURE, NORM, RESIDUAL, BOTH, FULL):
         scaling = "raw" if variant == FULL else "matched"

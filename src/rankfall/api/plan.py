@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from rankfall.api.result import Result, frame
-from rankfall.errors import require, require_count, require_number, require_one_of
+from rankfall.errors import require_count, require_number
 from rankfall.progress import Progress, silent
 from rankfall.system import require_device, require_room
 
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from rankfall.planning.costs import StackShape, Timing
     from rankfall.planning.evidence import Estimate
-
-FEED_FORWARD = ("gated", "plain", "none")
 
 
 @final
@@ -163,7 +161,14 @@ def plan(
     error that they reached on `task`; language models among them stand in the place of those that ship, where they
     have the width.
     """
-    from rankfall.planning.candidates import Sharing, candidates, default_ranks, reference_shape, usual_heads
+    from rankfall.planning.candidates import (
+        Sharing,
+        candidates,
+        default_ranks,
+        hidden_units,
+        reference_shape,
+        usual_heads,
+    )
     from rankfall.planning.decision import recommend
     from rankfall.planning.own import evidence_for, own_evidence
     from rankfall.planning.recommendation import separation
@@ -245,19 +250,6 @@ def plan(
         left_out_ranks=[one for one in ranks or default_ranks(width, reference.rank) if one not in kept],
         implications=IMPLICATIONS,
     )
-
-
-def hidden_units(width: int, feed_forward: str, hidden: int | None) -> int:
-    """Units of the feed-forward block: as given, or 3.5 d where it is gated and 4 d where it is plain."""
-    require_one_of("feed_forward", feed_forward, FEED_FORWARD)
-    require(
-        feed_forward != "none" or not hidden,
-        required="no hidden units without a feed-forward block",
-        got=hidden,
-        remedy="choose gated or plain",
-    )
-    usual = {"gated": 7 * width // 2, "plain": 4 * width, "none": 0}[feed_forward]
-    return usual if hidden is None else hidden
 
 
 def _timed(shapes: Sequence[StackShape], seconds: float, device: str, progress: Progress) -> dict[StackShape, Timing]:

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from rankfall.errors import RequestError, reason_of, require, require_count, require_number, require_seed
 from rankfall.models import configuration as aliases
 from rankfall.models.ablation import Ablation
-from rankfall.models.advised_plan import plan_command
 from rankfall.models.attention.heads import HeadAttention
 from rankfall.models.attention.observer import AttentionObserver
 from rankfall.models.attention.summary import attention_reasons
@@ -53,6 +52,7 @@ from rankfall.models.stacks import (
     labels,
     masks_without,
     noted,
+    plan_of,
     study_stack,
 )
 from rankfall.models.texts import PASSAGES_IN_ALL, USUAL_TOKENS, Batch, encode, shipped_text
@@ -194,6 +194,20 @@ def audit(
         if controls:
             progress("running the controls", 0.75)
             compared = controls_of(network, given, chosen, depth[-1].layer, draws, seed, missing)
+        more = _said(
+            {
+                "attention": lambda: attention_reasons(attended),
+                "head rank": lambda: [heads_reason(found_heads, by_chance)],
+                "head needs": lambda: [needs_reason(study.head_needs, study.random_head_needs)],
+                "head cuts": lambda: [cut_reason(study.head_cut)],
+                "head bound": lambda: [bound_reason(found_heads)],
+                "keys and values": lambda: [key_value_reason(key_values, seen)],
+                "what holds it up": lambda: [
+                    parts_reason([row.record() for row in parts.rows], too_little=too_little_text(depth))
+                ],
+            },
+            missing,
+        )
         own_label, *other_labels = labels([chosen.name, *(one.name for one in others)])
         beside: list[StackFindings] = []
         for other, label in zip(others, other_labels, strict=True):
@@ -211,25 +225,13 @@ def audit(
                         ablation=ablation,
                         seed=seed,
                         missing=missing,
+                        of_heads=[one for one in more if one.topic in ("head rank", "head need")],
+                        heads=found_heads,
                     )
                 )
         progress("judging", 0.98)
+        plan = plan_of(network, found_heads, chosen, depth, seen, own_label if len(stacks) > 1 else "")
     boundaries = [row for row in depth if row.part == "boundary"]
-    longest = max(one.tokens for one in boundaries[-1].per_text)
-    more = _said(
-        {
-            "attention": lambda: attention_reasons(attended),
-            "head rank": lambda: [heads_reason(found_heads, by_chance)],
-            "head needs": lambda: [needs_reason(study.head_needs, study.random_head_needs)],
-            "head cuts": lambda: [cut_reason(study.head_cut)],
-            "head bound": lambda: [bound_reason(found_heads)],
-            "keys and values": lambda: [key_value_reason(key_values, seen)],
-            "what holds it up": lambda: [
-                parts_reason([row.record() for row in parts.rows], too_little=too_little_text(depth))
-            ],
-        },
-        missing,
-    )
     return AuditFindings(
         model=_facts(loaded, boundaries[-1].layer, given.width, () if loss.warning is None else (loss.warning,)),
         text=TextFacts(
@@ -253,9 +255,10 @@ def audit(
                 masks=masks_without(seen, others),
                 controls=compared,
                 more=more,
-                plan=plan_command(network, found_heads, boundaries[-1].layer, longest),
+                plan=plan,
                 seed=seed,
                 more_text=given.more_text,
+                of_text=given.batch is not None,
             ),
             beside,
         ),

@@ -84,6 +84,10 @@ class BlockStack:
     names: tuple[str, ...]
     blocks: tuple[nn.Module, ...]
 
+    def holds(self, module: str) -> bool:
+        """Whether a module, by its name, lies in one of the blocks."""
+        return f"{module}.".startswith(tuple(f"{name}." for name in self.names))
+
     @property
     def sequence_first(self) -> tuple[nn.MultiheadAttention, ...]:
         """The multi-head attention inside that takes its tokens as (n, b, d), as it says itself."""

@@ -101,7 +101,7 @@ class Calling:
 
     `argument` takes them, `mask` a padding mask, where one was given; `others` are given along. `in_columns`: the
     module wants (n, t). `uneven`: no call may hold as many texts as tokens, because the module's attention takes the
-    sequence first and its shapes are read. `vocabulary` is how many tokens there are.
+    sequence first and its shapes are read.
     """
 
     argument: str
@@ -110,7 +110,6 @@ class Calling:
     others: Mapping[str, Any] = field(default_factory=dict)
     in_columns: bool = False
     uneven: bool = False
-    vocabulary: int | None = None
 
     def calls(self, ids: Tensor, real: Tensor) -> list[dict[str, Any]]:
         """The calls that read all texts in order, padding cut off where the module would not know of it."""
@@ -152,17 +151,15 @@ class Calling:
 @dataclass(frozen=True)
 class Run:
     """What one run of a module showed: texts and tokens of its first multi-head attention that takes the sequence
-    first, where there is one; the length of the table in which the ids were looked up; the width of the stream."""
+    first, where there is one; the width of the stream."""
 
     sizes: tuple[int, int] | None
-    vocabulary: int | None
     width: int | None
 
 
-def watch_run(model: nn.Module, call: Mapping[str, Any], ids: Tensor | None = None) -> Run:
+def watch_run(model: nn.Module, call: Mapping[str, Any]) -> Run:
     """Run the module once, and refuse inputs on which it does not run."""
     sizes: list[tuple[int, int]] = []
-    tables: list[int] = []
     widths: list[int] = []
     looking_up: list[tuple[nn.Embedding, Any]] = []
 
@@ -172,10 +169,7 @@ def watch_run(model: nn.Module, call: Mapping[str, Any], ids: Tensor | None = No
             sizes.append((query.shape[1], query.shape[0]))
 
     def table(module: nn.Embedding, args: tuple[Any, ...]) -> None:
-        looked_up = args[0] if args else None
-        looking_up.append((module, looked_up))
-        if isinstance(looked_up, Tensor) and ids is not None and _same_ids(looked_up, ids):
-            tables.append(module.num_embeddings)
+        looking_up.append((module, args[0] if args else None))
 
     def found(*_: Any) -> None:
         looking_up.pop()
@@ -207,7 +201,7 @@ def watch_run(model: nn.Module, call: Mapping[str, Any], ids: Tensor | None = No
     finally:
         for handle in handles:
             handle.remove()
-    return Run(next(iter(sizes), None), next(iter(tables), None), next(iter(widths), None))
+    return Run(next(iter(sizes), None), next(iter(widths), None))
 
 
 def _refuse_beyond_the_end(model: nn.Module, table: nn.Embedding, looked_up: Any, call: Mapping[str, Any]) -> None:

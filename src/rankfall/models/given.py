@@ -155,8 +155,7 @@ def _read_ids(
         in_columns = texts_in_columns(model, alone, argument, calling.others)
     calling = replace(calling, in_columns=in_columns)
     singles = _singles(calling, batch)
-    run = watch_run(model, singles[longest], alone)
-    calling = replace(calling, vocabulary=run.vocabulary)
+    run = watch_run(model, singles[longest])
     batch = replace(batch, calling=calling)
     return Reading(
         calls=batch.calls(model),

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 from rankfall.models.blocks import BlockStack
-from rankfall.models.depth.rows import DepthRow, layer_title, spans
+from rankfall.models.depth.rows import DepthRow, layer_title, layers_named
 
 
 class InLayer(Protocol):
@@ -93,17 +93,13 @@ def place_told(one: InLayer, among: Iterable[InLayer]) -> str:
 def layers_told(some: Sequence[InLayer], among: Sequence[InLayer]) -> str:
     """`layers 2-6`; where numbers stand for several modules, with the list of blocks: `layers 1-3 of encoder`."""
     if not shared_layers(among):
-        return _spans_told([one.layer for one in some])
+        return layers_named([one.layer for one in some])
     lists: dict[str, list[int]] = {}
     for one in some:
         lists.setdefault(list_of(one.module), []).append(one.layer)
     return ", ".join(
-        f"{_spans_told(layers)} of {name}" if name else _spans_told(layers) for name, layers in lists.items()
+        f"{layers_named(layers)} of {name}" if name else layers_named(layers) for name, layers in lists.items()
     )
-
-
-def _spans_told(layers: Sequence[int]) -> str:
-    return f"layer{'s' if len(set(layers)) > 1 else ''} {spans(layers)}"
 
 
 def list_of(module: str) -> str:

@@ -104,6 +104,8 @@ def _small_arguments(config: Any, recipe: Mapping[str, int] | None) -> dict[str,
             arguments[name] = 3
         elif name.endswith("_token_id") and isinstance(value, list):
             arguments[name] = [3]
+        elif name.endswith("_codes") and isinstance(value, (list, tuple)):
+            arguments[name] = [min(one, VOCABULARY - 1) for one in value]
     if plain.get("mask_token_id", 0) is None and plain.get("pad_token_id", 0) is None:
         # Positions are counted from the padding.
         arguments |= {"mask_token_id": 2, "pad_token_id": 1}

@@ -13,17 +13,20 @@ from rankfall.errors import reason_of
 from rankfall.models.ablated_block import ReplayCheck
 from rankfall.models.ablation import Ablation, ablate
 from rankfall.models.ablation_rows import AUDITED, AblationRow
+from rankfall.models.advised_plan import AdvisedPlan, advised_plan
 from rankfall.models.blocks import BlockStack
+from rankfall.models.changes import Given
 from rankfall.models.chaos import with_chaos
-from rankfall.models.controls import Control, Given, run_controls
+from rankfall.models.controls import Control, run_controls
 from rankfall.models.depth.measure import measure_depth
 from rankfall.models.depth.rows import DepthRow
 from rankfall.models.given import Reading
+from rankfall.models.heads.record import HeadRecord
 from rankfall.models.heads.seen import SeenWatch
 from rankfall.models.masks import ObservedMask
 from rankfall.models.verdict.asked import too_little_text
 from rankfall.models.verdict.parts_reason import parts_reason
-from rankfall.models.verdict.reasons import layer_rate
+from rankfall.models.verdict.reasons import Reason, layer_rate
 from rankfall.models.verdict.verdict import Verdict, judge
 from rankfall.progress import Progress, silent
 
@@ -87,14 +90,9 @@ def labels(names: Sequence[str]) -> list[str]:
     return short if len(set(short)) == len(short) and all(short) else list(names)
 
 
-def within(module: str, stack: BlockStack) -> bool:
-    """Whether a module, by its name, lies in one of the blocks."""
-    return f"{module}.".startswith(tuple(f"{name}." for name in stack.names))
-
-
 def masks_without(masks: Sequence[ObservedMask], others: Sequence[BlockStack]) -> list[ObservedMask]:
     """The masks that were seen elsewhere than in these stacks."""
-    return [one for one in masks if not any(within(one.module, stack) for stack in others)]
+    return [one for one in masks if not any(stack.holds(one.module) for stack in others)]
 
 
 def study_stack(
@@ -109,8 +107,11 @@ def study_stack(
     ablation: bool,
     seed: int,
     missing: dict[str, str],
+    of_heads: Sequence[Reason] = (),
+    heads: Sequence[HeadRecord] = (),
 ) -> StackFindings:
-    """Measure, compare, take apart and judge one more stack; what fails is named in `missing` with the stack."""
+    """Measure, compare, take apart and judge one more stack; what fails is named in `missing` with the stack.
+    `heads`, and what is said `of_heads`, are those of the whole model."""
     rows = measure_depth(network, given.calls, real=given.real, names=given.names, seed=seed, stack=stack)
     own: dict[str, str] = {}
     parts = ablation_of(network, given, stack, own) if ablation else Ablation(())
@@ -119,10 +120,42 @@ def study_stack(
     with noted(own, "words about what holds it up"):
         reason = parts_reason([row.record() for row in parts.rows], too_little=too_little_text(rows))
     missing |= {f"in {stack.name}, {name}": why for name, why in own.items()}
-    seen = [one for one in masks if within(one.module, stack)]
+    seen = [one for one in masks if stack.holds(one.module)]
     more = [] if reason is None else [reason]
-    verdict = judge(label, rows, masks=seen, controls=compared, more=more, seed=seed, more_text=given.more_text)
+    verdict = judge(
+        label,
+        rows,
+        masks=seen,
+        controls=compared,
+        more=more,
+        of_heads=of_heads,
+        plan=plan_of(network, heads, stack, rows, seen, label),
+        seed=seed,
+        more_text=given.more_text,
+        of_text=given.batch is not None,
+    )
     return StackFindings(stack.name, label, tuple(rows), compared, parts.rows, verdict, parts.check)
+
+
+def plan_of(
+    network: nn.Module,
+    heads: Sequence[HeadRecord],
+    stack: BlockStack,
+    rows: Sequence[DepthRow],
+    masks: Sequence[ObservedMask],
+    label: str = "",
+) -> AdvisedPlan | None:
+    """The plan for the shape of a stack that was measured."""
+    end = boundaries_of(rows)[-1]
+    return advised_plan(
+        network,
+        heads,
+        stack,
+        layers=end.layer,
+        tokens=max(one.tokens for one in end.per_text),
+        label=label,
+        caches=any(stack.holds(one.module) and (one.name or "").startswith("causal") for one in masks),
+    )
 
 
 def joined(verdict: Verdict, others: Sequence[StackFindings]) -> Verdict:

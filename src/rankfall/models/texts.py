@@ -143,21 +143,28 @@ def from_ids(rows: Sequence[Sequence[int]], tokenizer: Any | None = None) -> Bat
     return Batch(ids, real, special & real, tuple(_names(tokenizer, list(row)) for row in rows))
 
 
+def shuffled_rows(
+    ids: Int[Tensor, "b n"], free: Bool[Tensor, "b n"], generator: torch.Generator
+) -> Int[Tensor, "b n"]:
+    """The ids of each row in random order; those that are not free stay in place."""
+    made = ids.clone()
+    for row, kept in zip(made, free, strict=True):
+        places = kept.nonzero()[:, 0]
+        row[places] = row[places[torch.randperm(len(places), generator=generator)]]
+    return made
+
+
+def drawn_rows(
+    ids: Int[Tensor, "b n"], free: Bool[Tensor, "b n"], size: int, generator: torch.Generator
+) -> Int[Tensor, "b n"]:
+    """Every id that is free replaced by one drawn uniformly from a table of this size."""
+    return torch.where(free, torch.randint(size, ids.shape, generator=generator), ids)
+
+
 def shuffled(batch: Batch, seed: int = 0) -> Batch:
     """The same tokens of each text in random order; what the tokenizer added stays in place."""
     generator = torch.Generator().manual_seed(seed)
-    ids = batch.ids.clone()
-    for text in range(batch.texts):
-        free = (batch.real[text] & ~batch.special[text]).nonzero()[:, 0]
-        ids[text, free] = ids[text, free[torch.randperm(len(free), generator=generator)]]
-    return replace(batch, ids=ids)
-
-
-def with_random_tokens(batch: Batch, vocabulary: int, seed: int = 0) -> Batch:
-    """Every token of the texts replaced by one drawn uniformly from the vocabulary."""
-    generator = torch.Generator().manual_seed(seed)
-    drawn = torch.randint(vocabulary, batch.ids.shape, generator=generator)
-    return replace(batch, ids=torch.where(batch.real & ~batch.special, drawn, batch.ids))
+    return replace(batch, ids=shuffled_rows(batch.ids, batch.real & ~batch.special, generator))
 
 
 def _ids(tokenizer: Any, text: str, **options: Any) -> list[int]:

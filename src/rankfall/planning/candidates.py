@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rankfall.errors import require, require_count
+from rankfall.errors import require, require_count, require_one_of
 from rankfall.planning.costs import MOST_UNITS, MOST_WIDTH, StackShape
 
 SMALLEST_RANK = 8
 USUAL_RANKS = (64, 128)
 TOLERANCE = 0.1
+FEED_FORWARD = ("gated", "plain", "none")
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,19 @@ def reference_shape(
     size = dim // heads if rank is None else rank
     base = StackShape(dim, layers, context, heads, size, sharing.groups_of(heads), size, hidden)
     return replace(base, **others)
+
+
+def hidden_units(width: int, feed_forward: str, hidden: int | None) -> int:
+    """Units of the feed-forward block: as given, or 3.5 d where it is gated and 4 d where it is plain."""
+    require_one_of("feed_forward", feed_forward, FEED_FORWARD)
+    require(
+        feed_forward != "none" or not hidden,
+        required="no hidden units without a feed-forward block",
+        got=hidden,
+        remedy="choose gated or plain",
+    )
+    usual = {"gated": 7 * width // 2, "plain": 4 * width, "none": 0}[feed_forward]
+    return usual if hidden is None else hidden
 
 
 def usual_heads(dim: int, sharing: Sharing) -> int:

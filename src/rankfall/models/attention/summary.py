@@ -13,14 +13,15 @@ from rankfall.models.thresholds import THRESHOLDS
 from rankfall.models.verdict.reasons import Reason
 
 WORDS = {
-    "first token": f"{THRESHOLDS.idle_mass:.0%} or more of their weight rests on the first token",
-    "learned sink": f"{THRESHOLDS.idle_mass:.0%} or more of their weight goes to a learned sink",
-    "itself": f"{THRESHOLDS.idle_mass:.0%} or more of their weight stays on the token itself",
-    "one token": f"{THRESHOLDS.idle_mass:.0%} or more of their weight rests on one token",
-    "small output": f"they write less than {THRESHOLDS.idle_output_share:g} of a fair share of their layer's output",
+    "first token": f"{THRESHOLDS.idle_mass:.0%} or more of the weight rests on the first token",
+    "learned sink": f"{THRESHOLDS.idle_mass:.0%} or more of the weight goes to a learned sink",
+    "itself": f"{THRESHOLDS.idle_mass:.0%} or more of the weight stays on the token itself",
+    "one token": f"{THRESHOLDS.idle_mass:.0%} or more of the weight rests on one token",
+    "small output": f"the output is below {THRESHOLDS.idle_output_share:g} of a fair share of the layer's",
 }
 NO_BOUND = 0.005
-"""Share of a head's entropy below which the least that its logits allow is no bound worth a number."""
+"""Share of a head's entropy below which the least that its logits allow is no bound worth a number; as near to all of
+it the bound says that the logits cannot change it."""
 
 
 def attention_reasons(heads: Sequence[HeadAttention]) -> list[Reason]:
@@ -57,7 +58,8 @@ def _sinks(heads: Sequence[HeadAttention], named: str) -> Reason:
         strongest = max(elsewhere, key=lambda one: one.values["busiest_mass"])
         named = f" ({strongest.busiest[1]!r})" if strongest.busiest[1] else ""
         text += (
-            f"; {len(elsewhere)} heads put as much on another single token, the most head {strongest.head} of"
+            f"; {len(elsewhere)} head{' puts' if len(elsewhere) == 1 else 's put'} as much on another single token,"
+            f" the most head {strongest.head} of"
             f" {place_told(strongest, heads)}: {strongest.values['busiest_mass']:.0%} on token"
             f" {strongest.busiest[0]}{named}"
         )
@@ -84,9 +86,9 @@ def _idle(heads: Sequence[HeadAttention], named: str) -> Reason:
     idle = sum(why.values())
     if not idle:
         text = (
-            f"none of {len(heads)} {named} does nothing: in none {THRESHOLDS.idle_mass:.0%} of the weight rests on"
-            f" one token, on the token itself or in a sink, or is the output below {THRESHOLDS.idle_output_share:g}"
-            " of a fair share"
+            f"none of {len(heads)} {named}: none has {THRESHOLDS.idle_mass:.0%} of its weight on one token, on the"
+            f" token itself or in a sink, or writes less than {THRESHOLDS.idle_output_share:g} of a fair share of its"
+            " layer's output"
         )
     else:
         reasons = ", ".join(f"{count} because {WORDS[reason]}" for reason, count in why.most_common())
@@ -107,9 +109,11 @@ def _entropy(heads: Sequence[HeadAttention], named: str) -> Reason:
     few = [one for one in heads if one.values["relative_entropy"] < THRESHOLDS.collapsed_entropy]
     known = [one.values["entropy_floor"] / one.values["entropy"] for one in heads if one.values.get("entropy_floor")]
     bound = _least_entropy(statistics.median(known)) if known else ""
+    least, most = f"{by_layer[low]:.0%}", f"{by_layer[high]:.0%}"
+    spread = f"layers from {least} at {layer_title(*low)} to {most} at {layer_title(*high)}"
     text = (
-        f"the median head has {usual:.0%} of the entropy that its mask allows; layers from {by_layer[low]:.0%} at"
-        f" {layer_title(*low)} to {by_layer[high]:.0%} at {layer_title(*high)}; entropy is collapsed (below"
+        f"the median head has {usual:.0%} of the entropy that its mask allows;"
+        f" {spread if least != most else f'every layer has {most}'}; entropy is collapsed (below"
         f" {THRESHOLDS.collapsed_entropy:.0%}) in {len(few) or 'none'} of {len(heads)} {named}"
         f"{_in_layers(few, heads)}{bound}"
     )
@@ -124,6 +128,8 @@ def _entropy(heads: Sequence[HeadAttention], named: str) -> Reason:
 def _least_entropy(share: float) -> str:
     if share < NO_BOUND:
         return "; logits as large as its own would allow the median head to attend to a single token"
+    if share > 1 - NO_BOUND:
+        return "; logits as small as its own cannot make the median head's entropy lower than it is"
     return (
         f"; logits as large as its own could let the median head's entropy fall to {share:.0%} of what it is, and no"
         " lower"
@@ -137,8 +143,8 @@ def _logits(heads: Sequence[HeadAttention]) -> list[Reason]:
     top = max(known, key=lambda one: one.values["logit_max"])
     usual = statistics.median(one.values["logit_q99"] - one.values["logit_q50"] for one in known)
     text = (
-        f"the largest logit is {top.values['logit_max']:.1f}, in head {top.head} of"
-        f" {layer_title(top.layer, top.module)}; in the median head 1 % of the pairs are more than {usual:.1f} above"
+        f"the largest logit is {top.values['logit_max']:.3g}, in head {top.head} of"
+        f" {layer_title(top.layer, top.module)}; in the median head 1% of the pairs are more than {usual:.2g} above"
         " its median logit"
     )
     numbers = {"logit_max": top.values["logit_max"], "layer": top.layer, "head": top.head, "module": top.module}

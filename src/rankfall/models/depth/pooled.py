@@ -59,7 +59,9 @@ class Pooled:
         where = "before the final norm" if self.part == "before_final_norm" else f"after layer {self.layer}"
         where += f" of {self.stack}" if self.stack else ""
         ending = "" if self.rows == 1 else "s"
-        what = f"token{ending} of all texts together" if self.vectors == "tokens" else f"mean token{ending} of texts"
+        what = (
+            f"token{ending} of all inputs together" if self.vectors == "tokens" else f"mean token{ending} of inputs"
+        )
         drawn = "" if self.rows == self.drawn_from else f" (drawn from {self.drawn_from})"
         return (
             f"{self.rows} {what}{drawn}, {where}: RankMe {self.rankme:.1f} of at most {self.most}, energy rank"

@@ -116,6 +116,11 @@ def spans(layers: Sequence[int]) -> str:
     return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
+def layers_named(layers: Sequence[int]) -> str:
+    """`layer 3`, or `layers 3, 12-30`."""
+    return f"layer{'s' if len(set(layers)) > 1 else ''} {spans(layers)}"
+
+
 def gather(measured: Sequence[Measured], seed: int = 0) -> list[DepthRow]:
     """One row per place, in the order of depth."""
     order = {"attention_output": 0, "after_attention": 1, "mlp_output": 2, "before_final_norm": 3, "boundary": 4}

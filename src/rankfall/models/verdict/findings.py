@@ -48,8 +48,9 @@ class Compared:
         name = self.control.replace("_", " ")
         if len(self.draws) == 1:
             return f"{name} {self.median:{form}}"
-        low, high = min(self.draws), max(self.draws)
-        return f"{name} {self.median:{form}} ({low:{form}} to {high:{form}} over {len(self.draws)} draws)"
+        low, high = f"{min(self.draws):{form}}", f"{max(self.draws):{form}}"
+        spread = f"{low} to {high} over" if low != high else "the same in"
+        return f"{name} {self.median:{form}} ({spread} {len(self.draws)} draws)"
 
 
 @final

@@ -42,8 +42,9 @@ def heads_reason(heads: Sequence[HeadRecord], random: Sequence[HeadRecord] = ())
     usual = statistics.median(head.qk_energy_rank for head in heads)
     of_rank = f" of {rank}" if len({one.structural_rank for one in heads}) == 1 else ""
     text = (
-        f"{layers_with} {count} heads of rank {rank} in width {width} (H r / d = {count * rank / width:.2g}); the"
-        f" median head spreads its query/key form over {usual:.1f}{of_rank} directions (energy rank)"
+        f"{layers_with} {count} heads of rank {rank} in width {width} (H r / d = {count * rank / width:.2g})"
+        f"{_other_shapes(heads, most)}; the median head spreads its query/key form over"
+        f" {usual:.1f}{of_rank} directions (energy rank)"
     )
     by_chance = statistics.median(head.qk_energy_rank for head in random) if random else None
     if by_chance is not None:
@@ -64,6 +65,17 @@ def heads_reason(heads: Sequence[HeadRecord], random: Sequence[HeadRecord] = ())
     text += f"; lowest {noun}s by their median head: {named}; lowest heads: " + ", ".join(
         f"head {head.head} of {place_told(head, heads)} with {head.qk_energy_rank:.1f}" for head in lowest_heads
     )
+    firsts = {(head.layer, head.module): head for head in reversed(heads)}
+    by_layer = {
+        key: {
+            "layer": key[0],
+            "module": key[1],
+            "title": place_told(firsts[key], heads),
+            "structural_rank": firsts[key].structural_rank,
+            "qk_energy_rank": statistics.median(found),
+        }
+        for key, found in layers.items()
+    }
     numbers = {
         "width": width,
         "head_dim": most.head_dim,
@@ -71,15 +83,8 @@ def heads_reason(heads: Sequence[HeadRecord], random: Sequence[HeadRecord] = ())
         "heads": count,
         "qk_energy_rank": usual,
         "random_qk_energy_rank": by_chance,
-        "lowest_layers": [
-            {
-                "layer": layer,
-                "module": module,
-                "title": place_told(next(one for one in heads if one.module == module), heads),
-                "qk_energy_rank": statistics.median(layers[layer, module]),
-            }
-            for layer, module in lowest_layers
-        ],
+        "layers": list(by_layer.values()),
+        "lowest_layers": [by_layer[key] for key in lowest_layers],
         "lowest_heads": [
             {
                 "layer": head.layer,
@@ -99,6 +104,18 @@ def _usual_shape(heads: Sequence[HeadRecord]) -> tuple[HeadRecord, int, int]:
     shapes = {key: (one.width, one.structural_rank, one.heads) for key, one in reversed(firsts.items())}
     ((shape, alike),) = Counter(shapes.values()).most_common(1)
     return next(firsts[key] for key, found in shapes.items() if found == shape), alike, len(shapes)
+
+
+def _other_shapes(heads: Sequence[HeadRecord], most: HeadRecord) -> str:
+    """The heads of the modules that do not have the shape of most, in words."""
+    usual = (most.width, most.structural_rank, most.heads)
+    shapes = {(one.layer, one.module): (one.width, one.structural_rank, one.heads) for one in heads}
+    others = Counter(shape for shape in shapes.values() if shape != usual).most_common(NAMED)
+    return "".join(
+        f", {alike} {'has' if alike == 1 else 'have'} {count} of rank {rank}"
+        + (f" in width {width}" if width != most.width else "")
+        for (width, rank, count), alike in others
+    )
 
 
 def _limits_and_gates(heads: Sequence[HeadRecord], first: HeadRecord) -> str:
@@ -174,7 +191,7 @@ def needs_reason(needs: Sequence[HeadNeed], random: Sequence[HeadNeed] = ()) -> 
     most = sorted(needs, key=lambda one: (-one.needed_rank / one.head_dim, one.layer, one.head))[:NAMED]
     text = (
         f"on this text the median head reproduces its attention within {needs[0].limit:g} nats a row with {usual:g}"
-        f" of {size} directions of its scores"
+        f"{f' of {size}' if len(sizes) == 1 else ''} directions of its scores"
     )
     by_chance = statistics.median(one.needed_rank for one in random) if random else None
     flat = statistics.median(one.divergence_without for one in random) if random else None
@@ -188,9 +205,9 @@ def needs_reason(needs: Sequence[HeadNeed], random: Sequence[HeadNeed] = ()) -> 
     )
     text += " " + ", ".join(f"head {one.head} of {place_told(one, needs)} with {one.needed_rank}" for one in most)
     text += f": {_bottleneck(limit, len(needs), most[0])}"
-    layers: dict[tuple[int, str], list[int]] = {}
+    layers: dict[tuple[int, str], list[HeadNeed]] = {}
     for one in needs:
-        layers.setdefault((one.layer, one.module), []).append(one.needed_rank)
+        layers.setdefault((one.layer, one.module), []).append(one)
     numbers = {
         "needed_rank": usual,
         "head_dim": size,
@@ -201,7 +218,15 @@ def needs_reason(needs: Sequence[HeadNeed], random: Sequence[HeadNeed] = ()) -> 
         "random_needed_rank": by_chance,
         "random_divergence_without": flat,
         "layers": [
-            {"layer": layer, "module": module, "needed_rank": statistics.median(found)}
+            {
+                "layer": layer,
+                "module": module,
+                "title": place_told(found[0], needs),
+                "heads": len(found),
+                "at_limit": sum(one.at_limit for one in found),
+                "head_dim": found[0].head_dim,
+                "needed_rank": statistics.median(one.needed_rank for one in found),
+            }
             for (layer, module), found in layers.items()
         ],
     }
@@ -209,6 +234,8 @@ def needs_reason(needs: Sequence[HeadNeed], random: Sequence[HeadNeed] = ()) -> 
 
 
 def _bottleneck(limit: int, heads: int, most: HeadNeed) -> str:
+    if most.needed_rank == 0:
+        return "no head needs its scores on this text: mask and positions alone give its attention"
     if limit == 0:
         return f"no head is at its limit, the fullest uses {most.needed_rank / most.head_dim:.0%} of its rank"
     share = limit / heads
@@ -232,7 +259,7 @@ def cut_reason(curve: CutCurve | None) -> Reason | None:
     )
     told = f"{little:g} nats" if by_loss else f"{little:.0%}"
     text += (
-        f"{enough} directions keep it within {told}"
+        f"{enough} direction{' keeps' if enough == 1 else 's keep'} it within {told}"
         if enough < curve.head_dim
         else f"no cut keeps it within {told}, so the directions beyond {cuts[-1].rank if cuts else 0} do work"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 
@@ -111,7 +112,11 @@ def _on_others(records: Sequence[KeyValueRecord], others: Sequence[int]) -> str:
     if len(others) == len(records):
         return f"; chosen on half of the passages, {_spread(others)} for 99% of the other half"
     told = f", {_spread(nine)} for 90%" if len(nine) == len(records) else ""
+    lacking = [one.others_most for one in records if one.others_99 is None and one.others_most is not None]
+    # What falls short of 99% must not be rounded up to it.
+    short = math.floor(1000 * statistics.median(lacking or most)) / 1000
+    where = "" if not others else f" in {len(records) - len(others)} of {len(records)} {module_noun(records)}s"
     return (
-        f"; chosen on half of the passages it keeps {statistics.median(most):.0%} of the other half at most{told}:"
-        " read more text to tell"
+        f"; chosen on half of the passages it keeps {short:.1%} of the other half at most{where}{told}: read more"
+        " text to tell"
     )

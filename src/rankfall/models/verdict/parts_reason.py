@@ -93,14 +93,15 @@ def _holding(decided: Mapping[str, Decision]) -> str:
     if collapsed[PURE] is False:
         return "not even attention alone collapses within this depth"
     if collapsed[PURE] is None:
-        return "whether attention alone collapses depends on the passage"
+        return f"whether attention alone collapses {_open([decided[PURE]])}"
     if enough:
         return f"attention alone collapses, and the {' or the '.join(enough)} is enough to prevent it"
     if collapsed.get(BOTH) is False:
-        unsure = [name.removeprefix("attention + ") for name in (NORM, RESIDUAL) if collapsed.get(name, True) is None]
+        unsure = [name for name in (NORM, RESIDUAL) if collapsed.get(name, True) is None]
+        named = " or the ".join(name.removeprefix("attention + ") for name in unsure)
         text = "attention alone collapses, and norm and residual prevent it together"
         return text + (
-            f"; whether the {' or the '.join(unsure)} alone does depends on the passage"
+            f"; whether the {named} alone does {_open([decided[name] for name in unsure])}"
             if unsure
             else ", not one without the other"
         )
@@ -111,11 +112,18 @@ def _holding(decided: Mapping[str, Decision]) -> str:
             True: "whatever is kept beside attention, also cross-attention, it collapses without the feed-forward"
             " layers: they do the work",
             None: "attention alone collapses, and norm and residual do not prevent it; whether they do with"
-            " cross-attention depends on the passage",
+            f" cross-attention {_open([decided[CROSS]])}",
         }[collapsed[CROSS]]
     if all(collapsed[name] for name in without):
         return "whatever is kept beside attention, it collapses without the feed-forward layers: they do the work"
+    unsure = [name for name in without if collapsed[name] is None]
     return (
-        "attention alone collapses; whether norm and residual prevent it without the feed-forward layers depends on"
-        " the passage"
+        "attention alone collapses; whether norm and residual prevent it without the feed-forward layers"
+        f" {_open([decided[name] for name in unsure])}"
     )
+
+
+def _open(decisions: Sequence[Decision]) -> str:
+    """On what an open answer depends: passages that disagree, or numbers too near the threshold in all of them."""
+    disagree = any(0 < one.held < one.passages for one in decisions)
+    return "depends on the passage" if disagree else "is too near the threshold to tell on this text"

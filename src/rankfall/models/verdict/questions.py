@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 
-from rankfall.models.depth.rows import DepthRow, Measured, spans
+from rankfall.models.depth.rows import DepthRow, Measured, layers_named
 from rankfall.models.thresholds import THRESHOLDS
 from rankfall.models.verdict.asked import Asked, Choice, Number, at_output
 from rankfall.models.verdict.findings import QUESTIONS, Finding, JudgedPlace, PlaceName, Status, finding, judged
@@ -167,7 +167,9 @@ def _sink_words(one: JudgedPlace) -> str:
     energy, sink = one.numbers["sink_energy"], one.sink
     if sink is None:
         where = one.title if one.place == "output" else "Stream"
-        return f"{where}: no massive token{_controls_words(one, '.0%')}."
+        some = any(max(other.draws) > 0 for other in one.controls)
+        compared = _controls_words(one, ".0%", "share of the energy in the controls") if some else ""
+        return f"{where}: no massive token{compared or ', nor in any control' * bool(one.controls)}."
     text = (
         f"{one.title}: massive tokens hold a median {energy.median:.1%} ({energy.low:.1%} to {energy.high:.1%}) of"
         f" the energy, above {_held(one.decisions[0], '.0%')}{_layers_words(one)}; the strongest is"
@@ -189,7 +191,7 @@ def _layers_words(one: JudgedPlace) -> str:
     if one.place == "output":
         return ""
     return (
-        f", in the median passage at layers {spans(one.layers)}"
+        f", in the median passage at {layers_named(one.layers)}"
         if one.layers
         else ", in the median passage at no layer"
     )
@@ -206,9 +208,9 @@ def _places(worst: Choice) -> list[tuple[PlaceName, Choice]]:
     return [("stream", worst), ("output", at_output)]
 
 
-def _controls_words(one: JudgedPlace, form: str) -> str:
+def _controls_words(one: JudgedPlace, form: str, named: str = "controls") -> str:
     told = ", ".join(other.told(form) for other in one.controls)
-    return f"; controls: {told}" if told else ""
+    return f"; {named}: {told}" if told else ""
 
 
 def _open_words(one: JudgedPlace) -> str:

@@ -10,7 +10,7 @@ from typing import Any, final
 
 import numpy as np
 
-from rankfall.models.depth.rows import DepthRow, spans
+from rankfall.models.depth.rows import DepthRow, layers_named
 from rankfall.models.masks import ObservedMask
 from rankfall.models.positions import PositionMass
 from rankfall.models.verdict.asked import Stretch
@@ -78,10 +78,10 @@ def mask_reason(rows: Sequence[DepthRow], masks: Sequence[ObservedMask]) -> Reas
             kinds.setdefault(str(one.mask), []).append(one.layer)
     if not kinds:
         return None
-    listed = " and ".join(f"{name} (layers {spans(layers)})" for name, layers in kinds.items())
+    listed = " and ".join(f"{name} ({layers_named(layers)})" for name, layers in kinds.items())
     rates = sorted({one.rate for one in masks if one.mask is not None and one.rate is not None})
     ours = layer_rate(rows)
-    text = f"attention saw {listed}"
+    text = listed
     if rates:
         text += f"; in the long run pure attention would {_effects(rates)}"
         if any(one.sinks is not None for one in masks):
@@ -90,7 +90,7 @@ def mask_reason(rows: Sequence[DepthRow], masks: Sequence[ObservedMask]) -> Reas
     if weights:
         text += f"; by positions alone {_first_token(weights)}"
     if ours is not None:
-        text += f"; the whole model multiplies differences between tokens by {ours:.3f} a layer"
+        text += f"; whole blocks multiply differences between tokens by {ours:.3f} a layer"
     return Reason("mask", text, {"masks": kinds, "predicted_rates": rates, "measured_rate": ours})
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, final
 
+from rankfall.models.advised_plan import AdvisedPlan
 from rankfall.models.controls import Control
-from rankfall.models.depth.rows import DepthRow, spans
+from rankfall.models.depth.rows import DepthRow, layers_named
 from rankfall.models.masks import ObservedMask
 from rankfall.models.thresholds import THRESHOLDS, Thresholds
 from rankfall.models.verdict.asked import Asked
@@ -60,20 +62,44 @@ def judge(
     masks: Sequence[ObservedMask] = (),
     controls: Sequence[Control] = (),
     more: Sequence[Reason] = (),
-    plan: str | None = None,
+    of_heads: Sequence[Reason] = (),
+    plan: AdvisedPlan | None = None,
     seed: int = 0,
     more_text: str | None = None,
+    of_text: bool = True,
 ) -> Verdict:
     """Judge the stream and the output of an audit, each beside the same place of every control.
 
-    `plan` is the command that plans for the model's shape, `more_text` what to do where there is too little of it.
+    `plan` is that of the stack's shape, which advice names with what `of_heads` says of the whole model's;
+    `more_text` is what to do where there is too little of it, None where inputs were given; where these are no tokens
+    of a text, not `of_text`, nothing is said of texts.
     """
     asked = Asked(rows, controls, seed)
     findings = answers(asked)
     given = [depth_reason(rows), mask_reason([row for row in rows if row.part == "boundary"], masks), *more]
     reasons = [one for one in given if one is not None]
-    reasons.append(advice(findings, reasons, plan, more_text))
-    return Verdict(f"{name}: {_headline(asked, findings)}", findings, tuple(reasons), THRESHOLDS)
+    reasons.append(advice(findings, [*reasons, *of_heads], plan, more_text))
+    headline = f"{name}: {_headline(asked, findings)}"
+    if not of_text:
+        headline = about_inputs(headline)
+        findings = tuple(replace(one, sentences=tuple(map(about_inputs, one.sentences))) for one in findings)
+        reasons = [replace(one, text=about_inputs(one.text)) for one in reasons]
+    return Verdict(headline, findings, tuple(reasons), THRESHOLDS)
+
+
+INPUT_WORDS = {
+    "passage": "input",
+    "passages": "inputs",
+    "on this text": "on these inputs",
+    "text": "input",
+    "texts": "inputs",
+}
+
+
+def about_inputs(sentence: str) -> str:
+    """What a sentence says of passages of a text, said of images, sounds or vectors; names of modules stay."""
+    longest_first = "|".join(sorted(INPUT_WORDS, key=len, reverse=True))
+    return re.sub(rf"(?<![\w.])({longest_first})(?!\w|\.\w)", lambda found: INPUT_WORDS[found[0]], sentence)
 
 
 CLAUSES: dict[Status, str] = {
@@ -116,27 +142,49 @@ MORE_INPUTS = (
 NO_CHANGE = "nothing here calls for a change"
 # A layer whose median head spreads over less than this share of its rank has rank to spare.
 SPARE_SHARE = 0.25
+FEW_TITLES = 3
 
 
-def need_advice(needs: Mapping[str, Any], plan: str) -> list[str]:
-    """What the ranks that heads need call for: what they need is measured, what weights spread over is not enough."""
+def need_advice(layers: Sequence[Mapping[str, Any]], plan: AdvisedPlan) -> list[str]:
+    """What the ranks that heads of these layers need call for: what they need is measured, what weights spread over
+    is not enough."""
     lines = []
-    if needs["at_limit"]:
-        short = f"{needs['at_limit']} of {needs['heads']} heads need all of their rank"
-        lines.append(f"{short}: `{plan}` lists wider heads at equal cost")
-    low = [one["layer"] for one in needs["layers"] if one["needed_rank"] <= SPARE_SHARE * needs["head_dim"]]
-    if low:
+    short = sum(one["at_limit"] for one in layers)
+    if short and plan.wider:
+        count = sum(one["heads"] for one in layers)
+        lines.append(f"{short} of {count} heads need all of their rank: {plan.told} lists wider heads at equal cost")
+    # Heads that need none attend as if they had no scores: what they would need at work is not known.
+    low = [one for one in layers if 0 < one["needed_rank"] <= SPARE_SHARE * one["head_dim"]]
+    if low and plan.lower:
         lines.append(
-            f"the median head of layer{'s' if len(low) > 1 else ''} {spans(low)} needs at most {SPARE_SHARE:.0%} of"
-            f" its rank on this text: {lower_rank(plan)}"
+            f"in {_told(low, layers)} the median head needs at most {SPARE_SHARE:.0%} of its rank on this text:"
+            f" {lower_rank(plan)}"
         )
     return lines
 
 
-def lower_rank(plan: str) -> str:
-    """What such a plan shows of lower ranks: equal cost, and less cache where the key/value heads stay as many."""
-    saved = ", with a smaller cache" if "--kv-heads" in plan else ""
-    return f"`{plan}` lists more heads of lower rank at equal cost{saved}"
+def spread_advice(layers: Sequence[Mapping[str, Any]], plan: AdvisedPlan) -> list[str]:
+    """What the ranks that heads of these layers spread over call for."""
+    low = [one for one in layers if one["qk_energy_rank"] < SPARE_SHARE * one["structural_rank"]]
+    if not low or not plan.lower:
+        return []
+    return [
+        f"in {_told(low, layers)} the median head spreads over less than {SPARE_SHARE:.0%} of its rank:"
+        f" {lower_rank(plan)}"
+    ]
+
+
+def lower_rank(plan: AdvisedPlan) -> str:
+    """What the plan shows of lower ranks: equal cost, and less cache where that is so."""
+    return f"{plan.told} lists more heads of lower rank at equal cost{', with a smaller cache' * plan.saves}"
+
+
+def _told(some: Sequence[Mapping[str, Any]], layers: Sequence[Mapping[str, Any]]) -> str:
+    """How many of the layers of a stack, and which: by their titles where a number stands for several modules."""
+    if all(one["title"] == f"layer {one['layer']}" for one in layers):
+        return f"{len(some)} of {len(layers)} layers ({layers_named([one['layer'] for one in some])})"
+    named = [one["title"] for one in some[:FEW_TITLES]] + ["..."] * (len(some) > FEW_TITLES)
+    return f"{len(some)} of {len(layers)} attention modules ({', '.join(named)})"
 
 
 def _alike(findings: Sequence[Finding]) -> str:
@@ -152,7 +200,10 @@ def _alike(findings: Sequence[Finding]) -> str:
 
 
 def advice(
-    findings: Sequence[Finding], reasons: Sequence[Reason], plan: str | None = None, more_text: str | None = None
+    findings: Sequence[Finding],
+    reasons: Sequence[Reason],
+    plan: AdvisedPlan | None = None,
+    more_text: str | None = None,
 ) -> Reason:
     """One sentence per finding that calls for something; says so when nothing does. `plan`, `more_text`: as for
     `judge`."""
@@ -175,17 +226,15 @@ def advice(
         lines.append("raw numbers are about a few tokens: read those of tokens of length one, as is done here")
     if "depends" in status.values():
         lines.append(
-            "an answer depends on the text: read the text that matters (`--text`), and more of it (`--passages 8`)"
+            "an answer depends on the text: read the text that matters (`--text`), and more of it (`--passages`)"
+            if more_text is not None
+            else "an answer depends on the inputs: give those that matter, and more of them"
         )
-    found: Mapping[str, Any] = next((one.numbers for one in reasons if one.topic == "head rank"), {})
-    most = found.get("structural_rank", found.get("head_dim"))
-    spare = [one for one in found.get("lowest_layers", ()) if one["qk_energy_rank"] < SPARE_SHARE * most]
-    needs: Mapping[str, Any] = next((one.numbers for one in reasons if one.topic == "head need"), {})
-    if needs and plan:
-        lines += need_advice(needs, plan)
-    elif spare and plan:
-        where = ", ".join(one.get("title", f"layer {one['layer']}") for one in spare)
-        lines.append(
-            f"the heads of {where} spread over less than {SPARE_SHARE:.0%} of their rank: {lower_rank(plan)}"
-        )
+    if plan is not None:
+        layers = {
+            topic: [layer for one in reasons if one.topic == topic for layer in one.numbers["layers"]]
+            for topic in ("head need", "head rank")
+        }
+        own = {topic: [one for one in found if plan.stack.holds(one["module"])] for topic, found in layers.items()}
+        lines += need_advice(own["head need"], plan) if layers["head need"] else spread_advice(own["head rank"], plan)
     return Reason("what to change", "; ".join(lines) or NO_CHANGE)
