@@ -121,12 +121,14 @@ def test_plan_draws_its_rows() -> None:
     shape = reference_shape(64, 2, 128, 4, 256, Sharing())
     columns = [floor_column(shape), evidence_column(EVIDENCE["trained_error"], 16)]
     rows = [{"step_seconds": None} | row for row in plan(candidates(shape, Sharing()), columns)]
+    rows[1]["recommended"] = True
     trained, bound = panels_of(draw_plan(rows, "title", 16))
     by_rank = sorted((row for row in rows if "parameters" in row["equal"]), key=lambda row: row["rank"])
     ranks = [row["rank"] for row in by_rank]
     for panel, column in ((trained, "trained_error"), (bound, "mse_lower_bound_with_skip")):
         (curve, *_) = curves(panel).values()
         assert same(curve, ranks, [row[column] for row in by_rank])
+        assert same(curves(panel)["recommended"], [rows[1]["rank"]], [rows[1][column]])
     assert any(text["text"] == f"usual: H={rows[0]['heads']}, r={rows[0]['rank']}" for text in trained["texts"])
 
 

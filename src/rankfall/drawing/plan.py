@@ -1,4 +1,4 @@
-"""The plan as one picture: what trained models of each rank reach, the bound, language models, the time of a step."""
+"""The plan as one picture: language models and trained matches by rank, the bound, the time of a step."""
 
 from __future__ import annotations
 
@@ -14,53 +14,56 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def draw_plan(rows: Rows, title: str, directions: int) -> Figure:
-    """Trained error, bound and, where known, the loss of language models and step time; a line per family of rows."""
-    timed = rows[0]["step_seconds"] is not None
-    known = rows[0].get("trained_error") is not None
-    # of language models only where some of the size were trained
-    read = rows[0].get("text_excess") is not None and not rows[0]["text_excess_outside"]
-    shown = (("trained", known), ("bound", True), ("text", read), ("time", timed))
-    panels = [name for name, there in shown if there]
-    figure, axes = canvas(1, len(panels))
-    for (name, members), colour, marker in zip(families(rows).items(), COLOURS, MARKERS, strict=False):
-        ranks = [row["rank"] for row in members]
-        style: dict[str, Any] = {"color": colour, "marker": marker, "ms": 4, "alpha": 0.8, "label": f"equal {name}"}
-        for panel, axis in zip(panels, axes.flat, strict=True):
-            if panel == "trained":
-                axis.plot(ranks, [row["trained_error"] for row in members], **style)
-                low, high = ([row[f"trained_error_{end}"] for row in members] for end in ("low", "high"))
+    """A panel for each column that has numbers, a line for each family of rows; the recommended row has a ring."""
+    columns = {
+        "text_excess": ("language models:\nloss over the best rank, %", 100.0),
+        "trained_error": (f"trained error in matches\nof {directions} directions", 1.0),
+        "mse_lower_bound_with_skip": ("lower bound, one bare layer\nwith a skip connection", 1.0),
+        "step_seconds": ("training step\nof one sequence, seconds", 1.0),
+    }
+    panels = [name for name in columns if any(row.get(name) is not None for row in rows)]
+    figure, axes = canvas(1, len(panels), size=(4.6, 3.6))
+    lines = families(rows)
+    for column, axis in zip(panels, axes.flat, strict=True):
+        label, unit = columns[column]
+        for (name, members), colour, marker in zip(lines.items(), COLOURS, MARKERS, strict=False):
+            known = [row for row in members if row.get(column) is not None]
+            ranks = [row["rank"] for row in known]
+            axis.plot(
+                ranks, [unit * row[column] for row in known],
+                color=colour, marker=marker, ms=4, alpha=0.8, label=f"equal {name}",
+            )  # fmt: skip
+            if f"{column}_low" in rows[0]:
+                low, high = ([unit * row[f"{column}_{end}"] for row in known] for end in ("low", "high"))
                 axis.fill_between(ranks, low, high, color=colour, alpha=0.15, linewidth=0)
-                axis.set_ylabel(f"trained error, {directions} directions")
-            elif panel == "bound":
-                axis.plot(ranks, [row["mse_lower_bound_with_skip"] for row in members], **style)
-                axis.set_ylabel("lower bound, one bare layer with a skip connection")
-            elif panel == "text":
-                trained = [row for row in members if row["text_excess"] is not None]
-                of = [row["rank"] for row in trained]
-                percent = {end: [100 * row[f"text_excess{end}"] for row in trained] for end in ("", "_low", "_high")}
-                axis.plot(of, percent[""], **style)
-                axis.fill_between(of, percent["_low"], percent["_high"], color=colour, alpha=0.15, linewidth=0)
-                axis.set_ylabel("loss of language models over the best rank, %")
-            else:
-                axis.plot(ranks, [row["step_seconds"] for row in members], **style)
-                axis.set_ylabel("training step of one sequence, seconds")
-    reference = rows[0]
-    ranks = sorted({row["rank"] for row in rows})
-    for axis in axes.flat:
-        axis.axvline(reference["rank"], color="grey", linewidth=0.8, linestyle=":")
-        axis.set(xscale="log", xlabel="rank r of a head", ylim=(0, None))
-        axis.set_xticks(ranks, [str(rank) for rank in ranks], fontsize=8, rotation=45)
-        axis.minorticks_off()
-        axis.legend(loc="lower left", fontsize=8)
+        for row in rows:
+            if row.get("recommended") and row.get(column) is not None:
+                ring: dict[str, Any] = {"marker": "o", "ms": 11, "mfc": "none", "color": "black", "linestyle": "none"}
+                axis.plot([row["rank"]], [unit * row[column]], **ring, label="recommended")
+        axis.set_ylabel(label)
+        _finish(axis, rows)
     axes[0, 0].annotate(
-        f"usual: H={reference['heads']}, r={reference['rank']}",
-        (reference["rank"], axes[0, 0].get_ylim()[1]),
+        f"usual: H={rows[0]['heads']}, r={rows[0]['rank']}",
+        (rows[0]["rank"], axes[0, 0].get_ylim()[1]),
         xytext=(3, -9),
         textcoords="offset points",
         size=8,
     )
+    entries = {one.get_label(): one for axis in axes.flat for one in axis.get_legend_handles_labels()[0]}
+    figure.legend(entries.values(), entries, loc="outside lower center", ncols=len(entries), fontsize=8)
     heading(figure, title)
     return figure
+
+
+def _finish(axis: Any, rows: Rows) -> None:
+    """The ranks of all rows, and a line at that of the usual choice."""
+    ranks = sorted({row["rank"] for row in rows})
+    axis.axvline(rows[0]["rank"], color="grey", linewidth=0.8, linestyle=":")
+    axis.set(xscale="log", xlabel="rank r of a head", xlim=(ranks[0] / 1.15, ranks[-1] * 1.15))
+    top = 1.05 * axis.get_ylim()[1]
+    axis.set_ylim(-0.03 * top, top)
+    axis.set_xticks(ranks, [str(rank) for rank in ranks], fontsize=8, rotation=45)
+    axis.minorticks_off()
 
 
 def families(rows: Rows) -> dict[str, list[Mapping[str, Any]]]:
