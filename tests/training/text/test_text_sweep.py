@@ -25,7 +25,7 @@ from rankfall.training.text.cell import TextCell
 from rankfall.training.text.comparison import RUN, SETTING, SHAPE, by_shape, reached, to_level
 from rankfall.training.text.corpus import open_corpus
 from rankfall.training.text.decoder import text_layout
-from rankfall.training.text.sentences import verdicts
+from rankfall.training.text.sentences import audit_sentences, verdicts
 from rankfall.training.work import Watch, train
 
 GRID: dict[str, Any] = {
@@ -267,6 +267,29 @@ def test_a_line_of_the_picture_is_what_most_models_share() -> None:
     ]
     assert named == [["4 heads"], ["H r = d"], ["H r = 1/16 d, value rank 64", "H r = 1/16 d, value rank 128"]]
     assert only_panel(solved_for).get_title() == "width 256\nparameters=1 by layers"
+
+
+def test_texts_are_drawn_apart_and_so_are_feed_forwards() -> None:
+    texts = [row(rank, 1.5, corpus=corpus) for corpus in ("aaaaaaaaaa", "bbbbbbbbbb") for rank in (4, 16)]
+    panels = loss_by_rank(by_shape(texts)).axes
+    assert [ax.get_title().splitlines()[0] for ax in panels] == ["corpus aaaaaaaa", "corpus bbbbbbbb"]
+    sizes = only_panel(by_shape([row(rank, 1.5, feed_forward=wide) for wide in (64, 128) for rank in (4, 16)]))
+    assert [line.get_text() for line in sizes.get_legend().get_texts()] == [
+        "4 heads, feed forward 64",
+        "4 heads, feed forward 128",
+    ]
+    solved_for = [row(rank, 1.5, feed_forward=wide) for rank, wide in ((4, 128), (16, 64))]
+    assert [one.get_text() for one in only_panel(by_shape(solved_for)).get_legend().get_texts()] == ["4 heads"]
+
+
+def test_what_audits_say_names_the_setting_as_the_verdict_does() -> None:
+    audited = {"head_rank_used": 3.0, "head_rank_needed": 2.0, "token_rank_last": 9.0}
+    texts = [row(4, 1.5, corpus=corpus, **audited) for corpus in ("aaaaaaaaaa", "bbbbbbbbbb")]
+    ways = [row(4, 1.5, positions=positions, **audited) for positions in ("rotary", "learned")]
+    for rows in (texts, ways):
+        said = [sentence.partition(": ")[0] for sentence in audit_sentences(rows)]
+        assert sorted(said) == sorted(sentence.partition(": ")[0] for sentence in verdicts(by_shape(rows)))
+        assert len(set(said)) == 2
 
 
 def only_panel(records: list[dict[str, Any]]) -> Any:

@@ -46,7 +46,7 @@ class About:
         """Both sides in words, and what of them a person should know before training on them."""
         said = (
             f"{name}: {self.training_bytes:,} bytes in {_documents(self.training_documents)} to train on, "
-            f"{self.held_out_bytes:,} in {_documents(self.held_out_documents)} held out"
+            f"{self.held_out_bytes:,} in {_documents(self.held_out_documents)} held out (corpus {self.digest[:8]})"
         )
         wanted = check_encoding(self.tokenizer)
         if wanted is not None:
@@ -55,7 +55,7 @@ class About:
             if self.vocabulary < wanted:
                 said += f", all that the text gives of the {wanted:,} asked for"
         if self.held_out_bytes < LITTLE:
-            said += "; that is little to measure on: give more text, or some of its own with --validation"
+            said += "; that is little to measure on: give more text, or more of it with --validation"
         elif self.held_out_bytes > self.training_bytes:
             said += "; more is held out than trained on"
         return said

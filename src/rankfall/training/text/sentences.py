@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rankfall.training.text.comparison import by_setting, has_learned_little, setting_of
+from rankfall.training.text.comparison import by_setting, has_learned_little, setting_of, text_name, variant_of
 
 Row = Mapping[str, Any]
 
@@ -17,16 +17,16 @@ MEMORISED = 1.5
 
 def verdicts(records: Sequence[Row]) -> list[str]:
     """A sentence or two for each setting: the best shape, what the others cost over it, and whether seeds tell."""
-    names = {record["corpus"]: f"corpus {record['corpus'][:8]}, " for record in records}
-    several = len({record["tokenizer"] for record in records}) < len(names)
-    return [_verdict(own, names[own[0]["corpus"]] if several else "") for own in by_setting(records)]
+    return [_verdict(own, _where(own, records)) for own in by_setting(records)]
 
 
-def _verdict(records: Sequence[Row], corpus: str) -> str:
+def _where(rows: Sequence[Row], every: Sequence[Row]) -> str:
+    """The setting of rows that share one, as far as it tells them from all others."""
+    return ", ".join(part for part in (text_name(rows[0], every), _place(rows), variant_of(rows[0], every)) if part)
+
+
+def _verdict(records: Sequence[Row], where: str) -> str:
     best, *others = sorted(records, key=lambda record: record["nats_per_byte"])
-    named = f"{best['domain']}, " if "domain" in best else corpus
-    variant = f", {best['variant']}" if best["variant"] else ""
-    where = f"{named}{_place(records)}{variant}"
     names = _shape_names(records)
     least = f"{names[id(best)]} costs least, {best['nats_per_byte']:.4f} nats per byte"
     unigram = best["unigram_nats_per_byte"]
@@ -97,10 +97,10 @@ def audit_sentences(rows: Sequence[Row]) -> list[str]:
     for row in rows:
         if row.get("head_rank_used") is not None:
             settings.setdefault(setting_of(row), []).append(row)
-    return [_audit_sentence(own) for own in settings.values()]
+    return [_audit_sentence(own, _where(own, rows)) for own in settings.values()]
 
 
-def _audit_sentence(rows: Sequence[Row]) -> str:
+def _audit_sentence(rows: Sequence[Row], where: str) -> str:
     by_rank: dict[int, list[Row]] = {}
     for row in rows:
         by_rank.setdefault(row["rank"], []).append(row)
@@ -114,4 +114,4 @@ def _audit_sentence(rows: Sequence[Row]) -> str:
             )
         )
         parts.append(f"of rank {rank} use {used:.1f} and need {needed:.1f}, tokens end at rank {tokens:.1f}")
-    return f"{_place(rows)}: heads {'; '.join(parts)}"
+    return f"{where}: heads {'; '.join(parts)}"
