@@ -96,8 +96,7 @@ def prepare_corpus(
     note: Callable[[str], None] = lambda text: None,
 ) -> Corpus:
     """The corpus of a file or folder under a tokenizer, made where the store does not hold it yet."""
-    progress("reading the corpus", 0.0)
-    return encoded_corpus(read_split(Path(path), note), tokenizer, store, progress)
+    return encoded_corpus(read_split(Path(path), note, progress=progress), tokenizer, store, progress)
 
 
 def encoded_corpus(split: Split, tokenizer: str, store: Path, progress: Progress = silent) -> Corpus:
