@@ -420,6 +420,16 @@ def test_models_whose_depth_was_solved_for_are_compared() -> None:
     assert len(verdicts(by_shape(apart))) == 2, "depths that were chosen are settings of their own"
 
 
+def test_models_of_several_sizes_are_doubted() -> None:
+    sizes = [row(4, 1.5, parameters=1000), row(64, 1.2, parameters=1100)]
+    assert "differ in size, not in their heads alone" in verdicts(by_shape(sizes))[0]
+    assert (
+        "differ in size" not in verdicts(by_shape([row(4, 1.5, parameters=1000), row(64, 1.2, parameters=1001)]))[0]
+    )
+    timed = [{**one, "budget": "step_seconds=0.1 by feed_forward"} for one in sizes]
+    assert "differ in size" not in verdicts(by_shape(timed))[0], "as was asked for"
+
+
 def test_a_text_learned_by_heart_is_doubted() -> None:
     fair = [row(r, 2.0, nats_per_token=2.0, training_nats_per_token=1.8) for r in (4, 64)]
     assert by_shape(fair)[0]["held_out_over_training"] == pytest.approx(2.0 / 1.8)

@@ -13,6 +13,8 @@ Row = Mapping[str, Any]
 
 MEMORISED = 1.5
 """Held-out loss over training loss beyond which the order of models is that of their memories as well."""
+SAME_SIZE = 0.02
+"""Share of its parameters by which a model may be larger than another of one size."""
 
 
 def verdicts(records: Sequence[Row]) -> list[str]:
@@ -57,13 +59,19 @@ def _margin(record: Row) -> str:
 
 
 def _doubt(records: Sequence[Row]) -> str:
+    sizes = [record["parameters"] for record in records if record["budget"] == "none"]
     memory = max((record["held_out_over_training"] or 0.0 for record in records), default=0.0)
-    if memory <= MEMORISED:
-        return ""
-    return (
-        f". Held-out text costs up to {memory:.1f} times as much as the text trained on: models learn that by heart, "
-        "and their order may be that of memory; give more text, or fewer steps"
-    )
+    doubts = []
+    if sizes and max(sizes) > (1 + SAME_SIZE) * min(sizes):
+        doubts.append(
+            ". These models differ in size, not in their heads alone: parameters = NUMBER in the grid evens it"
+        )
+    if memory > MEMORISED:
+        doubts.append(
+            f". Held-out text costs up to {memory:.1f} times as much as the text trained on: models learn that by "
+            "heart, and their order may be that of memory; give more text, or fewer steps"
+        )
+    return "".join(doubts)
 
 
 def _place(rows: Sequence[Row]) -> str:
