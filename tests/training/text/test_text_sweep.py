@@ -428,6 +428,9 @@ def test_models_of_several_sizes_are_doubted() -> None:
     )
     timed = [{**one, "budget": "step_seconds=0.1 by feed_forward"} for one in sizes]
     assert "differ in size" not in verdicts(by_shape(timed))[0], "as was asked for"
+    assert "equally long" not in verdicts(by_shape(timed))[0]
+    busy = [timed[0], {**timed[1], "seconds": 5.0}]
+    assert "took 0.002 to 0.005 s and were to be equally long" in verdicts(by_shape(busy))[0]
 
 
 def test_a_text_learned_by_heart_is_doubted() -> None:

@@ -117,7 +117,7 @@ def _require_enough(documents: list[Document], path: Path) -> int:
     require(
         total >= LEAST_BYTES,
         required=f"a corpus of at least {LEAST_BYTES:,} bytes of text at {path}",
-        got=f"{total:,}",
+        got=f"{total:,}, each document counted once",
         remedy="give a longer file, or a folder of texts",
     )
     return total

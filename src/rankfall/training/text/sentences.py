@@ -13,6 +13,8 @@ Row = Mapping[str, Any]
 
 MEMORISED = 1.5
 """Held-out loss over training loss beyond which the order of models is that of their memories as well."""
+SAME_TIME = 1.25
+"""How many times as long as another a step may take that is to be equally long."""
 SAME_SIZE = 0.02
 """Share of its parameters by which a model may be larger than another of one size."""
 
@@ -65,6 +67,12 @@ def _doubt(records: Sequence[Row]) -> str:
     if sizes and max(sizes) > (1 + SAME_SIZE) * min(sizes):
         doubts.append(
             ". These models differ in size, not in their heads alone: parameters = NUMBER in the grid evens it"
+        )
+    times = [record["step_seconds"] for record in records if str(record["budget"]).startswith("step_seconds=")]
+    if times and max(times) > SAME_TIME * min(times):
+        doubts.append(
+            f". Their steps took {min(times):.3g} to {max(times):.3g} s and were to be equally long: the machine had "
+            "other work; compare them on a quiet one, in a new store"
         )
     if memory > MEMORISED:
         doubts.append(
