@@ -278,6 +278,13 @@ def test_texts_are_drawn_apart_and_so_are_feed_forwards() -> None:
         "4 heads, feed forward 64",
         "4 heads, feed forward 128",
     ]
+    beside = [row(rank, 1.5, positions="learned", heads=256 // rank, value_rank=rank) for rank in (4, 16)]
+    wide = [row(4, 1.5, heads=1, value_rank=width) for width in (4, 8)]
+    learned, rotary = loss_by_rank(by_shape([*beside, *wide])).axes
+    assert [line.get_text() for line in learned.get_legend().get_texts()] == ["H r = d"], "one panel, one line"
+    assert len(rotary.get_legend().get_texts()) == 2
+    many = by_shape([row(4, 1.5, steps=100 * number) for number in range(1, 6)])
+    assert {ax.get_subplotspec().rowspan.start for ax in loss_by_rank(many).axes} == {0, 1}
     solved_for = [row(rank, 1.5, feed_forward=wide) for rank, wide in ((4, 128), (16, 64))]
     assert [one.get_text() for one in only_panel(by_shape(solved_for)).get_legend().get_texts()] == ["4 heads"]
 
