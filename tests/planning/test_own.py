@@ -107,6 +107,16 @@ def test_models_that_are_too_small_to_tell_do_not_decide(tmp_path: Path, changes
     assert found.candidates[0]["text_excess"] == pytest.approx(0.2, abs=1e-3), "shown all the same"
 
 
+def test_a_text_on_which_little_was_learned_leaves_the_decision_to_the_others(tmp_path: Path) -> None:
+    store = store_of(tmp_path / "runs", LOW_COSTS)
+    alone = planned(store=store)
+    store_of(store, HIGH_COSTS, corpus="fedcba9876543210", unigram_nats_per_byte=1.01)
+    both = planned(store=store)
+    assert both.recommendation == alone.recommendation
+    assert both.candidates == alone.candidates
+    assert "Left out are those on fedcba98 at d = 64: the best of them has learned" in both.evidence["text_excess"]
+
+
 @pytest.mark.parametrize(
     ("made", "got"),
     [

@@ -83,11 +83,11 @@ def run_table(title: str, rows: Sequence[Mapping[str, Any]], ordered: bool = Fal
     if not rows:
         paper.print(title if chosen else f"{title}: nothing yet")
         return
-    varying = varying_settings(rows)
+    varying = varying_settings(rows, ("rank",))
     if ordered:
         rows = sorted(rows, key=lambda row: [_sortable(row.get(name)) for name in varying])
     results = [name for name in RESULTS if any(row.get(name) is not None for row in rows)] or RESULTS[:2]
-    columns = ("id", "status", *(varying or ("rank",)), *results)
+    columns = ("id", "status", *varying, *results)
     table(title, [{name: _short(name, row.get(name)) for name in columns} for row in rows], columns)
 
 

@@ -173,9 +173,14 @@ def _brief(records: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[d
     """Rank, heads, every setting that tells records apart, and these columns, but for those that are empty
     throughout or the same as another."""
     columns = dict.fromkeys((*varying_settings(records, SHAPE), *names))
-    told = {name: other for name, other in USUAL.items() if all(one.get(name) == one.get(other) for one in records)}
-    kept = [name for name in columns if name not in told and any(one.get(name) is not None for one in records)]
+    usual = _usual(records, USUAL)
+    kept = [name for name in columns if name not in usual and any(one.get(name) is not None for one in records)]
     return [{name: _digits(name, record.get(name)) for name in kept} for record in records]
+
+
+def _usual(records: Sequence[Mapping[str, Any]], same: Mapping[str, str]) -> list[str]:
+    """The settings that equal another in all records."""
+    return [name for name, other in same.items() if all(str(one.get(name)) == str(one.get(other)) for one in records)]
 
 
 def _digits(name: str, value: Any) -> Any:
@@ -214,6 +219,7 @@ def _show_stacks(stacks: Sequence[Mapping[str, Any]]) -> None:
     common = [name for name in COMMON if len(rows) > 1 and len({row.get(name, "") for row in rows}) == 1]
     if all(row["stacks"] in (1, row["cells"]) for row in rows):
         del names["stacks"]
-    table("to train", rows, [name for name in names if name not in common])
+    usual = _usual(rows, USUAL | {"value_rank": "ranks"})
+    table("to train", rows, [name for name in names if name not in common and name not in usual])
     if common := [f"{name.replace('_', ' ')} {cell(rows[0][name])}" for name in common if name in names]:
         paper.print(f"each with {', '.join(common)}", markup=False, highlight=False, soft_wrap=True)

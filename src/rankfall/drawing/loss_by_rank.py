@@ -3,50 +3,62 @@ number of heads."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from rankfall.drawing.canvas import COLOURS, MARKERS, canvas
+from rankfall.training.text.comparison import text_name
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Record = Mapping[str, Any]
 
+ABREAST = 3
+"""Most panels beside each other."""
+
 
 def loss_by_rank(records: Sequence[Record]) -> Figure:
     """Nats per byte of held-out text, with the margin over seeds where some shape has several."""
     drawn = [record for record in records if record["nats_per_byte"] is not None]
-    panels = list(dict.fromkeys(_panel(record) for record in drawn))
-    line = _lines_of(drawn)
-    lines = list(dict.fromkeys(line(record) for record in sorted(drawn, key=_order)))
-    figure, axes = canvas(1, max(1, len(panels)), size=(4.8, 4.2), sharey=False)
-    for ax, name in zip(axes[0], panels, strict=False):
+    panels: dict[str, list[Record]] = {}
+    for record in drawn:
+        panels.setdefault(_panel(record, drawn), []).append(record)
+    labels = {id(record): line(record) for own in panels.values() for line in [_lines_of(own)] for record in own}
+    lines = list(dict.fromkeys(labels[id(record)] for record in sorted(drawn, key=_order)))
+    columns = min(ABREAST, max(1, len(panels)))
+    figure, axes = canvas(max(1, math.ceil(len(panels) / columns)), columns, size=(4.8, 4.2), sharey=False)
+    for ax in axes.flat[len(panels) :]:
+        ax.remove()
+    for ax, (name, shown) in zip(axes.flat, panels.items(), strict=False):
         for number, label in enumerate(lines):
-            own = [record for record in drawn if _panel(record) == name and line(record) == label]
-            own.sort(key=lambda record: record["rank"])
+            own = sorted((one for one in shown if labels[id(one)] == label), key=lambda record: record["rank"])
             if not own:
                 continue
             losses = [record["nats_per_byte"] for record in own]
-            errors = [record["nats_per_byte_margin"] or 0.0 for record in own]
+            errors = [record["nats_per_byte_margin"] for record in own]
             colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
             ranks = [record["rank"] for record in own]
-            ax.errorbar(ranks, losses, yerr=errors, color=colour, marker=marker, capsize=3, label=label)
-        ranks = sorted({record["rank"] for record in drawn if _panel(record) == name})
+            bars = None if None in errors else errors
+            ax.errorbar(ranks, losses, yerr=bars, color=colour, marker=marker, capsize=3, label=label)
+        ranks = sorted({record["rank"] for record in shown})
         ax.set(title=name, xlabel="query/key rank of a head", xscale="log", ylabel="nats per byte, held-out text")
         ax.set_xticks(ranks, [str(rank) for rank in ranks])
         ax.minorticks_off()
-        ax.legend(fontsize=8)
+        # below the panel: inside it would lie over points, of which many may share a rank
+        ax.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.17))
     return figure
 
 
-def _panel(record: Record) -> str:
+def _panel(record: Record, records: Sequence[Record]) -> str:
     of = record["budget"] if record["budget"] != "none" else f"{record['steps']:,} steps"
     variant = f"\n{record['variant']}" if record["variant"] else ""
     # where the depth was solved for, models of one panel differ in it
     deep = "" if of.endswith(" by layers") else f", {record['layers']} layer{'s' * (record['layers'] != 1)}"
-    return f"width {record['width']}{deep}\n{of}{variant}"
+    text = f"{text_name(record, records)}\n".lstrip("\n")
+    return f"{text}width {record['width']}{deep}\n{of}{variant}"
 
 
 def times_width(record: Record) -> Fraction:
@@ -59,20 +71,18 @@ def _order(record: Record) -> tuple[Any, ...]:
 
 
 def _lines_of(records: Sequence[Record]) -> Callable[[Record], str]:
-    """What models of one line share: H r over the width, or the number of heads where that makes fewer lines; and
-    the value width or the heads with keys where models of one line and rank differ in them."""
+    """What models of one line of a panel share: H r over the width, or the number of heads where that makes fewer
+    lines; and the value width, the heads with keys or the feed-forward where one line and rank has several."""
     shared = min((_total, _heads), key=lambda name: len({name(record) for record in records}))
     told: list[str] = []
-    for field in ("value_rank", "key_heads"):
+    for field in ("value_rank", "key_heads", "feed_forward"):
         by_place: dict[tuple[Any, ...], set[int]] = {}
         for record in records:
-            place = (_panel(record), shared(record), record["rank"])
+            place = (shared(record), record["rank"], *(record[name] for name in told))
             by_place.setdefault(place, set()).add(record[field])
         if any(len(values) > 1 for values in by_place.values()):
             told.append(field)
-    return lambda record: ", ".join(
-        [shared(record), *(f"{field.replace('_', ' ')} {record[field]}" for field in told)]
-    )
+    return lambda record: ", ".join([shared(record), *(f"{name.replace('_', ' ')} {record[name]}" for name in told)])
 
 
 def _total(record: Record) -> str:

@@ -83,6 +83,8 @@ class LanguageModels:
     """A person's own models; None for those that ship."""
     place: str = "trained here"
     """Where they are from, in words."""
+    silent: str = ""
+    """Which of them do not count beside the others, and why."""
 
     @property
     def curves(self) -> tuple[TextCurve, ...]:
@@ -125,13 +127,14 @@ class LanguageModels:
     def _unused(self) -> str:
         """Models of other settings, which were trained and do not count here, in words."""
         others = [curve for curve in self.curves if curve.unused]
+        silent = f"Left out are {self.silent}. " if self.silent else ""
         if not others:
-            return ""
+            return silent
         told = " ".join(
             f"{len(one.unused)} other models on {one.domain} at d = {one.width}, of {_span(one.unused)} tokens,"
             for one in others
         )
-        return f"Of each text and width only the setting with most models is used: {told} exist and are not. "
+        return f"{silent}Of each text and width only the setting with most models is used: {told} exist and are not. "
 
     def estimate(self, heads: int, rank: int, directions: int, width: int | None = None) -> Estimate | None:
         """The share of the loss that so many heads of that rank cost above the best rank of the width; without a
@@ -206,7 +209,9 @@ def own_models(rows: Sequence[Row], place: str) -> LanguageModels:
         )
     if all(one.seeds == 1 for curve in curves for one in curve.points):
         curves = tuple(replace(curve, doubt=curve.doubt or ONE_SEED) for curve in curves)
-    return LanguageModels(curves, f"in {place}")
+    sound = tuple(curve for curve in curves if not curve.doubt)
+    silent = [f"those on {one.domain} at d = {one.width}: {one.doubt}" for one in curves if sound and one.doubt]
+    return LanguageModels(sound or curves, f"in {place}", "; ".join(silent))
 
 
 def curves_of(rows: Sequence[Row], fewest: int = FEWEST) -> tuple[TextCurve, ...]:

@@ -25,7 +25,7 @@ from rankfall.training.text.cell import TextCell
 from rankfall.training.text.comparison import RUN, SETTING, SHAPE, by_shape, reached, to_level
 from rankfall.training.text.corpus import open_corpus
 from rankfall.training.text.decoder import text_layout
-from rankfall.training.text.sentences import verdicts
+from rankfall.training.text.sentences import audit_sentences, verdicts
 from rankfall.training.work import Watch, train
 
 GRID: dict[str, Any] = {
@@ -269,6 +269,36 @@ def test_a_line_of_the_picture_is_what_most_models_share() -> None:
     assert only_panel(solved_for).get_title() == "width 256\nparameters=1 by layers"
 
 
+def test_texts_are_drawn_apart_and_so_are_feed_forwards() -> None:
+    texts = [row(rank, 1.5, corpus=corpus) for corpus in ("aaaaaaaaaa", "bbbbbbbbbb") for rank in (4, 16)]
+    panels = loss_by_rank(by_shape(texts)).axes
+    assert [ax.get_title().splitlines()[0] for ax in panels] == ["corpus aaaaaaaa", "corpus bbbbbbbb"]
+    sizes = only_panel(by_shape([row(rank, 1.5, feed_forward=wide) for wide in (64, 128) for rank in (4, 16)]))
+    assert [line.get_text() for line in sizes.get_legend().get_texts()] == [
+        "4 heads, feed forward 64",
+        "4 heads, feed forward 128",
+    ]
+    beside = [row(rank, 1.5, positions="learned", heads=256 // rank, value_rank=rank) for rank in (4, 16)]
+    wide = [row(4, 1.5, heads=1, value_rank=width) for width in (4, 8)]
+    learned, rotary = loss_by_rank(by_shape([*beside, *wide])).axes
+    assert [line.get_text() for line in learned.get_legend().get_texts()] == ["H r = d"], "one panel, one line"
+    assert len(rotary.get_legend().get_texts()) == 2
+    many = by_shape([row(4, 1.5, steps=100 * number) for number in range(1, 6)])
+    assert {ax.get_subplotspec().rowspan.start for ax in loss_by_rank(many).axes} == {0, 1}
+    solved_for = [row(rank, 1.5, feed_forward=wide) for rank, wide in ((4, 128), (16, 64))]
+    assert [one.get_text() for one in only_panel(by_shape(solved_for)).get_legend().get_texts()] == ["4 heads"]
+
+
+def test_what_audits_say_names_the_setting_as_the_verdict_does() -> None:
+    audited = {"head_rank_used": 3.0, "head_rank_needed": 2.0, "token_rank_last": 9.0}
+    texts = [row(4, 1.5, corpus=corpus, **audited) for corpus in ("aaaaaaaaaa", "bbbbbbbbbb")]
+    ways = [row(4, 1.5, positions=positions, **audited) for positions in ("rotary", "learned")]
+    for rows in (texts, ways):
+        said = [sentence.partition(": ")[0] for sentence in audit_sentences(rows)]
+        assert sorted(said) == sorted(sentence.partition(": ")[0] for sentence in verdicts(by_shape(rows)))
+        assert len(set(said)) == 2
+
+
 def only_panel(records: list[dict[str, Any]]) -> Any:
     (panel,) = loss_by_rank(records).axes
     return panel
@@ -395,6 +425,19 @@ def test_models_whose_depth_was_solved_for_are_compared() -> None:
     assert {one["level"] for one in found} == {1.502}
     apart = [{**one, "budget": "none"} for one in rows]
     assert len(verdicts(by_shape(apart))) == 2, "depths that were chosen are settings of their own"
+
+
+def test_models_of_several_sizes_are_doubted() -> None:
+    sizes = [row(4, 1.5, parameters=1000), row(64, 1.2, parameters=1100)]
+    assert "differ in size, not in their heads alone" in verdicts(by_shape(sizes))[0]
+    assert (
+        "differ in size" not in verdicts(by_shape([row(4, 1.5, parameters=1000), row(64, 1.2, parameters=1001)]))[0]
+    )
+    timed = [{**one, "budget": "step_seconds=0.1 by feed_forward"} for one in sizes]
+    assert "differ in size" not in verdicts(by_shape(timed))[0], "as was asked for"
+    assert "equally long" not in verdicts(by_shape(timed))[0]
+    busy = [timed[0], {**timed[1], "seconds": 5.0}]
+    assert "took 0.002 to 0.005 s and were to be equally long" in verdicts(by_shape(busy))[0]
 
 
 def test_a_text_learned_by_heart_is_doubted() -> None:

@@ -50,7 +50,7 @@ def by_shape(rows: Sequence[Row]) -> list[dict[str, Any]]:
     records = [_record(key, members) for key, members in sorted(groups.items(), key=lambda group: group[0])]
     over_best = {id(one): beside for own in by_setting(records) for one, beside in _over_best(own)}
     return [
-        {**record, "variant": _variant(record, records), **over_best.get(id(record), ALONE)} for record in records
+        {**record, "variant": variant_of(record, records), **over_best.get(id(record), ALONE)} for record in records
     ]
 
 
@@ -84,7 +84,7 @@ def _over_best(records: Sequence[Row]) -> list[tuple[Row, dict[str, Any]]]:
     return found
 
 
-def _variant(record: Row, records: Sequence[Row]) -> str:
+def variant_of(record: Row, records: Sequence[Row]) -> str:
     """What tells a setting from others of the same text, budget, width and depth, such as `positions learned`."""
     main, named = setting_of(record)[1 : len(MAIN)], len(MAIN)
     anywhere = [other for other in records if setting_of(other)[1:named] == main]
@@ -96,6 +96,15 @@ def _variant(record: Row, records: Sequence[Row]) -> str:
         if len({other[name] for other in (anywhere if name == "tokenizer" else like)}) > 1
     ]
     return ", ".join(f"{name} {record[name]}" for name in differing)
+
+
+def text_name(record: Row, records: Sequence[Row]) -> str:
+    """The text of a record: its name where it has one, else its hash where records have several texts that tokenizers
+    do not tell apart."""
+    if "domain" in record:
+        return str(record["domain"])
+    several = len({one["corpus"] for one in records}) > len({one["tokenizer"] for one in records})
+    return f"corpus {record['corpus'][:8]}" if several else ""
 
 
 def _record(key: tuple[Any, ...], members: Sequence[Row]) -> dict[str, Any]:

@@ -46,7 +46,7 @@ class About:
         """Both sides in words, and what of them a person should know before training on them."""
         said = (
             f"{name}: {self.training_bytes:,} bytes in {_documents(self.training_documents)} to train on, "
-            f"{self.held_out_bytes:,} in {_documents(self.held_out_documents)} held out"
+            f"{self.held_out_bytes:,} in {_documents(self.held_out_documents)} held out (corpus {self.digest[:8]})"
         )
         wanted = check_encoding(self.tokenizer)
         if wanted is not None:
@@ -55,7 +55,7 @@ class About:
             if self.vocabulary < wanted:
                 said += f", all that the text gives of the {wanted:,} asked for"
         if self.held_out_bytes < LITTLE:
-            said += "; that is little to measure on: give more text, or some of its own with --validation"
+            said += "; that is little to measure on: give more text, or more of it with --validation"
         elif self.held_out_bytes > self.training_bytes:
             said += "; more is held out than trained on"
         return said
@@ -96,8 +96,7 @@ def prepare_corpus(
     note: Callable[[str], None] = lambda text: None,
 ) -> Corpus:
     """The corpus of a file or folder under a tokenizer, made where the store does not hold it yet."""
-    progress("reading the corpus", 0.0)
-    return encoded_corpus(read_split(Path(path), note), tokenizer, store, progress)
+    return encoded_corpus(read_split(Path(path), note, progress=progress), tokenizer, store, progress)
 
 
 def encoded_corpus(split: Split, tokenizer: str, store: Path, progress: Progress = silent) -> Corpus:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rankfall.errors import RequestError, require
+from rankfall.progress import Progress, silent
 
 MOST_BYTES = 4 << 30
 """Of a corpus; it is held in memory while it is read."""
@@ -49,16 +50,22 @@ class Split:
     held_out: tuple[Document, ...]
 
 
-def read_split(path: Path, note: Callable[[str], None] = lambda text: None, validation: Path | None = None) -> Split:
+def read_split(
+    path: Path,
+    note: Callable[[str], None] = lambda text: None,
+    validation: Path | None = None,
+    progress: Progress = silent,
+) -> Split:
     """Read a corpus: each file of a folder is a document, a lone file is cut at blank lines, or else at line ends.
 
     Files that cannot be read or are no UTF-8 text are left out of a folder with a note, and refused alone. A document
     that occurs twice counts once, so that no copy of a held-out document is trained on. Which documents are held out
     depends on what they say and on nothing else; with `validation`, those of another file or folder are.
     """
-    documents = _without_copies(_documents(path, note))
+    documents = _without_copies(_documents(path, note, progress))
     if validation is not None:
-        return _validated(documents, path, _without_copies(_documents(validation, note)), validation, note)
+        held_out = _without_copies(_documents(validation, note, progress))
+        return _validated(documents, path, held_out, validation, note)
     total = _require_enough(documents, path)
     require(
         len(documents) > 1,
@@ -110,19 +117,22 @@ def _require_enough(documents: list[Document], path: Path) -> int:
     require(
         total >= LEAST_BYTES,
         required=f"a corpus of at least {LEAST_BYTES:,} bytes of text at {path}",
-        got=f"{total:,}",
+        got=f"{total:,}, each document counted once",
         remedy="give a longer file, or a folder of texts",
     )
     return total
 
 
-def _documents(path: Path, note: Callable[[str], None]) -> Iterator[str]:
+def _documents(path: Path, note: Callable[[str], None], progress: Progress) -> Iterator[str]:
+    progress(f"reading {path}", 0.0)
     if not path.is_dir():
         yield from _pieces(_text(_read(path, MOST_BYTES), str(path)))
         return
     left = MOST_BYTES
     skipped, texts = [], []
-    for file in sorted(path.rglob("*")):
+    files = sorted(path.rglob("*"))
+    for number, file in enumerate(files):
+        progress(f"reading {path}", number / len(files))
         if not file.is_file() or any(part.startswith(".") for part in file.relative_to(path).parts):
             continue
         try:

@@ -171,9 +171,8 @@ def _corpus(
     tokenizer = settings.get("tokenizer", TextCell.tokenizer)
     check_encoding(tokenizer)
     if (text, validation) not in around.made:
-        around.progress("reading the corpus", 0.0)
         measured = None if validation is None else Path(validation)
-        around.made[text, validation] = read_split(Path(text), around.note, measured)
+        around.made[text, validation] = read_split(Path(text), around.note, measured, around.progress)
     if (text, validation, tokenizer) not in around.made:
         folder = around.folder
         assert folder is not None

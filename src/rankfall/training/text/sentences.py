@@ -7,26 +7,30 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rankfall.training.text.comparison import by_setting, has_learned_little, setting_of
+from rankfall.training.text.comparison import by_setting, has_learned_little, setting_of, text_name, variant_of
 
 Row = Mapping[str, Any]
 
 MEMORISED = 1.5
 """Held-out loss over training loss beyond which the order of models is that of their memories as well."""
+SAME_TIME = 1.25
+"""How many times as long as another a step may take that is to be equally long."""
+SAME_SIZE = 0.02
+"""Share of its parameters by which a model may be larger than another of one size."""
 
 
 def verdicts(records: Sequence[Row]) -> list[str]:
     """A sentence or two for each setting: the best shape, what the others cost over it, and whether seeds tell."""
-    names = {record["corpus"]: f"corpus {record['corpus'][:8]}, " for record in records}
-    several = len({record["tokenizer"] for record in records}) < len(names)
-    return [_verdict(own, names[own[0]["corpus"]] if several else "") for own in by_setting(records)]
+    return [_verdict(own, _where(own, records)) for own in by_setting(records)]
 
 
-def _verdict(records: Sequence[Row], corpus: str) -> str:
+def _where(rows: Sequence[Row], every: Sequence[Row]) -> str:
+    """The setting of rows that share one, as far as it tells them from all others."""
+    return ", ".join(part for part in (text_name(rows[0], every), _place(rows), variant_of(rows[0], every)) if part)
+
+
+def _verdict(records: Sequence[Row], where: str) -> str:
     best, *others = sorted(records, key=lambda record: record["nats_per_byte"])
-    named = f"{best['domain']}, " if "domain" in best else corpus
-    variant = f", {best['variant']}" if best["variant"] else ""
-    where = f"{named}{_place(records)}{variant}"
     names = _shape_names(records)
     least = f"{names[id(best)]} costs least, {best['nats_per_byte']:.4f} nats per byte"
     unigram = best["unigram_nats_per_byte"]
@@ -57,13 +61,25 @@ def _margin(record: Row) -> str:
 
 
 def _doubt(records: Sequence[Row]) -> str:
+    sizes = [record["parameters"] for record in records if record["budget"] == "none"]
     memory = max((record["held_out_over_training"] or 0.0 for record in records), default=0.0)
-    if memory <= MEMORISED:
-        return ""
-    return (
-        f". Held-out text costs up to {memory:.1f} times as much as the text trained on: models learn that by heart, "
-        "and their order may be that of memory; give more text, or fewer steps"
-    )
+    doubts = []
+    if sizes and max(sizes) > (1 + SAME_SIZE) * min(sizes):
+        doubts.append(
+            ". These models differ in size, not in their heads alone: parameters = NUMBER in the grid evens it"
+        )
+    times = [record["step_seconds"] for record in records if str(record["budget"]).startswith("step_seconds=")]
+    if times and max(times) > SAME_TIME * min(times):
+        doubts.append(
+            f". Their steps took {min(times):.3g} to {max(times):.3g} s and were to be equally long: the machine had "
+            "other work; compare them on a quiet one, in a new store"
+        )
+    if memory > MEMORISED:
+        doubts.append(
+            f". Held-out text costs up to {memory:.1f} times as much as the text trained on: models learn that by "
+            "heart, and their order may be that of memory; give more text, or fewer steps"
+        )
+    return "".join(doubts)
 
 
 def _place(rows: Sequence[Row]) -> str:
@@ -97,10 +113,10 @@ def audit_sentences(rows: Sequence[Row]) -> list[str]:
     for row in rows:
         if row.get("head_rank_used") is not None:
             settings.setdefault(setting_of(row), []).append(row)
-    return [_audit_sentence(own) for own in settings.values()]
+    return [_audit_sentence(own, _where(own, rows)) for own in settings.values()]
 
 
-def _audit_sentence(rows: Sequence[Row]) -> str:
+def _audit_sentence(rows: Sequence[Row], where: str) -> str:
     by_rank: dict[int, list[Row]] = {}
     for row in rows:
         by_rank.setdefault(row["rank"], []).append(row)
@@ -114,4 +130,4 @@ def _audit_sentence(rows: Sequence[Row]) -> str:
             )
         )
         parts.append(f"of rank {rank} use {used:.1f} and need {needed:.1f}, tokens end at rank {tokens:.1f}")
-    return f"{_place(rows)}: heads {'; '.join(parts)}"
+    return f"{where}: heads {'; '.join(parts)}"
