@@ -1,4 +1,4 @@
-"""What stacks have in common: their tensors, on the device for undoing and on the CPU for going on later, and chunks."""
+"""What stacks have in common: chunks, and tensors, on the device for undoing and on the CPU for going on later."""
 
 from __future__ import annotations
 
