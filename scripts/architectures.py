@@ -26,7 +26,15 @@ from typing import Any
 import torch
 import transformers
 
-from rankfall.models.coverage import PARTS, Checked, check_architecture, installed_architectures, most_used
+from rankfall.errors import RequestError
+from rankfall.models.coverage import (
+    PARTS,
+    Checked,
+    check_architecture,
+    installed_architectures,
+    known_type,
+    most_used,
+)
 
 PACKAGED = Path(__file__).parents[1] / "src/rankfall/models/architectures.csv"
 COLUMNS = ("model_type", "reach", "outcome", "expected", "calls", *PARTS, "note", "reasons", "transformers", "date")
@@ -55,7 +63,7 @@ def _child(model_type: str, writer: Any) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", nargs="*")
+    parser.add_argument("--only", nargs="+", metavar="TYPE")
     parser.add_argument("--most-used", action="store_true")
     parser.add_argument("--limit", type=float, default=60.0)
     parser.add_argument("--out", type=Path)
@@ -69,7 +77,10 @@ def main() -> None:
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
     }
     reach = installed_architectures()
-    only = list(most_used()) if options.most_used else options.only
+    try:
+        only = list(most_used()) if options.most_used else [known_type(name) for name in options.only or ()]
+    except RequestError as error:
+        parser.error(str(error))
     chosen = [name for name in reach if not only or name in only]
     # In this process, so that the children find everything that all architectures need already imported.
     check_architecture("bert")

@@ -212,3 +212,11 @@ def test_alphabets_are_letters_because_browsers_ignore_the_attribute() -> None:
 def test_an_unknown_formula_is_refused() -> None:
     with pytest.raises(ValueError, match=r"holds \\nonsense, which cannot be converted"):
         formulas().to_mathml(r"x + \nonsense{y}")
+
+
+def test_the_page_of_architectures_shows_every_column_that_it_explains() -> None:
+    page = (DOCS / "architectures.md").read_text()
+    header = next(line for line in hook("results").architectures().splitlines() if line.startswith("| model type"))
+    shown = [name.strip() for name in header.strip("|").split("|")]
+    named = ("outcome", "depth", "masks", "heads", "ablation", "controls", "reasons", "reach")
+    assert [name for name in named if f"`{name}`" in page and name in shown] == list(named)

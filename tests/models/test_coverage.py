@@ -45,8 +45,43 @@ def test_an_outcome_that_no_row_can_have_is_refused() -> None:
     assert {row["outcome"] for row in coverage_table()} <= set(OUTCOMES)
     with pytest.raises(RequestError, match=r"exact; exact, weights only; .*; not measured; got 'nonsense'"):
         coverage(outcome="nonsense")
-    # None has it now, but one could.
-    assert coverage(outcome="differs").architectures == []
+    for part_of_a_word in ("e", "artial", "exac"):
+        with pytest.raises(RequestError, match="an outcome, or a word of one"):
+            coverage(outcome=part_of_a_word)
+    for words in ("partial", "weights only", "exact, partial", "not"):
+        assert all(words in row["outcome"] for row in coverage(outcome=words).architectures)
+
+
+def test_a_choice_of_nothing_is_refused_with_what_there_is() -> None:
+    counted = len(coverage_table())
+    with pytest.raises(
+        RequestError, match=rf"one of {counted} architectures has; got 'differs', which none has; there are exact \("
+    ):
+        coverage(outcome="differs")
+    with pytest.raises(RequestError, match=r"one of 60 architectures has; got 'not run', which none has"):
+        coverage(outcome="not run", most_used=True)
+
+
+def test_types_are_not_chosen_from_the_table_at_the_same_time() -> None:
+    for more in ({"outcome": "exact"}, {"most_used": True}):
+        with pytest.raises(
+            RequestError, match="either model types, which are checked now, or a choice from the table"
+        ):
+            coverage(["bert"], **more)  # type: ignore[arg-type]
+
+
+def test_every_name_is_known_before_anything_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    monkeypatch.setattr("rankfall.models.coverage.check_architecture", seen.append)
+    with pytest.raises(RequestError, match="got LLAMMA; near it are llama"):
+        coverage(["bert", "LLAMMA"])
+    with pytest.raises(RequestError, match="got ' '; rankfall coverage lists them all"):
+        coverage(["bert", " "])
+    assert seen == []
+
+
+def test_a_type_that_is_named_twice_is_measured_once() -> None:
+    assert [row["model_type"] for row in coverage(["bert", "bert"]).architectures] == ["bert"]
 
 
 def test_the_sixty_most_used_are_listed_with_their_reasons_and_meet_the_target() -> None:

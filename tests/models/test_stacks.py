@@ -20,7 +20,7 @@ from rankfall.models.blocks import choose_stack
 from rankfall.models.condition import parse_condition
 from rankfall.models.heads.key_values import KeyValueRecord, KeyValues
 from rankfall.models.heads.maps import HeadMaps
-from rankfall.models.masks import ObservedMask
+from rankfall.models.masks import CROSS, ObservedMask
 from rankfall.models.small import candidate_inputs, small_models
 from rankfall.models.stacks import labels
 from rankfall.models.verdict.key_value_reason import key_value_reason
@@ -373,3 +373,15 @@ def test_the_cache_is_that_of_the_half_that_decodes() -> None:
     unknown = key_value_reason(records)
     assert unknown is not None
     assert unknown.text.startswith("a layer has keys and values of 144 numbers a token (9 key/value heads of 8 + 8)")
+
+
+def test_a_decoder_of_another_length_keeps_its_masks_beside_padded_texts() -> None:
+    """Queries of cross-attention are none of the texts' tokens: which of these are real says nothing of them."""
+    ids = torch.randint(4, 60, (2, 12), generator=torch.Generator().manual_seed(0))
+    mask = torch.ones_like(ids)
+    mask[0, 9:] = 0
+    inputs = {"input_ids": ids, "attention_mask": mask, "decoder_input_ids": ids[:, :7]}
+    result = audit(small("bart"), inputs=inputs, heads=False, controls=False, ablation=False)
+    assert "mask" not in result.missing
+    seen = {(one.module.split(".")[0], one.name): one.tokens for one in result.masks if one.name != CROSS}
+    assert seen == {("encoder", "complete"): 9, ("decoder", "causal"): 7}

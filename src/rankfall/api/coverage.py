@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -79,32 +80,49 @@ def coverage(
     """List every architecture in the installed transformers library: whether recording a small random model of it was
     bit-equal to eager attention, and how much of an audit of it there is: depth, masks, heads, ablation, controls.
 
-    With model types, measures those now instead. `outcome` keeps rows whose outcome holds this word, `most_used` the
-    sixty types that are used most.
+    With model types, measures those now instead. `outcome` keeps rows whose outcome holds these words, `most_used`
+    the sixty types that are used most.
     """
-    from rankfall.models.coverage import (
-        OUTCOMES,
-        check_architecture,
-        coverage_table,
-        installed_architectures,
-        known_type,
-    )
-    from rankfall.models.coverage import most_used as most_used_types
+    from rankfall.models.coverage import check_architecture, installed_architectures, known_type
 
     if not types:
-        wanted = most_used_types() if most_used else None
-        require(
-            any(outcome in one for one in OUTCOMES),
-            required=f"an outcome, or a word of one: {'; '.join(OUTCOMES)}",
-            got=repr(outcome[:80]),
-            remedy="leave it out for all architectures",
-        )
-        rows = [row for row in coverage_table() if outcome in row["outcome"]]
-        return CoverageResult([row for row in rows if wanted is None or row["model_type"] in wanted])
+        return CoverageResult(_listed(outcome, most_used))
+    require(
+        not outcome and not most_used,
+        required="either model types, which are checked now, or a choice from the table that ships",
+        got=f"{', '.join(types)} and {f'outcome {outcome!r}' if outcome else 'most_used'}",
+        remedy="leave one of them out",
+    )
+    # All names first: a slip in the last must not show after the others were measured.
+    names = list(dict.fromkeys(known_type(name) for name in types))
     reach = installed_architectures()
     measured = []
-    for done, name in enumerate(types):
-        progress(f"building and auditing a small random {name}", done / len(types))
-        row = asdict(check_architecture(known_type(name)))
-        measured.append({"reach": reach[row["model_type"]], **row})
+    for done, name in enumerate(names):
+        progress(f"building and auditing a small random {name}", done / len(names))
+        measured.append({"reach": reach[name], **asdict(check_architecture(name))})
     return CoverageResult(measured)
+
+
+def _listed(outcome: str, most_used: bool) -> list[dict[str, Any]]:
+    """Rows of the table that ships; a choice of none is refused."""
+    from rankfall.models.coverage import OUTCOMES, coverage_table
+    from rankfall.models.coverage import most_used as most_used_types
+
+    words = re.compile(rf"(?<!\w){re.escape(outcome)}(?!\w)" if outcome else "")
+    require(
+        any(words.search(one) for one in OUTCOMES),
+        required=f"an outcome, or a word of one: {'; '.join(OUTCOMES)}",
+        got=repr(outcome[:80]),
+        remedy="leave it out for all architectures",
+    )
+    wanted = most_used_types() if most_used else None
+    rows = [row for row in coverage_table() if wanted is None or row["model_type"] in wanted]
+    chosen = [row for row in rows if words.search(row["outcome"])]
+    there = Counter(row["outcome"] for row in rows).most_common()
+    require(
+        len(chosen) > 0,
+        required=f"an outcome that one of {len(rows)} architectures has",
+        got=f"{outcome!r}, which none has",
+        remedy=f"there are {'; '.join(f'{name} ({count})' for name, count in there)}",
+    )
+    return chosen

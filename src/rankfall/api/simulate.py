@@ -57,8 +57,7 @@ class SimulationResult(Result):
     @property
     def measured_rate(self) -> float | None:
         """The factor by which mu falls in a layer, fitted; None where too few layers were run."""
-        first = self.reports[0].rates[0]
-        return None if first is None else first.rate
+        return self.reports[0].measured_rate
 
     @property
     def tail_rate(self) -> float | None:
@@ -73,8 +72,7 @@ class SimulationResult(Result):
     @property
     def bound_rate(self) -> float | None:
         """The factor that the theorem promises at most; None where it does not apply."""
-        bound = self.reports[0].theorem.bound
-        return None if bound is None else bound.rate
+        return self.reports[0].bound_rate
 
     @property
     def others(self) -> tuple[SimulationResult, ...]:
@@ -108,10 +106,10 @@ class SimulationResult(Result):
     def _lines(self) -> list[str]:
         lines = [f"{self.title}, {self.layers[-1]['layer']} layers"]
         for one in self.reports:
-            rate, bound = one.rates[0], one.theorem.bound
-            fell = "too few layers to tell" if rate is None else f"{rate.law}, factor {rate.rate:.4g} a layer"
+            rate = one.measured_rate
+            fell = "too few layers to tell" if rate is None else f"{one.law}, factor {rate:.4g} a layer"
             tail = "" if one.tail_rate is None else f", theory {one.tail_rate:.4g}"
-            said = "no bound applies" if bound is None else f"bound {bound.rate:.6g}"
+            said = "no bound applies" if one.bound_rate is None else f"bound {one.bound_rate:.6g}"
             lines.append(f"{one.mask}: {fell}{tail}, {said}; log10 mu {one.records[-1]['log10_mu']:.4g} at the end")
         return lines
 
@@ -253,7 +251,6 @@ def _norm_name(norm: str | Norm) -> str:
 
 def _record(report: MaskResult) -> dict[str, Any]:
     facts, theorem = report.theorem.facts, report.theorem
-    first = report.rates[0]
     record: dict[str, Any] = {
         "mask": {
             "name": str(report.mask),
@@ -264,11 +261,11 @@ def _record(report: MaskResult) -> dict[str, Any]:
             "quasi_strongly_connected": facts.quasi_strongly_connected,
         },
         "exact": report.exact,
-        "measured_rate": first.rate if first is not None else None,
+        "measured_rate": report.measured_rate,
         "measured": [asdict(rate) if rate is not None else None for rate in report.rates],
         "theorem": theorem.statement,
         "bound_applies": theorem.applies,
-        "bound_rate": theorem.bound.rate if theorem.bound is not None else None,
+        "bound_rate": report.bound_rate,
         "bound_log_rate": theorem.bound.log_rate if theorem.bound is not None else None,
         "bound_least_weight": theorem.bound.least_weight if theorem.bound is not None else None,
         "bound_reason": theorem.reason,
@@ -289,15 +286,14 @@ def _record(report: MaskResult) -> dict[str, Any]:
 
 
 def _rates(report: MaskResult) -> dict[str, Any]:
-    rate, bound = report.rates[0], report.theorem.bound
     return {
         "mask": str(report.mask),
         "radius": report.theorem.facts.radius,
-        "law": None if rate is None else rate.law,
-        "measured_rate": None if rate is None else rate.rate,
+        "law": report.law,
+        "measured_rate": report.measured_rate,
         "tail_rate": report.tail_rate,
         "shrink_rate": report.shrink_rate,
-        "bound_rate": None if bound is None else bound.rate,
+        "bound_rate": report.bound_rate,
         "log10_mu": report.records[-1]["log10_mu"],
         "ordinary_route_log10_mu": report.floors[0]["log10_mu"],
     }

@@ -13,7 +13,7 @@ COLUMNS = ("model_type", "outcome", "depth", "masks", "heads", "ablation", "cont
 
 def coverage(
     types: Annotated[list[str] | None, typer.Argument(help="Model types to check now, such as llama or vit.")] = None,
-    outcome: Annotated[str, typer.Option(help="Only rows whose outcome holds this word, such as exact.")] = "",
+    outcome: Annotated[str, typer.Option(help="Only rows whose outcome holds these words, such as partial.")] = "",
     most_used: Annotated[bool, typer.Option("--most-used", help="Only the sixty types that are used most.")] = False,
     json: JsonFlag = False,
 ) -> None:

@@ -94,6 +94,21 @@ class MaskResult:
     """The first token's share by positions alone, see `first_token_rows`."""
 
     @property
+    def law(self) -> str | None:
+        """How mu of the first seed falls; None where too few layers were run to tell."""
+        return None if self.rates[0] is None else self.rates[0].law
+
+    @property
+    def measured_rate(self) -> float | None:
+        """The factor by which mu of the first seed falls in a layer, fitted; None where too few layers were run."""
+        return None if self.rates[0] is None else self.rates[0].rate
+
+    @property
+    def bound_rate(self) -> float | None:
+        """The factor that the theorem promises at most; None where it does not apply."""
+        return None if self.theorem.bound is None else self.theorem.bound.rate
+
+    @property
     def followed(self) -> str:
         """The column whose rate was measured: that of mu, or with a sink of tokens scaled to length one."""
         unit = f"log10_{UNIT_COLUMN}"

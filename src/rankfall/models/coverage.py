@@ -40,11 +40,11 @@ def known_type(name: str) -> str:
     """The name, if the installed library has such a model type."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
-    near = difflib.get_close_matches(name, CONFIG_MAPPING_NAMES, n=3)
+    near = difflib.get_close_matches(name.lower(), CONFIG_MAPPING_NAMES, n=3)
     require(
         name in CONFIG_MAPPING_NAMES,
         required="a model type of the installed library",
-        got=name,
+        got=name if name.strip() else repr(name),
         remedy=f"near it are {', '.join(near)}" if near else "rankfall coverage lists them all",
     )
     return name

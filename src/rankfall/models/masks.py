@@ -213,12 +213,11 @@ class MaskObserver:
     def _tokens(self, call: Call, pattern: Tensor | Mask | None) -> int:
         if isinstance(pattern, Tensor):
             return int(pattern.shape[-1])
-        if self._real and self._real[0] is not None:
-            return int(self._real[0].sum())
-        for part in (call.query, call.weights):
-            if part is not None:
-                return int(part.shape[-2])
-        return 0
+        keep = self._real[0] if self._real else None
+        count = next((int(part.shape[-2]) for part in (call.query, call.weights) if part is not None), None)
+        if keep is not None and count in (None, keep.shape[0]):
+            return int(keep.sum())
+        return count or 0
 
     def _masks_padding(self, call: Call) -> bool:
         """Whether, of a batch with padding, the padded keys are hidden from real tokens."""
@@ -231,7 +230,9 @@ class MaskObserver:
             if keep is None or full is None or full.shape[-1] != keep.shape[0]:
                 continue
             keep = keep.to(full.device)
-            hidden.append(not bool(full[keep][:, ~keep].any()))
+            # Queries of cross-attention are other tokens than the text's.
+            rows = full[keep] if full.shape[-2] == keep.shape[0] else full
+            hidden.append(not bool(rows[:, ~keep].any()))
         return bool(hidden) and all(hidden)
 
 

@@ -105,12 +105,11 @@ def _theory(report: MaskResult) -> str:
 
 
 def _rates(report: MaskResult) -> dict[str, object]:
-    rate, bound = report.rates[0], report.theorem.bound
     return {
         "mask": str(report.mask),
         "radius": report.theorem.facts.radius,
-        "law": None if rate is None else rate.law,
-        "measured": None if rate is None else rate.rate,
+        "law": report.law,
+        "measured": report.measured_rate,
         "second eigenvalue": report.tail_rate,
-        "theorem's bound": None if bound is None else bound.rate,
+        "theorem's bound": report.bound_rate,
     }

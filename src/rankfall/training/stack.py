@@ -56,8 +56,6 @@ def clipped(grads: Tensor, longest: float) -> Tensor:
 
 GLANCE, VERDICT = 4, 64
 """Batches of fresh data for a look on the way, and for the summary."""
-GLANCES = 20
-"""Looks at fresh data in a run."""
 
 
 def stack_key(cell: Cell) -> tuple[Any, ...]:
@@ -75,6 +73,8 @@ class Stack(Resumable):
     `tf32` lets a GPU round the factors of float32 matrix products to 10 bits; losses after 4000 steps on an H200
     differ by less than they do between seeds. Processors always compute in full precision.
     """
+
+    cells: tuple[Cell, ...]
 
     def __init__(
         self, cells: Sequence[Cell], device: str | torch.device = "cpu", compile: bool = False, tf32: bool = True
@@ -121,58 +121,33 @@ class Stack(Resumable):
         }
         self._rates = torch.zeros_like(self._base_rates)
         self._loss_sum = torch.zeros(models, dtype=torch.float64, device=self.device)
-        self._weights = {
-            name: view.detach().requires_grad_() for name, view in self.layout.views(self._tensors["rows"]).items()
-        }
+        self._weights = self.leaves()
         self.chunks_done = 0
         self.program = Program(self, compile=compile, tf32=tf32)
 
     # ---- progress
 
-    @property
-    def chunks_total(self) -> int:
-        return self.cells[0].chunks
-
     def advance(self) -> list[dict[str, Any]]:
         """Train one chunk of `CHUNK` steps; one metric row per cell."""
-        require(
-            self.chunks_done < self.chunks_total,
-            required=f"a stack with chunks left of its {self.chunks_total}",
-            got=f"{self.chunks_done} done",
-            remedy="ask for summaries() instead",
-        )
-        chunk = self.chunks_done
+        chunk = self.begin_chunk()
         factor = schedule(chunk, self.chunks_total, self.recipe.warm_up, self.cells[0].warm_up_from)
         self.set_rates(factor)
-        self._loss_sum.zero_()
         for start in range(0, CHUNK, self.batches.window):
             self.batches.fill(chunk * CHUNK + start)
             self.program.run(self.batches.window)
         self.chunks_done += 1
-        alive, losses = self._record(chunk)
-        every = max(1, self.chunks_total // GLANCES)
-        look = self.chunks_done % every == 0 or self.chunks_done == self.chunks_total
-        fresh = self._fresh(GLANCE)[0] if look else None
-        return [
-            {
-                "chunk": chunk,
-                "step": (chunk + 1) * CHUNK,
-                "loss": losses[place],
-                "fresh": None if fresh is None else fresh[place],
-                "learning_rate": cell.learning_rate * factor,
-                "diverged": not alive[place],
-            }
-            for cell, place in zip(self.cells, self._rank_of.tolist(), strict=True)
-        ]
+        losses = self._record(chunk)
+        fresh = self._fresh(GLANCE)[0] if self.glance_due else None
+        return self.chunk_rows(chunk, self._rank_of.tolist(), losses, fresh, factor)
 
-    def _record(self, chunk: int) -> tuple[list[bool], list[float]]:
+    def _record(self, chunk: int) -> list[float]:
         tensors = self._tensors
         mean = self._loss_sum / CHUNK
         better = tensors["alive"] & (mean < tensors["best"])
         tensors["best"].copy_(torch.where(better, mean, tensors["best"]))
         tensors["best_chunk"].copy_(torch.where(better, chunk, tensors["best_chunk"]))
         tensors["last"].copy_(mean)
-        return tensors["alive"].tolist(), mean.tolist()
+        return mean.tolist()
 
     @property
     def most_steps(self) -> int:

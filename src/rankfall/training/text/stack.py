@@ -21,8 +21,6 @@ from rankfall.training.text.corpus import open_corpus
 from rankfall.training.text.decoder import Decoder, text_layout
 from rankfall.training.text.optimizer import adamw_, matrices, muon_, rate_factor
 
-GLANCES = 20
-"""Looks at held-out text in a run."""
 GLANCE, VERDICT = 1 << 17, 1 << 20
 """Held-out tokens for a look on the way, and for the summary."""
 
@@ -34,6 +32,8 @@ def text_stack_key(cell: TextCell) -> tuple[Any, ...]:
 
 class TextStack(Resumable):
     """Cells of one key, in training on the corpus that they name, which `folder` holds."""
+
+    cells: tuple[TextCell, ...]
 
     def __init__(
         self,
@@ -77,18 +77,11 @@ class TextStack(Resumable):
         self._decay = self._is_matrix * first.weight_decay
         self._base_rates = torch.tensor([[cell.learning_rate] for cell in cells], dtype=kept, device=self.device)
         self._loss_sum = torch.zeros(models, dtype=torch.float64, device=self.device)
-        self._weights = {
-            name: view.detach().requires_grad_() for name, view in self.layout.views(self._tensors["rows"]).items()
-        }
+        self._weights = self.leaves()
         self.chunks_done = 0
         self.program = Program(self, compile=compile, tf32=tf32)
 
     # ---- progress
-
-    @property
-    def chunks_total(self) -> int:
-        """Chunks of the whole run."""
-        return self.cells[0].chunks
 
     @property
     def most_steps(self) -> int:
@@ -97,34 +90,14 @@ class TextStack(Resumable):
 
     def advance(self) -> Rows:
         """Train one chunk of `CHUNK` steps; one metric row per cell."""
-        require(
-            self.chunks_done < self.chunks_total,
-            required=f"a stack with chunks left of its {self.chunks_total}",
-            got=f"{self.chunks_done} done",
-            remedy="ask for summaries() instead",
-        )
-        chunk, first = self.chunks_done, self.cells[0]
-        self._loss_sum.zero_()
+        chunk, first = self.begin_chunk(), self.cells[0]
         self.program.run(CHUNK)
         self.chunks_done += 1
         means = self._loss_sum / CHUNK
         self._tensors["last"].copy_(means)
-        losses, alive = means.tolist(), self._tensors["alive"].tolist()
-        every = max(1, self.chunks_total // GLANCES)
-        look = self.chunks_done % every == 0 or self.chunks_done == self.chunks_total
-        fresh = self.held_out(GLANCE)["nats_per_byte"] if look else None
+        fresh = self.held_out(GLANCE)["nats_per_byte"] if self.glance_due else None
         factor = float(rate_factor(self._tensors["step"], first.steps, first.warm_up))
-        return [
-            {
-                "chunk": chunk,
-                "step": (chunk + 1) * CHUNK,
-                "loss": losses[place],
-                "fresh": None if fresh is None else fresh[place],
-                "learning_rate": cell.learning_rate * factor,
-                "diverged": not alive[place],
-            }
-            for place, cell in enumerate(self.cells)
-        ]
+        return self.chunk_rows(chunk, range(len(self.cells)), means.tolist(), fresh, factor)
 
     def run_steps(self, steps: int) -> None:
         """Bare steps outside the record: for warming up and measuring."""
