@@ -53,7 +53,7 @@ NOT_RUN = {
     r"sweep (?!smoke|grids/smoke|GRID)": "trains for minutes to days",
     r"coverage llama vit": "builds and audits both: tests/models/test_coverage.py",
     r"--plot floors.png": "every rank, 4 s: tests/cli/test_bounds.py",
-    r"simulate --plot|--seeds 5|--norm none --layers": "many masks, seeds or layers, 2 to 4 s each",
+    r"simulate --plot|--seeds 5|--layers 2000": "many masks, seeds or layers, 2 to 4 s each",
     r"--(stable|family star|width 9).* --disturb": "20 draws of 2,000 layers, 2 s each: another such command runs",
 }
 # Plans time every candidate unless told otherwise.
