@@ -51,7 +51,7 @@ NOT_RUN = {
     r"reproduce(?!.*--scale paper)": "computes or trains for minutes: tests/figures runs every figure, small",
     r"reproduce rankfall/(text-rank|depth)|fig1.*--json": "committed models again: another such command reads them",
     r"sweep (?!smoke|grids/smoke|GRID)": "trains for minutes to days",
-    r"coverage llama vit": "builds and audits both: tests/models/test_coverage.py",
+    r"coverage llama vit": "builds and audits both: an example of docs/api.md does so with one",
     r"--plot floors.png": "every rank, 4 s: tests/cli/test_bounds.py",
     r"simulate --plot|--seeds 5|--layers 2000": "many masks, seeds or layers, 2 to 4 s each",
     r"--(stable|family star|width 9).* --disturb": "20 draws of 2,000 layers, 2 s each: another such command runs",

@@ -59,7 +59,8 @@ def test_the_guide_has_the_counts(surveyed: dict[str, Any]) -> None:
         "{configurations} configuration classes, {with_heads} with attention heads ({from_parts} read from a part)",
         "{skipped} skipped.",
         "the {with_heads} have {distinct_shapes} different shapes",
-        "$Hr = d$ in {equal_to_one} classes ({distinct_equal_to_one} shapes), more in {above_one}, less in {below_one};",
+        "$Hr = d$ in {equal_to_one} classes ({distinct_equal_to_one} shapes), more in {above_one}",
+        "less in {below_one};",
         "{grouped} are grouped, {latent} latent",
     ):
         assert said.format(**counts) in guide
