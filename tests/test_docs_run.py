@@ -51,7 +51,7 @@ NOT_RUN = {
     r"explore(?!.*--check)": "waits for whoever looks at the page",
     r"reproduce(?!.*--scale paper)": "computes or trains for minutes: tests/figures runs every figure, small",
     r"reproduce (rankfall/(text-rank|depth)|amsel/fig1)": "committed models: another such command reads some",
-    r"sweep (?!smoke|grids/smoke|GRID)": "trains for minutes to days",
+    r"sweep (?!smoke|grids/smoke|GRID|mine)": "trains for minutes to days",
     r"coverage llama vit": "builds and audits both: an example of docs/api.md does so with one",
     r"--plot floors.png": "every rank, 4 s: tests/cli/test_bounds.py",
     r"simulate --plot|--seeds 5|--layers 2000": "many masks, seeds or layers, 2 to 4 s each",
@@ -77,7 +77,10 @@ ONLY_READ = [pytest.param(line, id=line) for line in SHOWN if why_not(line) is n
 
 VERSES = "\n\n".join(f"Verse {n}: sun and moon and {n % 9} stars over {n % 4} hills." for n in range(600))
 CELLS = "dim = 4\npoints = 3\nfeed_forward = 4\nbatch = 4\nsteps = 100\nrank = [1, 2]\n"
-DECODER = 'task = "text"\nwidth = 32\nlayers = 1\nheads = 2\nrank = 16\ncontext = 64\nbatch = 2\nsteps = 100\n'
+DECODER = (
+    'task = "text"\nwidth = 32\nlayers = 1\nheads = 2\nrank = 16\ncontext = 64\nbatch = 2\nsteps = 100\n'
+    'positions = ["rotary", "learned"]\n'
+)
 
 
 @pytest.fixture(scope="module")
@@ -88,13 +91,14 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(ROOT / "results" / "amsel-fig1", folder / "results" / "amsel-fig1")
     texts = dict.fromkeys(("book.txt", "FILE", "FILE_OR_FOLDER"), VERSES)
     texts |= dict.fromkeys(("notes.txt", "mails.txt"), some_text(1200))
-    texts |= {"GRID": DECODER, "GRID.toml": CELLS}
+    texts |= {"GRID": DECODER, "mine.toml": DECODER, "GRID.toml": CELLS}
     texts["start.json"] = json.dumps(rankfall.equilibrium(tokens=8, width=4, rank=3).record())
     for name, text in texts.items():
         (folder / name).write_text(text)
     rankfall.sweep("smoke", store=folder / "runs", threads=1)
     rankfall.sweep(folder / "GRID", text=folder / "book.txt", store=folder / "runs", threads=1, audit=False)
     rankfall.runs(folder / "runs", where=["task=text"], export_models=folder / "models")
+    rankfall.runs(folder / "runs", where=["task=text"], export_results=folder / "mine")
     (exported,) = (folder / "models").iterdir()
     exported.rename(folder / "models" / "3b341c804660b7d8")
     model = save_small(folder / "MODEL", "bert", max_position_embeddings=512, num_hidden_layers=1)
