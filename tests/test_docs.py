@@ -93,6 +93,7 @@ def test_commands_parse(page: Path) -> None:
             pytest.fail(f"{named(page)}: `{one.line}`: {error}")
 
 
+@functools.cache
 def options(verb: str) -> list[set[str]]:
     """The names of each option; of a pair such as --heads and --no-heads both."""
     group: Any = typer.main.get_command(app)

@@ -67,7 +67,7 @@ def test_floors_at_the_usual_choice() -> None:
 
 @pytest.mark.usefixtures("_unchecked_axes")
 def test_the_first_simulation() -> None:
-    causal, window = (rankfall.simulate(mask) for mask in ("causal", "window:4"))
+    causal, window = (rankfall.simulate(mask, thin=10) for mask in ("causal", "window:4"))
     power = round(causal.layers[-1]["log10_mu"])
     said = (
         f"Under a causal mask it falls by one half in every layer and ends near $10^{{{power}}}$;"
@@ -113,3 +113,17 @@ def pair(text: str) -> tuple[int, int]:
     found = PAIR.search(text)
     assert found, text
     return int(found[1]), int(found[2])
+
+
+def test_equilibria_of_every_rank() -> None:
+    """To a tenth: the largest growths are products of many roundings."""
+    least = r"$\sigma_{\min}$, radius"
+    head = f"| rank | star: {least} | window: {least}, growth | chain: {least}, growth |"
+    found = rows(GUIDE / "equilibrium.md", head)
+    assert len(found) == 7
+    for rank, *cells in found:
+        for family, cell in zip(("star", "window", "chain"), cells, strict=True):
+            built = rankfall.equilibrium(tokens=12, width=9, rank=int(rank), family=family).record()
+            names = ("smallest_singular_value", "spectral_radius", "transient_growth")
+            told = [float(number) for number in cell.split(", ")]
+            assert [built[name] for name in names[: len(told)]] == pytest.approx(told, rel=0.1), (rank, family)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests.calls import call, refused
+from tests.pages import DOCS
 
 from rankfall.cli.main import run
 
@@ -46,6 +47,23 @@ def test_standard_output_is_one_json_object(surveyed: dict[str, Any]) -> None:
     assert found["schema"] == 2
     assert "not checkpoints" in found["caveat"]
     assert found["library"].startswith("transformers ")
+
+
+def test_the_guide_has_the_counts(surveyed: dict[str, Any]) -> None:
+    found = json.loads(surveyed["out"])
+    guide = " ".join((DOCS / "guide" / "survey.md").read_text(encoding="utf-8").split())
+    if f"With {found['library']}:" not in guide:
+        pytest.skip("the guide speaks of another version of the library")
+    counts = {name: str(count) for name, count in found["summary"].items()}
+    for said in (
+        "{configurations} configuration classes, {with_heads} with attention heads ({from_parts} read from a part)",
+        "{skipped} skipped.",
+        "the {with_heads} have {distinct_shapes} different shapes",
+        "$Hr = d$ in {equal_to_one} classes ({distinct_equal_to_one} shapes), more in {above_one}",
+        "less in {below_one};",
+        "{grouped} are grouped, {latent} latent",
+    ):
+        assert said.format(**counts) in guide
 
 
 def test_hundreds_of_architectures_are_read_and_nothing_is_dropped(surveyed: dict[str, Any]) -> None:
