@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from benchmarks._harness import report, wait
 from rankfall.models.depth.capture import Place, capture
 from rankfall.models.depth.measure import measure_depth
-from rankfall.models.texts import Batch, encode, from_ids, shipped_text
+from rankfall.models.inputs.texts import Batch, encode, from_ids, shipped_text
 from rankfall.provenance import provenance
 
 SHAPE = {

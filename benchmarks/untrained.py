@@ -25,9 +25,9 @@ import torch
 from torch import Tensor
 
 from benchmarks._harness import report
+from rankfall.models.architectures.small import VOCABULARY, small_models
 from rankfall.models.audit import audit
-from rankfall.models.small import VOCABULARY, small_models
-from rankfall.models.texts import shipped_text
+from rankfall.models.inputs.texts import shipped_text
 from rankfall.models.verdict.verdict import Verdict
 from rankfall.provenance import provenance
 

@@ -28,13 +28,13 @@ import numpy as np
 from torch import nn
 
 from benchmarks._harness import report
-from rankfall.models.controls import Control
+from rankfall.models.controls.controls import Control
+from rankfall.models.controls.twin import separate_twin
 from rankfall.models.depth.capture import capture
 from rankfall.models.depth.measure import DepthMeasurement
 from rankfall.models.depth.rows import DepthRow, Measured
+from rankfall.models.inputs.texts import Batch, framed, from_ids, shipped_text, shuffled
 from rankfall.models.load.open import open_model
-from rankfall.models.texts import Batch, framed, from_ids, shipped_text, shuffled
-from rankfall.models.twin import separate_twin
 from rankfall.models.verdict.asked import Asked
 from rankfall.models.verdict.questions import answers
 from rankfall.provenance import provenance
@@ -131,7 +131,7 @@ def _measured(network: nn.Module, batch: Batch) -> list[Measured]:
 
 
 def _layers(network: nn.Module) -> Sequence[nn.Module]:
-    from rankfall.models.blocks import choose_stack
+    from rankfall.models.recording.blocks import choose_stack
 
     return choose_stack(network).blocks
 

@@ -27,7 +27,7 @@ def warm(*, many: bool = True) -> None:
     import typer.main
 
     import rankfall
-    from rankfall.models.survey import survey_configurations
+    from rankfall.models.architectures.survey import survey_configurations
 
     for found in pkgutil.walk_packages(rankfall.__path__, "rankfall."):
         if not found.name.startswith(NOT_IMPORTED):

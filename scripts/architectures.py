@@ -27,7 +27,7 @@ import torch
 import transformers
 
 from rankfall.errors import RequestError
-from rankfall.models.coverage import (
+from rankfall.models.architectures.coverage import (
     PARTS,
     Checked,
     check_architecture,
@@ -36,7 +36,7 @@ from rankfall.models.coverage import (
     most_used,
 )
 
-PACKAGED = Path(__file__).parents[1] / "src/rankfall/models/architectures.csv"
+PACKAGED = Path(__file__).parents[1] / "src/rankfall/models/architectures/architectures.csv"
 COLUMNS = ("model_type", "reach", "outcome", "expected", "calls", *PARTS, "note", "reasons", "transformers", "date")
 
 

@@ -252,7 +252,7 @@ class TakingTurns:
         return [{**row, **self._audit(place)} for place, row in enumerate(rows)]
 
     def _audit(self, place: int) -> dict[str, float | None]:
-        from rankfall.models.trained_text import audit_columns
+        from rankfall.models.trained.audited import audit_columns
 
         try:
             device = str(self._stack.device)

@@ -24,7 +24,7 @@ from rankfall.dynamics.weights import ALL_VALUES
 from rankfall.explorer.state import from_query, query_of
 from rankfall.figures.base import SCALES
 from rankfall.masks import parse_schedule
-from rankfall.models.coverage import known_type
+from rankfall.models.architectures.coverage import known_type
 from rankfall.norms import parse_norm
 from rankfall.training.grid import chosen_cells, find_grid, read_grid
 from tests.calls import call

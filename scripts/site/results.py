@@ -17,7 +17,7 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "benchmarks" / "results"
 SOAK = ROOT / "soak" / "results"
-ARCHITECTURES = ROOT / "src" / "rankfall" / "models" / "architectures.csv"
+ARCHITECTURES = ROOT / "src" / "rankfall" / "models" / "architectures" / "architectures.csv"
 MARKER = re.compile(r"^<!-- table: (.+?) -->$", re.MULTILINE)
 # Columns of a trained point that the table leaves to `rankfall reproduce`.
 NOT_SHOWN = {"mean", "trained_fresh_best"}

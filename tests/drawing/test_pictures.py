@@ -24,7 +24,7 @@ from rankfall.drawing.survey import KINDS, draw_survey
 from rankfall.dynamics.experiment import Experiment, run
 from rankfall.dynamics.weights import WeightRecipe
 from rankfall.masks import parse_schedule
-from rankfall.models.survey import HeadShape
+from rankfall.models.architectures.survey import HeadShape
 from rankfall.planning.candidates import Sharing, candidates, reference_shape
 from rankfall.planning.table import evidence_column, floor_column, plan
 from rankfall.theory.head_bounds import HeadClass, floor_value

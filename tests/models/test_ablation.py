@@ -13,10 +13,10 @@ from torch import Tensor
 
 from rankfall.masks import Causal, Complete, Window
 from rankfall.measures.base import measure
-from rankfall.models import ablated_block, ablation_rows
-from rankfall.models import ablation as ablation_room
-from rankfall.models.ablated_block import AblatedBlock, block_around, changed
-from rankfall.models.ablation import (
+from rankfall.models.ablation import ablation as ablation_room
+from rankfall.models.ablation import block as ablated_block
+from rankfall.models.ablation import rows as ablation_rows
+from rankfall.models.ablation.ablation import (
     ALL_VARIANTS,
     ATTENTION,
     FULL,
@@ -26,14 +26,15 @@ from rankfall.models.ablation import (
     ablate,
     whole_under,
 )
-from rankfall.models.ablation_rows import QUICK
-from rankfall.models.assembly import _scale
-from rankfall.models.blocks import choose_stack
+from rankfall.models.ablation.block import AblatedBlock, block_around, changed
+from rankfall.models.ablation.rows import QUICK
 from rankfall.models.depth.capture import capture
 from rankfall.models.heads.seen import SeenWatch, tokens_seen
-from rankfall.models.replay import traced
-from rankfall.models.single_texts import equal_texts, single_texts
-from rankfall.models.torch_calls import KeepFloat64
+from rankfall.models.inputs.single_texts import equal_texts, single_texts
+from rankfall.models.recording.assembly import _scale
+from rankfall.models.recording.blocks import choose_stack
+from rankfall.models.recording.replay import traced
+from rankfall.models.recording.torch_calls import KeepFloat64
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 48}
 SMALL |= {"vocab_size": 50}

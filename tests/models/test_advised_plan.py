@@ -13,11 +13,11 @@ from tests.models.small import small_model
 from torch import nn
 from transformers import BartConfig, BartModel, CLIPConfig, CLIPModel
 
-from rankfall.models.advised_plan import AdvisedPlan, advised_plan, key_value_heads
 from rankfall.models.audit import audit
-from rankfall.models.blocks import BlockStack, find_stacks
 from rankfall.models.heads.ranks import probe_heads
 from rankfall.models.heads.record import HeadRecord
+from rankfall.models.recording.blocks import BlockStack, find_stacks
+from rankfall.models.verdict.advised_plan import AdvisedPlan, advised_plan, key_value_heads
 from rankfall.models.verdict.verdict import lower_rank
 
 SHAPES: dict[str, tuple[str, dict[str, Any], str]] = {

@@ -13,6 +13,7 @@ import torch
 from tests.models.plain import GPT, HEADS, WIDTH, Columns, scrambled, some_ids
 from torch import Tensor, nn
 
+from rankfall.models.architectures.small import small_models
 from rankfall.models.attention import observer as observer_module
 from rankfall.models.attention import seen
 from rankfall.models.attention.heads import HeadAttention
@@ -20,9 +21,8 @@ from rankfall.models.attention.observer import ROWS_AT_MOST, AttentionObserver, 
 from rankfall.models.attention.statistics import matrix_statistics
 from rankfall.models.attention.summary import attention_reasons
 from rankfall.models.audit import audit
-from rankfall.models.events import Call
-from rankfall.models.recorder import recorded
-from rankfall.models.small import small_models
+from rankfall.models.recording.events import Call
+from rankfall.models.recording.recorder import recorded
 from rankfall.models.thresholds import THRESHOLDS
 
 TOKENS = 12

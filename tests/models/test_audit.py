@@ -14,12 +14,12 @@ from tests.models.small import save_small, small_model, some_text
 
 from rankfall.drawing.audit import PANELS, draw_token_depth
 from rankfall.errors import RequestError
+from rankfall.models.architectures.small import candidate_inputs, small_models
 from rankfall.models.audit import audit
+from rankfall.models.controls.twin import separate_twin
 from rankfall.models.depth.capture import capture
+from rankfall.models.inputs.texts import encode, shipped_text, shuffled
 from rankfall.models.load.open import open_model
-from rankfall.models.small import candidate_inputs, small_models
-from rankfall.models.texts import encode, shipped_text, shuffled
-from rankfall.models.twin import separate_twin
 
 MEASURES = [
     "mu",
@@ -243,7 +243,7 @@ def test_training_flags_are_put_back_one_by_one() -> None:
 @pytest.mark.parametrize(
     ("target", "part"),
     [
-        ("rankfall.models.masks.allowed_pattern", "mask"),
+        ("rankfall.models.attention.masks.allowed_pattern", "mask"),
         ("rankfall.models.audit.recorded", "mask"),
         ("rankfall.models.audit.probe_heads", "heads"),
         ("rankfall.models.stacks.run_controls", "controls"),

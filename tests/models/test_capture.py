@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from rankfall.errors import RequestError
 from rankfall.measures.base import measure
-from rankfall.models.blocks import as_tokens, choose_blocks, choose_stack, find_stacks
 from rankfall.models.depth.capture import Place, capture
 from rankfall.models.depth.measure import measure_depth
-from rankfall.models.texts import from_ids
+from rankfall.models.inputs.texts import from_ids
+from rankfall.models.recording.blocks import as_tokens, choose_blocks, choose_stack, find_stacks
 
 
 def seen(model: Any, inputs: dict[str, Any], **options: Any) -> dict[Place, Tensor]:

@@ -11,12 +11,12 @@ from tests.models.plain import WIDTH, WholeBlock
 from torch import Tensor, nn
 
 from rankfall.errors import RequestError
+from rankfall.models.architectures.small import candidate_inputs, small_models
 from rankfall.models.audit import audit
-from rankfall.models.calling import as_calls
 from rankfall.models.changes import Given, input_changes
-from rankfall.models.given import Reading, read_by_library, read_by_module
+from rankfall.models.inputs.calling import as_calls
+from rankfall.models.inputs.given import Reading, read_by_library, read_by_module
 from rankfall.models.lookups import looked_up, table_size
-from rankfall.models.small import candidate_inputs, small_models
 
 WORDS, TAGS = 90, 7
 SHUFFLED, RANDOM = 0, 1

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 import torch
 
-from rankfall.models.chaos import with_chaos
+from rankfall.models.ablation.chaos import with_chaos
 from rankfall.report.audit import _chaotic
 
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from rankfall.api.coverage import coverage
 from rankfall.cli.main import app
 from rankfall.errors import RequestError
-from rankfall.models.coverage import (
+from rankfall.models.architectures.coverage import (
     OUTCOMES,
     PARTS,
     check_architecture,
@@ -72,7 +72,7 @@ def test_types_are_not_chosen_from_the_table_at_the_same_time() -> None:
 
 def test_every_name_is_known_before_anything_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
-    monkeypatch.setattr("rankfall.models.coverage.check_architecture", seen.append)
+    monkeypatch.setattr("rankfall.models.architectures.coverage.check_architecture", seen.append)
     with pytest.raises(RequestError, match="got LLAMMA; near it are llama"):
         coverage(["bert", "LLAMMA"])
     with pytest.raises(RequestError, match="got ' '; rankfall coverage lists them all"):
@@ -140,7 +140,7 @@ def test_an_audit_that_raises_is_in_the_table(monkeypatch: pytest.MonkeyPatch) -
     def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError("on purpose")
 
-    monkeypatch.setattr("rankfall.models.coverage.audit", fail)
+    monkeypatch.setattr("rankfall.models.architectures.coverage.audit", fail)
     checked = check_architecture("bert")
     assert checked.outcome == "exact"
     assert not checked.complete

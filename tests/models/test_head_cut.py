@@ -16,15 +16,15 @@ from tests.models.test_loss import expected_loss, whole_model
 from torch import Tensor, nn
 
 from rankfall.errors import RequestError
-from rankfall.models.advised_plan import AdvisedPlan
 from rankfall.models.audit import audit
-from rankfall.models.blocks import BlockStack, choose_stack
 from rankfall.models.heads.cut_curve import CutCurve, CutPoint, cut_curve, cut_ranks
 from rankfall.models.heads.needed import HeadNeed, HeadNeeds, head_needs
 from rankfall.models.heads.truncation import Truncation
+from rankfall.models.inputs.texts import from_ids
 from rankfall.models.load.folder import LoadedModel
+from rankfall.models.recording.blocks import BlockStack, choose_stack
 from rankfall.models.result import AuditFindings
-from rankfall.models.texts import from_ids
+from rankfall.models.verdict.advised_plan import AdvisedPlan
 from rankfall.models.verdict.head_reasons import cut_reason, needs_reason
 from rankfall.models.verdict.reasons import Reason
 from rankfall.models.verdict.verdict import advice

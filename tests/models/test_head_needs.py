@@ -14,13 +14,13 @@ from tests.models.small import small_model
 from torch import Tensor, nn
 
 from rankfall.errors import RequestError
-from rankfall.models.events import Call
+from rankfall.models.architectures.small import small_models
 from rankfall.models.heads import needed
 from rankfall.models.heads.calls import HeldCall, held_calls
 from rankfall.models.heads.needed import HeadNeed, head_needs, on_random_twin
 from rankfall.models.heads.truncation import ScoreMoments, Truncation, best_truncation, row_divergences
-from rankfall.models.recorder import recorded
-from rankfall.models.small import small_models
+from rankfall.models.recording.events import Call
+from rankfall.models.recording.recorder import recorded
 
 IDS = torch.randint(4, 50, (3, 14), generator=torch.Generator().manual_seed(0))
 LIMIT = 0.02

@@ -14,10 +14,10 @@ from tests.models.small import MEASURED, small_model
 from torch import Tensor
 
 from rankfall.errors import RequestError
+from rankfall.models.architectures.small import candidate_inputs, small_models
 from rankfall.models.heads.probe import probe_site
 from rankfall.models.heads.ranks import head_ranks, head_ranks_from_file, probe_heads, sample_inputs
-from rankfall.models.replay import traced
-from rankfall.models.small import candidate_inputs, small_models
+from rankfall.models.recording.replay import traced
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
 SMALL |= {"vocab_size": 50}

@@ -11,9 +11,9 @@ import transformers
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 
-from rankfall.models.events import Call, Ran
-from rankfall.models.interface import attention_modules, runs_as_is
-from rankfall.models.recorder import recorded
+from rankfall.models.recording.events import Call, Ran
+from rankfall.models.recording.interface import attention_modules, runs_as_is
+from rankfall.models.recording.recorder import recorded
 
 SMALL = {
     "hidden_size": 32,

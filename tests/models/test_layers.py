@@ -12,7 +12,7 @@ from torch import nn
 from rankfall.drawing.audit import draw_head_ranks
 from rankfall.drawing.head_needs import draw_needed_ranks
 from rankfall.models.audit import audit
-from rankfall.models.layers import as_in_tokens, layers_told, place_told
+from rankfall.models.recording.layers import as_in_tokens, layers_told, place_told
 from rankfall.models.result import AuditFindings
 
 

@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from rankfall.catalogue import LAYOUTS
 from rankfall.errors import RequestError
+from rankfall.models.architectures.small import candidate_inputs, small_models
 from rankfall.models.heads import weights
 from rankfall.models.heads.maps import HeadMaps
 from rankfall.models.heads.ranks import head_ranks
 from rankfall.models.heads.record import head_records
 from rankfall.models.heads.weights import WeightLayout, maps_from_tensors
-from rankfall.models.small import candidate_inputs, small_models
 
 # One modelling file of the library is compiled with torch.jit.script when it is imported.
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")

@@ -260,7 +260,8 @@ def test_xlnet_is_audited_or_refused_in_one_line(tmp_path: Path) -> None:
 
 def test_what_is_built_without_files_is_built_offline(monkeypatch: pytest.MonkeyPatch) -> None:
     """Default configurations, small models and random twins: each could name a part that lies on the hub."""
-    from rankfall.models import small, survey, twin
+    from rankfall.models.architectures import small, survey
+    from rankfall.models.controls import twin
 
     said: list[str] = []
 

@@ -10,13 +10,13 @@ import torch
 from tests.models.small import small_model
 
 from rankfall.masks import Explicit, Mask, parse_mask, recognise
+from rankfall.models.architectures.small import KEYS_SEEN, small_models
+from rankfall.models.attention.masks import MaskObserver, ObservedMask, observe_masks, uniform_rate, without_diagonal
 from rankfall.models.attention.observer import AttentionObserver
-from rankfall.models.events import Call
-from rankfall.models.masks import MaskObserver, ObservedMask, observe_masks, uniform_rate, without_diagonal
-from rankfall.models.positions import PositionMass
-from rankfall.models.recorder import recorded
-from rankfall.models.small import KEYS_SEEN, small_models
-from rankfall.models.texts import from_ids
+from rankfall.models.attention.positions import PositionMass
+from rankfall.models.inputs.texts import from_ids
+from rankfall.models.recording.events import Call
+from rankfall.models.recording.recorder import recorded
 from rankfall.models.verdict.reasons import mask_reason
 from rankfall.theory.first_token import RotaryDecay, first_token_mass
 from rankfall.theory.sub_stochastic import sink_rate
@@ -130,7 +130,7 @@ def test_a_failing_observation_ends_no_run(monkeypatch: pytest.MonkeyPatch) -> N
     def fail(call: Call) -> None:
         raise ZeroDivisionError("no pattern")
 
-    monkeypatch.setattr("rankfall.models.masks.allowed_pattern", fail)
+    monkeypatch.setattr("rankfall.models.attention.masks.allowed_pattern", fail)
     observer = MaskObserver([None])
     model = small_model("bert")
     with recorded(model, observer.see, own=True) as recorder, torch.inference_mode():

@@ -14,11 +14,11 @@ import transformers
 from torch import Tensor, nn
 
 from rankfall.measures.base import measure
-from rankfall.models.blocks import choose_blocks
 from rankfall.models.monitor.alarms import Alarms, RankWarning
 from rankfall.models.monitor.callbacks import lightning_callback
 from rankfall.models.monitor.logs import as_log
 from rankfall.models.monitor.monitor import RankMonitor
+from rankfall.models.recording.blocks import choose_blocks
 
 QUIET = Alarms(relative_mu=0.0, energy_rank=0.0, norm_ratio=1e9)
 

@@ -14,11 +14,11 @@ from tests.models.plain import GPT, HEADS, WIDTH, scrambled, some_ids
 from tests.models.small import small_model
 from torch import Tensor, nn
 
+from rankfall.models.architectures.small import small_models
 from rankfall.models.monitor.alarms import Alarms, RankWarning
 from rankfall.models.monitor.attention import ROWS
 from rankfall.models.monitor.monitor import RankMonitor
 from rankfall.models.monitor.ranks import reduced
-from rankfall.models.small import small_models
 
 QUIET = Alarms(relative_mu=0.0, energy_rank=0.0, norm_ratio=1e9)
 TOKENS = 14

@@ -28,7 +28,7 @@ import rankfall
 from rankfall.errors import RequestError
 from rankfall.measures.base import measure
 from rankfall.models.audit import audit
-from rankfall.models.reset import fresh_weights
+from rankfall.models.controls.reset import fresh_weights
 
 RANK = WIDTH // HEADS
 QUICK: dict[str, Any] = {"heads": False, "controls": False, "ablation": False}
@@ -346,9 +346,9 @@ def test_a_decoder_looks_elsewhere() -> None:
 )
 @pytest.mark.parametrize("batch_first", [True, False])
 def test_multihead_attention_is_computed_by_its_definition(options: dict[str, Any], batch_first: bool) -> None:
-    from rankfall.models.events import Call
-    from rankfall.models.interface import routed
-    from rankfall.models.recorder import recorded
+    from rankfall.models.recording.events import Call
+    from rankfall.models.recording.interface import routed
+    from rankfall.models.recording.recorder import recorded
 
     module = scrambled(nn.MultiheadAttention(WIDTH, HEADS, batch_first=batch_first, **options))
     query, key, value = vectors(2, 5), *(vectors(2, 7)[..., : options.get(one, WIDTH)] for one in ("kdim", "vdim"))

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rankfall.measures.measures import ALPHA, EFFECTIVE_RANK, ENERGY_RANK
 from rankfall.models.audit import audit
-from rankfall.models.controls import COMPARED
+from rankfall.models.controls.controls import COMPARED
 from rankfall.models.depth import pooled as module
 from rankfall.models.depth.capture import Place
 from rankfall.models.depth.measure import DepthMeasurement

@@ -11,7 +11,7 @@ from rankfall.catalogue import FIGURES
 from rankfall.errors import RequestError
 from rankfall.figures.pretrained import subjects
 from rankfall.figures.wu_fig4 import _opening_notes, _rows
-from rankfall.models.texts import from_ids
+from rankfall.models.inputs.texts import from_ids
 
 
 def test_figure_2_shows_three_models_under_four_masks() -> None:

@@ -10,10 +10,10 @@ import transformers
 from torch import nn
 
 from rankfall.errors import RequestError
+from rankfall.models.controls.twin import RandomBlocks, random_weights
 from rankfall.models.heads import random as random_heads
 from rankfall.models.heads.random import random_head_ranks
 from rankfall.models.heads.ranks import head_ranks, probe_heads, require_checked
-from rankfall.models.twin import RandomBlocks, random_weights
 
 LLAMA = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2}
 LLAMA |= {"intermediate_size": 48, "vocab_size": 50}

@@ -10,10 +10,10 @@ import torch
 from tests.models.real import needs
 
 from rankfall.models.audit import audit
+from rankfall.models.inputs.texts import encode, shipped_text
 from rankfall.models.load.folder import LoadedModel
 from rankfall.models.load.open import open_model
 from rankfall.models.result import AuditFindings
-from rankfall.models.texts import encode, shipped_text
 
 RELATIVE = 1e-6
 # What is zero in exact arithmetic is rounding, relative to the largest singular value.

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from rankfall.models.events import Call
-from rankfall.models.interface import attention_modules
-from rankfall.models.recorder import recorded
-from rankfall.models.small import TOKENS, candidate_inputs, small_models
+from rankfall.models.architectures.small import TOKENS, candidate_inputs, small_models
+from rankfall.models.recording.events import Call
+from rankfall.models.recording.interface import attention_modules
+from rankfall.models.recording.recorder import recorded
 
 
 def first(model_type: str) -> Any:

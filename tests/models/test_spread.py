@@ -15,7 +15,7 @@ from rankfall.errors import RequestError
 from rankfall.models.audit import audit
 from rankfall.models.load import spread
 from rankfall.models.load.open import open_model
-from rankfall.models.placement import alone, fetched, input_device
+from rankfall.models.recording.placement import alone, fetched, input_device
 
 pytest.importorskip("accelerate")
 
@@ -103,7 +103,7 @@ def test_a_copy_for_running_alone_leaves_our_hooks_behind_and_keeps_others() -> 
     model = small_model("llama")
     attention = model.layers[0].self_attn
     attention.q_proj.register_forward_hook(lambda module, args, out: out * 2)
-    from rankfall.models.recorder import recorded
+    from rankfall.models.recording.recorder import recorded
 
     with recorded(model, lambda call: None):
         made = alone(attention, torch.float64)

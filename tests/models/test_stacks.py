@@ -13,15 +13,15 @@ from transformers import BartConfig, BartModel
 from rankfall.api.audit import AuditResult
 from rankfall.api.audit import audit as public_audit
 from rankfall.errors import RequestError
-from rankfall.models import ablation as ablation_room
-from rankfall.models.ablation import FULL, WITH_BOTH, WITH_CROSS, ablate
+from rankfall.models.ablation import ablation as ablation_room
+from rankfall.models.ablation.ablation import FULL, WITH_BOTH, WITH_CROSS, ablate
+from rankfall.models.architectures.small import candidate_inputs, small_models
+from rankfall.models.attention.masks import CROSS, ObservedMask
 from rankfall.models.audit import audit
-from rankfall.models.blocks import choose_stack
 from rankfall.models.condition import parse_condition
 from rankfall.models.heads.key_values import KeyValueRecord, KeyValues
 from rankfall.models.heads.maps import HeadMaps
-from rankfall.models.masks import CROSS, ObservedMask
-from rankfall.models.small import candidate_inputs, small_models
+from rankfall.models.recording.blocks import choose_stack
 from rankfall.models.stacks import labels
 from rankfall.models.verdict.key_value_reason import key_value_reason
 from rankfall.models.verdict.parts_reason import parts_reason

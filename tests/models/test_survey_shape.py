@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from rankfall.models.survey import HeadShape, read_shape, survey_configurations
+from rankfall.models.architectures.survey import HeadShape, read_shape, survey_configurations
 
 
 def shape_of(**attributes: Any) -> HeadShape | str:

@@ -10,7 +10,7 @@ import torch
 
 import rankfall
 from rankfall.errors import RequestError
-from rankfall.models.text_export import configuration
+from rankfall.models.trained.export import configuration
 from rankfall.store.run import Run
 from rankfall.store.store import Store
 from rankfall.training.kinds import cell_from

@@ -8,8 +8,8 @@ import pytest
 from tests.models.small import save_small, some_text
 
 from rankfall.errors import RequestError
+from rankfall.models.inputs.texts import encode, enough_passages, read_text
 from rankfall.models.load.open import open_model
-from rankfall.models.texts import encode, enough_passages, read_text
 
 
 @pytest.fixture(scope="module")

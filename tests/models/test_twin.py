@@ -10,13 +10,13 @@ import torch
 from tests.models.small import small_model
 from torch import Tensor, nn
 
-from rankfall.models import controls
 from rankfall.models.changes import Given
-from rankfall.models.controls import run_controls
+from rankfall.models.controls import controls
+from rankfall.models.controls.controls import run_controls
+from rankfall.models.controls.twin import _seed, draw_seed, random_weights, separate_twin
 from rankfall.models.depth.capture import capture
-from rankfall.models.placement import alone, hollow
-from rankfall.models.texts import from_ids
-from rankfall.models.twin import _seed, draw_seed, random_weights, separate_twin
+from rankfall.models.inputs.texts import from_ids
+from rankfall.models.recording.placement import alone, hollow
 
 IDS = torch.arange(4, 40).reshape(2, 18)
 WEIGHT = "layers.1.mlp.up_proj.weight"

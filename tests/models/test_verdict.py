@@ -13,17 +13,17 @@ import torch
 from tests.models.small import measure_one, small_model
 from tests.sampling import normal
 
-from rankfall.models.ablation import FULL
-from rankfall.models.advised_plan import AdvisedPlan
+from rankfall.models.ablation.ablation import FULL
 from rankfall.models.audit import audit
-from rankfall.models.blocks import BlockStack
-from rankfall.models.controls import Control
+from rankfall.models.controls.controls import Control
 from rankfall.models.depth.capture import Part, Place
 from rankfall.models.depth.rows import DepthRow, gather, spans
 from rankfall.models.heads.maps import HeadMaps
 from rankfall.models.heads.random import random_head_ranks
 from rankfall.models.heads.ranks import head_ranks
 from rankfall.models.heads.record import HeadRecord, head_records
+from rankfall.models.recording.blocks import BlockStack
+from rankfall.models.verdict.advised_plan import AdvisedPlan
 from rankfall.models.verdict.findings import Finding
 from rankfall.models.verdict.head_reasons import bound_reason, heads_reason
 from rankfall.models.verdict.judgement import decide, middle

@@ -118,7 +118,7 @@ def test_shipped_grids_are_found_from_anywhere(tmp_path: Path, monkeypatch: pyte
 
 def shipped(path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[TrainingCell]:
     """A grid whose cells name their corpora is read as it is, others with a text; times of steps are made up."""
-    text = str(Path(rankfall.__file__).parent / "models" / "harbour.txt")
+    text = str(Path(rankfall.__file__).parent / "models" / "inputs" / "harbour.txt")
     named = "corpus = " in path.read_text()
     monkeypatch.setattr(timing, "_measured", lambda cell, folder, device: 1e-5 * cell.feed_forward)
     return read_grid(path, Surroundings(text=None if named else text, store=lambda: Store(folder).path))

@@ -194,7 +194,7 @@ def loss_line(loss: float | None, reason: str | None) -> str:
 
 def texts_of(text: str | Path | Sequence[str | Path] | None) -> list[str] | None:
     """Texts as they are given to `audit`: a Path is read as a file."""
-    from rankfall.models.texts import read_text
+    from rankfall.models.inputs.texts import read_text
 
     if text is None:
         return None
@@ -259,7 +259,7 @@ def heads_from_weights(model: str) -> HeadsResult:
     """The ranks of all heads, read from a safetensors file."""
     from rankfall.models.heads.key_values import KeyValues
     from rankfall.models.heads.ranks import head_ranks_from_file
-    from rankfall.models.layers import as_in_tokens
+    from rankfall.models.recording.layers import as_in_tokens
     from rankfall.models.verdict.head_reasons import bound_reason, heads_reason
     from rankfall.models.verdict.key_value_reason import key_value_reason
 

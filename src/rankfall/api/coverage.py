@@ -83,7 +83,7 @@ def coverage(
     With model types, measures those now instead. `outcome` keeps rows whose outcome holds these words, `most_used`
     the sixty types that are used most.
     """
-    from rankfall.models.coverage import check_architecture, installed_architectures, known_type
+    from rankfall.models.architectures.coverage import check_architecture, installed_architectures, known_type
 
     if not types:
         return CoverageResult(_listed(outcome, most_used))
@@ -105,8 +105,8 @@ def coverage(
 
 def _listed(outcome: str, most_used: bool) -> list[dict[str, Any]]:
     """Rows of the table that ships; a choice of none is refused."""
-    from rankfall.models.coverage import OUTCOMES, coverage_table
-    from rankfall.models.coverage import most_used as most_used_types
+    from rankfall.models.architectures.coverage import OUTCOMES, coverage_table
+    from rankfall.models.architectures.coverage import most_used as most_used_types
 
     words = re.compile(rf"(?<!\w){re.escape(outcome)}(?!\w)" if outcome else "")
     require(

@@ -108,7 +108,7 @@ def runs(
         written = results.export_results(chosen, Path(export_results), _audit_columns(kept))
         notes += [f"wrote {path}" for path in written]
     if export_models is not None:
-        from rankfall.models.text_export import export_models as write_models
+        from rankfall.models.trained.export import export_models as write_models
 
         chosen = (run for run in kept.runs() if run.id in wanted)
         notes += [f"wrote {path}" for path in write_models(chosen, kept, Path(export_models), notes.append)]
@@ -119,7 +119,7 @@ def _audit_columns(store: Store) -> Callable[[Run], Mapping[str, Any]]:
     """The columns of a language model's audit, where the store has audits: what reads them is loaded only then."""
     if not store.audits_folder.exists():
         return lambda run: {}
-    from rankfall.models.text_runs import exported_columns
+    from rankfall.models.trained.stored import exported_columns
 
     return lambda run: exported_columns(run, store)
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from rankfall.models.survey import HeadShape, Skipped, Survey
+    from rankfall.models.architectures.survey import HeadShape, Skipped, Survey
 
 
 @final
@@ -93,6 +93,6 @@ def survey(model_types: Sequence[str] | None = None, *, progress: Progress = sil
     Reads the default configuration of the given model types, or of every one that the installed transformers has;
     needs no network.
     """
-    from rankfall.models.survey import CAVEAT, survey_configurations
+    from rankfall.models.architectures.survey import CAVEAT, survey_configurations
 
     return SurveyResult(survey_configurations(list(model_types or ()) or None, progress=progress), CAVEAT)

@@ -40,7 +40,7 @@ def audited_rows(
 
     Where `make` is off, after a sweep that was stopped, only audits that are there are shown.
     """
-    from rankfall.models.text_runs import audit_runs, stored_audit
+    from rankfall.models.trained.stored import audit_runs, stored_audit
     from rankfall.training.text.comparison import RUN
     from rankfall.training.work import stop_on_signals
 

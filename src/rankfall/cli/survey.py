@@ -11,7 +11,7 @@ from rankfall.cli.output import JsonFlag, Outputs, PlotPath, emit, paper, shown,
 
 if TYPE_CHECKING:
     from rankfall.api.survey import SurveyResult
-    from rankfall.models.survey import HeadShape
+    from rankfall.models.architectures.survey import HeadShape
 
 
 def survey(

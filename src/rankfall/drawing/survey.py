@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rankfall.drawing.canvas import COLOURS, MARKERS, canvas, heading
-from rankfall.models.survey import HeadShape
+from rankfall.models.architectures.survey import HeadShape
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

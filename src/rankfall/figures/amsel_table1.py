@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rankfall.figures.base import Claim, FigureOutcome, Reproduction, Scale
-from rankfall.models.survey import Survey, survey_configurations
+from rankfall.models.architectures.survey import Survey, survey_configurations
 from rankfall.progress import Progress, silent
 
 if TYPE_CHECKING:

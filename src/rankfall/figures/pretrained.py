@@ -11,9 +11,9 @@ import torch
 from rankfall.catalogue import NAMED_MODELS
 from rankfall.errors import RequestError
 from rankfall.figures.base import Scale
+from rankfall.models.controls.twin import separate_twin
+from rankfall.models.inputs.texts import Batch, from_ids, shipped_text
 from rankfall.models.load.open import open_model
-from rankfall.models.texts import Batch, from_ids, shipped_text
-from rankfall.models.twin import separate_twin
 
 # Passages and tokens of each. The text is short: passages of the paper's scale overlap.
 PASSAGES: dict[Scale, int] = {"smoke": 3, "quick": 8, "paper": 32}

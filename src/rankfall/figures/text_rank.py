@@ -19,8 +19,8 @@ from rankfall.drawing.text_rank import draw_text_rank
 from rankfall.figures.base import Claim, FigureOutcome, Reproduction, Scale
 from rankfall.figures.text_rank_claims import named_curves, text_rank_claims
 from rankfall.figures.trained import DEFAULT_STORE, STORE_VARIABLE
-from rankfall.models.text_runs import audit_runs, exported_columns
-from rankfall.models.texts import shipped_text
+from rankfall.models.inputs.texts import shipped_text
+from rankfall.models.trained.stored import audit_runs, exported_columns
 from rankfall.progress import Progress, part, silent
 from rankfall.store.identity import identity
 from rankfall.store.store import Store

@@ -10,8 +10,8 @@ from rankfall.drawing.canvas import COLOURS, canvas
 from rankfall.figures.base import Claim, FigureOutcome, Reproduction, Scale
 from rankfall.figures.pretrained import Subject, subjects
 from rankfall.masks import Causal, CausalWindow, Complete, Mask, Window
-from rankfall.models.ablation import ATTENTION, FULL, WITH_NORM, ablate, whole_under
-from rankfall.models.ablation_rows import QUICK, AblationRow
+from rankfall.models.ablation.ablation import ATTENTION, FULL, WITH_NORM, ablate, whole_under
+from rankfall.models.ablation.rows import QUICK, AblationRow
 from rankfall.progress import Progress, silent
 
 if TYPE_CHECKING:

@@ -11,19 +11,16 @@ from typing import Any
 from torch import Tensor, nn
 
 from rankfall.errors import RequestError, reason_of, require, require_count, require_number, require_seed
-from rankfall.models import configuration as aliases
-from rankfall.models.ablation import Ablation
+from rankfall.models.ablation.ablation import Ablation
+from rankfall.models.architectures import configuration as aliases
 from rankfall.models.attention.heads import HeadAttention
+from rankfall.models.attention.masks import MaskObserver, ObservedMask, observe_masks
 from rankfall.models.attention.observer import AttentionObserver
 from rankfall.models.attention.summary import attention_reasons
-from rankfall.models.blocks import BlockStack, body_of, choose_stack, find_stacks, stacks_that_run
-from rankfall.models.calling import as_tensors, ids_argument, unwrapped
-from rankfall.models.controls import DRAWS, MOST_DRAWS, Control
+from rankfall.models.controls.controls import DRAWS, MOST_DRAWS, Control
 from rankfall.models.depth.measure import measure_depth
 from rankfall.models.depth.pooled import Pool
 from rankfall.models.depth.rows import DepthRow
-from rankfall.models.events import Coverage
-from rankfall.models.given import Reading, inputs_remedy, of_library, read_by_library, read_by_module
 from rankfall.models.heads.key_values import KeyValueRecord, KeyValues
 from rankfall.models.heads.maps import HeadMaps
 from rankfall.models.heads.needed import DIVERGENCE
@@ -33,17 +30,21 @@ from rankfall.models.heads.record import HeadRecord
 from rankfall.models.heads.seen import Seen, SeenWatch, tokens_seen
 from rankfall.models.heads.study import HeadQuestions, HeadStudy, study_heads
 from rankfall.models.heads.subspaces import HeadSpaces
-from rankfall.models.interface import ALONE, runs_as_is
-from rankfall.models.layers import as_in_tokens
+from rankfall.models.inputs.calling import as_tensors, ids_argument, unwrapped
+from rankfall.models.inputs.given import Reading, inputs_remedy, of_library, read_by_library, read_by_module
+from rankfall.models.inputs.single_texts import single_texts
+from rankfall.models.inputs.texts import PASSAGES_IN_ALL, USUAL_TOKENS, Batch, encode, shipped_text
 from rankfall.models.load.folder import LoadedModel
 from rankfall.models.load.guards import LIMITS
 from rankfall.models.load.named import DEFAULT_NAME
 from rankfall.models.load.open import open_model
 from rankfall.models.loss import last_hidden, text_loss
-from rankfall.models.masks import MaskObserver, ObservedMask, observe_masks
-from rankfall.models.recorder import recorded
+from rankfall.models.recording.blocks import BlockStack, body_of, choose_stack, find_stacks, stacks_that_run
+from rankfall.models.recording.events import Coverage
+from rankfall.models.recording.interface import ALONE, runs_as_is
+from rankfall.models.recording.layers import as_in_tokens
+from rankfall.models.recording.recorder import recorded
 from rankfall.models.result import AuditFindings, ModelFacts, TextFacts
-from rankfall.models.single_texts import single_texts
 from rankfall.models.stacks import (
     StackFindings,
     ablation_of,
@@ -55,7 +56,6 @@ from rankfall.models.stacks import (
     plan_of,
     study_stack,
 )
-from rankfall.models.texts import PASSAGES_IN_ALL, USUAL_TOKENS, Batch, encode, shipped_text
 from rankfall.models.verdict.asked import too_little_text
 from rankfall.models.verdict.head_reasons import bound_reason, cut_reason, heads_reason, needs_reason
 from rankfall.models.verdict.key_value_reason import key_value_reason

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from rankfall.models.fused import as_written
+from rankfall.models.recording.torch_attention import as_written
 
 WHOLE = frozenset({torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8})
 ATEN = torch.ops.aten

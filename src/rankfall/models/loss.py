@@ -15,9 +15,9 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from rankfall.models.given import of_library
+from rankfall.models.inputs.given import of_library
+from rankfall.models.inputs.texts import Batch
 from rankfall.models.load.folder import LoadedModel
-from rankfall.models.texts import Batch
 
 # Logits of so many numbers at a time: 128 MiB in float32.
 LOGITS_AT_ONCE = 1 << 25

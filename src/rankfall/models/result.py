@@ -7,14 +7,14 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, final
 
 from rankfall.measures.profile import VIEWS
-from rankfall.models.ablated_block import ReplayCheck
-from rankfall.models.ablation_rows import AblationRow
+from rankfall.models.ablation.block import ReplayCheck
+from rankfall.models.ablation.chaos import with_chaos
+from rankfall.models.ablation.rows import AblationRow
 from rankfall.models.attention.heads import HeadAttention
-from rankfall.models.chaos import with_chaos
-from rankfall.models.controls import Control
+from rankfall.models.attention.masks import ObservedMask
+from rankfall.models.controls.controls import Control
 from rankfall.models.depth.pooled import Pooled
 from rankfall.models.depth.rows import DepthRow
-from rankfall.models.events import Coverage
 from rankfall.models.heads.cut_curve import CutCurve
 from rankfall.models.heads.key_values import KeyValueRecord
 from rankfall.models.heads.needed import HeadNeed
@@ -23,7 +23,7 @@ from rankfall.models.heads.record import HeadRecord
 from rankfall.models.heads.spectra import HeadSpectrum
 from rankfall.models.heads.study import by_layer as needs_by_layer
 from rankfall.models.heads.subspaces import SpaceOverlap
-from rankfall.models.masks import ObservedMask
+from rankfall.models.recording.events import Coverage
 from rankfall.models.stacks import (
     StackFindings,
     boundaries_of,

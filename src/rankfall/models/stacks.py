@@ -10,20 +10,20 @@ from typing import Any, final
 from torch import nn
 
 from rankfall.errors import reason_of
-from rankfall.models.ablated_block import ReplayCheck
-from rankfall.models.ablation import Ablation, ablate
-from rankfall.models.ablation_rows import AUDITED, AblationRow
-from rankfall.models.advised_plan import AdvisedPlan, advised_plan
-from rankfall.models.blocks import BlockStack
+from rankfall.models.ablation.ablation import Ablation, ablate
+from rankfall.models.ablation.block import ReplayCheck
+from rankfall.models.ablation.chaos import with_chaos
+from rankfall.models.ablation.rows import AUDITED, AblationRow
+from rankfall.models.attention.masks import ObservedMask
 from rankfall.models.changes import Given
-from rankfall.models.chaos import with_chaos
-from rankfall.models.controls import Control, run_controls
+from rankfall.models.controls.controls import Control, run_controls
 from rankfall.models.depth.measure import measure_depth
 from rankfall.models.depth.rows import DepthRow
-from rankfall.models.given import Reading
 from rankfall.models.heads.record import HeadRecord
 from rankfall.models.heads.seen import SeenWatch
-from rankfall.models.masks import ObservedMask
+from rankfall.models.inputs.given import Reading
+from rankfall.models.recording.blocks import BlockStack
+from rankfall.models.verdict.advised_plan import AdvisedPlan, advised_plan
 from rankfall.models.verdict.asked import too_little_text
 from rankfall.models.verdict.parts_reason import parts_reason
 from rankfall.models.verdict.reasons import Reason, layer_rate

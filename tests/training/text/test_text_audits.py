@@ -16,9 +16,10 @@ from torch import Tensor
 import rankfall
 from rankfall.api.sweep import SweepResult
 from rankfall.catalogue import ENGINES
-from rankfall.models import text_runs, trained_text
-from rankfall.models.text_runs import audit_runs
-from rankfall.models.trained_text import audit_columns, held_out_passages
+from rankfall.models.trained import audited as trained_text
+from rankfall.models.trained import stored as text_runs
+from rankfall.models.trained.audited import audit_columns, held_out_passages
+from rankfall.models.trained.stored import audit_runs
 from rankfall.report.verb_definitions import definitions_for
 from rankfall.store.store import Store
 from rankfall.training.kinds import cell_from

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rankfall.models.attention.statistics import LOGIT_STATISTICS, MATRIX_STATISTICS, ROW_STATISTICS
 from rankfall.models.depth.rows import bootstrap
-from rankfall.models.events import AttentionKind
+from rankfall.models.recording.events import AttentionKind
 from rankfall.models.thresholds import THRESHOLDS
 
 STATISTICS = (*ROW_STATISTICS, *MATRIX_STATISTICS, *LOGIT_STATISTICS, "busiest_mass", "output_share")

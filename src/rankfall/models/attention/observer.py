@@ -29,7 +29,7 @@ from rankfall.models.attention.statistics import (
     received,
     row_statistics,
 )
-from rankfall.models.events import AttentionKind, Call, Ran
+from rankfall.models.recording.events import AttentionKind, Call, Ran
 
 ROWS_AT_MOST = 256
 # Rows of which what each head writes is computed, per text.

@@ -16,12 +16,12 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from rankfall.errors import RequestError, require
+from rankfall.models.attention.masks import FORBIDDEN
 from rankfall.models.attention.statistics import AttentionRows
-from rankfall.models.blocks import first_tokens
-from rankfall.models.events import Call
-from rankfall.models.fused import AGREE, AGREE_AT_MOST, SOFTMAXES
-from rankfall.models.masks import FORBIDDEN
-from rankfall.models.torch_calls import TorchCalls
+from rankfall.models.recording.blocks import first_tokens
+from rankfall.models.recording.events import Call
+from rankfall.models.recording.torch_attention import AGREE, AGREE_AT_MOST, SOFTMAXES
+from rankfall.models.recording.torch_calls import TorchCalls
 
 # Said anew when rows are computed alone.
 OPTIONS_OF_A_RUN = ("is_causal", "dropout", "dropout_p", "scaling")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from rankfall.models.attention.heads import HeadAttention, layer_means
 from rankfall.models.depth.rows import layer_title
-from rankfall.models.layers import layers_told, place_told
+from rankfall.models.recording.layers import layers_told, place_told
 from rankfall.models.thresholds import THRESHOLDS
 from rankfall.models.verdict.reasons import Reason
 

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from rankfall.errors import RequestError, require
-from rankfall.models.assembly import in_place, inner_tokens
-from rankfall.models.blocks import BlockStack, as_tokens, choose_stack, is_norm, is_tokens
-from rankfall.models.events import Ran
-from rankfall.models.fused import as_written
-from rankfall.models.recorder import recorded
+from rankfall.models.recording.assembly import in_place, inner_tokens
+from rankfall.models.recording.blocks import BlockStack, as_tokens, choose_stack, is_norm, is_tokens
+from rankfall.models.recording.events import Ran
+from rankfall.models.recording.recorder import recorded
+from rankfall.models.recording.torch_attention import as_written
 
 Part = Literal["boundary", "before_final_norm", "attention_output", "after_attention", "mlp_output"]
 

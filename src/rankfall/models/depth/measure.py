@@ -20,12 +20,12 @@ from rankfall.errors import RequestError, require
 from rankfall.measures.base import NUMBERS_AT_ONCE, as_tokens
 from rankfall.measures.measures import EFFECTIVE_RANK
 from rankfall.measures.profile import VIEWS, views
-from rankfall.models.blocks import BlockStack
-from rankfall.models.calling import Inputs, as_calls
 from rankfall.models.depth.capture import Place, capture
 from rankfall.models.depth.massive import find_massive
 from rankfall.models.depth.pooled import Pool
 from rankfall.models.depth.rows import DepthRow, Measured, Values, gather, layer_title
+from rankfall.models.inputs.calling import Inputs, as_calls
+from rankfall.models.recording.blocks import BlockStack
 
 # A rank grows with the number of tokens. Texts of different length are compared by so many of their tokens, drawn at
 # random so many times; the same tokens at every place.

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from rankfall.errors import require
-from rankfall.models.fused import as_written, fused_attention
-from rankfall.models.interface import Eager, attention_modules, routed
+from rankfall.models.recording.interface import Eager, attention_modules, routed
+from rankfall.models.recording.torch_attention import as_written, fused_attention
 
 Attended = tuple[Tensor, Tensor | None]
 CallPlace = tuple[str, int]

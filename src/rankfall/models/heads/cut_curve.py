@@ -17,12 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from rankfall.errors import require
-from rankfall.models.blocks import BlockStack, first_tokens, stream_of
 from rankfall.models.heads.calls import Attended, CallPlace, HeldCall, held_calls
 from rankfall.models.heads.truncation import Truncation
+from rankfall.models.inputs.texts import Batch
 from rankfall.models.load.folder import LoadedModel
 from rankfall.models.loss import LastHidden, last_hidden, replaced_forward, text_loss
-from rankfall.models.texts import Batch
+from rankfall.models.recording.blocks import BlockStack, first_tokens, stream_of
 from rankfall.progress import Progress, silent
 
 # Nats, and relative to the output: eager attention in float32 against the model's own; half precision rounds more.

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rankfall.models.interface import Eager
-from rankfall.models.replay import Replay
+from rankfall.models.recording.interface import Eager
+from rankfall.models.recording.replay import Replay
 
 # Relative: replays are float64.
 SAME = 1e-6

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from rankfall.errors import require
-from rankfall.models.blocks import is_norm
-from rankfall.models.events import Ran
-from rankfall.models.replay import Replay, Site
+from rankfall.models.recording.blocks import is_norm
+from rankfall.models.recording.events import Ran
+from rankfall.models.recording.replay import Replay, Site
 
 # Large against any epsilon inside the norm, small against overflow.
 PATTERN_SIZE = 1e4

@@ -9,8 +9,8 @@ from typing import final
 from torch import Tensor, nn
 
 from rankfall.linalg.factored import Factored
-from rankfall.models.events import AttentionKind
 from rankfall.models.heads.latents import Latents
+from rankfall.models.recording.events import AttentionKind
 
 
 @final

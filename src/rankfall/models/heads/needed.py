@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from rankfall.errors import RequestError, reason_of, require, require_number
+from rankfall.models.controls.reset import fresh_weights
+from rankfall.models.controls.twin import random_weights, separate_twin
 from rankfall.models.heads.calls import Attended, CallPlace, HeldCall, held_calls
 from rankfall.models.heads.truncation import ScoreMoments, Truncation, best_truncation, row_divergences
-from rankfall.models.reset import fresh_weights
-from rankfall.models.twin import random_weights, separate_twin
 
 DIVERGENCE = 0.01
 """Nats a row, in the mean: a model whose heads all differ by so much has its loss to a few hundredths of a nat."""

@@ -12,8 +12,8 @@ from rankfall.errors import require
 from rankfall.models.heads.gates import output_gate
 from rankfall.models.heads.latents import find_latents, linear_norms, spread
 from rankfall.models.heads.maps import HeadMaps
-from rankfall.models.interface import Eager, Route
-from rankfall.models.replay import Passed, Replay, Site
+from rankfall.models.recording.interface import Eager, Route
+from rankfall.models.recording.replay import Passed, Replay, Site
 
 # Probes that run together: zero and the coordinates of a token of this width.
 CHUNK = 2049

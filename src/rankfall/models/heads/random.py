@@ -8,10 +8,10 @@ from typing import Any
 from torch import nn
 
 from rankfall.errors import RequestError
+from rankfall.models.controls.reset import fresh_weights
+from rankfall.models.controls.twin import RandomBlocks, separate_twin
 from rankfall.models.heads.ranks import head_ranks
 from rankfall.models.heads.record import HeadRecord
-from rankfall.models.reset import fresh_weights
-from rankfall.models.twin import RandomBlocks, separate_twin
 
 
 def random_head_ranks(

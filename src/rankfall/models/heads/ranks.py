@@ -14,7 +14,9 @@ import torch
 from torch import Tensor
 
 from rankfall.errors import RequestError, reason_of, require, require_count
-from rankfall.models import configuration as aliases
+from rankfall.models.architectures import configuration as aliases
+from rankfall.models.architectures.small import image_shape
+from rankfall.models.controls.twin import RandomBlocks
 from rankfall.models.heads.latents import depends_on_tokens
 from rankfall.models.heads.maps import HeadMaps
 from rankfall.models.heads.probe import fed_as_attended, probe_site
@@ -25,10 +27,8 @@ from rankfall.models.load.files import find_weights
 from rankfall.models.load.guards import clean_config, read_json
 from rankfall.models.load.headers import read_safetensors_header
 from rankfall.models.load.named import named_path
-from rankfall.models.placement import input_device
-from rankfall.models.replay import Site, Trace, traced
-from rankfall.models.small import image_shape
-from rankfall.models.twin import RandomBlocks
+from rankfall.models.recording.placement import input_device
+from rankfall.models.recording.replay import Site, Trace, traced
 
 # Where the self-check looks for rotations, unless an offset is asked for: any position but 0 serves.
 ELSEWHERE = 7

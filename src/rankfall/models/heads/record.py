@@ -12,8 +12,8 @@ from torch import Tensor
 
 from rankfall.linalg.factored import Factored
 from rankfall.measures.measures import entropy_rank
-from rankfall.models.events import AttentionKind
 from rankfall.models.heads.maps import HeadMaps
+from rankfall.models.recording.events import AttentionKind
 from rankfall.theory.head_bounds import HeadClass, mse_floor, structural_rank
 
 # The weights of most models are kept in float32 at best: below this relative size a singular value is rounding.

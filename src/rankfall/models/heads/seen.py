@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from rankfall.models.heads.latents import spread
-from rankfall.models.replay import Site, traced
+from rankfall.models.recording.replay import Site, traced
 
 # Tokens, and numbers, that are kept for each module at most; evenly spread over passages.
 MOST_SEEN, MOST_NUMBERS = 2048, 2**22

@@ -9,15 +9,15 @@ from typing import Any, final
 from torch import nn
 
 from rankfall.errors import reason_of
-from rankfall.models.blocks import BlockStack
 from rankfall.models.depth.rows import DepthRow
-from rankfall.models.given import Reading
 from rankfall.models.heads.cut_curve import CutCurve, cut_curve
 from rankfall.models.heads.needed import DIVERGENCE, HeadNeed, head_needs, on_random_twin
 from rankfall.models.heads.spectra import HeadSpectrum
 from rankfall.models.heads.subspaces import HeadSpaces, SpaceOverlap
-from rankfall.models.layers import as_in_tokens, layer_number
+from rankfall.models.inputs.given import Reading
 from rankfall.models.load.folder import LoadedModel
+from rankfall.models.recording.blocks import BlockStack
+from rankfall.models.recording.layers import as_in_tokens, layer_number
 from rankfall.progress import Progress, part, silent
 
 

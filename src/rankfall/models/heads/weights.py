@@ -16,7 +16,7 @@ from torch import Tensor
 
 from rankfall.catalogue import LAYOUTS
 from rankfall.errors import RequestError, require
-from rankfall.models import configuration as aliases
+from rankfall.models.architectures import configuration as aliases
 from rankfall.models.heads.maps import HeadMaps
 
 NOTE = "read by weight name: rotations by position are left out (offset 0), and nothing was run to check it"

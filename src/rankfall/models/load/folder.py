@@ -14,7 +14,6 @@ import torch
 from torch import nn
 
 from rankfall.errors import RequestError, require
-from rankfall.models.blocks import body_of
 from rankfall.models.load.adapter import merge_adapter
 from rankfall.models.load.confinement import memory_limit, offline
 from rankfall.models.load.files import INDEX, WeightFiles, find_weights, inside, repository_root
@@ -29,6 +28,7 @@ from rankfall.models.load.tokenizer import (
     library_tokenizer,
     require_sound_tokenizer,
 )
+from rankfall.models.recording.blocks import body_of
 
 
 @final

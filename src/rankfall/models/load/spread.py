@@ -18,7 +18,7 @@ from torch import nn
 
 from rankfall.errors import require
 from rankfall.models.load.guards import GIBI, LIMITS
-from rankfall.models.placement import offloading
+from rankfall.models.recording.placement import offloading
 from rankfall.system import available_memory, require_device
 
 AUTO = "auto"

@@ -18,13 +18,13 @@ from torch import Tensor, nn
 from rankfall.errors import RequestError, require
 from rankfall.models.attention.seen import attention_rows, sizes
 from rankfall.models.attention.statistics import AttentionRows, row_statistics
-from rankfall.models.blocks import is_linear, is_norm
-from rankfall.models.events import Call, Ran
-from rankfall.models.fused import BypassWatch, as_written
-from rankfall.models.interface import Eager, at_interface, attention_modules, uses_interface
 from rankfall.models.monitor.compiled import left_as_it_was, plain_name
 from rankfall.models.monitor.query_key import QueryKeyMaps
-from rankfall.models.replay import CACHE_NAMES, bound_arguments
+from rankfall.models.recording.blocks import is_linear, is_norm
+from rankfall.models.recording.events import Call, Ran
+from rankfall.models.recording.interface import Eager, at_interface, attention_modules, uses_interface
+from rankfall.models.recording.replay import CACHE_NAMES, bound_arguments
+from rankfall.models.recording.torch_attention import BypassWatch, as_written
 
 ROWS = 32
 """Rows that are read of one sequence."""

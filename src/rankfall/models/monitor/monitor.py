@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from rankfall.errors import RequestError, require_count
-from rankfall.models.blocks import choose_blocks
 from rankfall.models.monitor.alarms import KINDS, Alarms, RankWarning
 from rankfall.models.monitor.attention import (
     HeadRecords,
@@ -32,6 +31,7 @@ from rankfall.models.monitor.query_key import QueryKeyMaps, query_key_maps
 from rankfall.models.monitor.ranks import Exchange, Records, is_distributed
 from rankfall.models.monitor.sample import measured, real_tokens, sampled, tokens_of
 from rankfall.models.monitor.steps import Steps, in_backward
+from rankfall.models.recording.blocks import choose_blocks
 
 INSIDE = "it runs inside a function or a module that torch.compile compiled, where it cannot be seen"
 OUTERMOST = "give RankMonitor the model that torch.compile returned, or make it after `model.compile()`"

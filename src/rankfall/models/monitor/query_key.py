@@ -17,8 +17,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from rankfall.errors import RequestError
-from rankfall.models.events import Call, Ran
 from rankfall.models.heads.latents import linear_part
+from rankfall.models.recording.events import Call, Ran
 
 # Of one sequence, so many tokens decide.
 TOKENS = 16

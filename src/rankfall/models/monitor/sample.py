@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from rankfall.errors import RequestError, require
 from rankfall.measures.base import measure
-from rankfall.models.blocks import stream_of
+from rankfall.models.recording.blocks import stream_of
 from rankfall.norms import UnitNorm
 
 MEASURES = ("relative_mu", "effective_rank", "energy_rank", "mean_abs_cosine")

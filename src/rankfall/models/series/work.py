@@ -17,10 +17,10 @@ import rankfall
 from rankfall.catalogue import ENGINES, MEASURES
 from rankfall.errors import RequestError, reason_of
 from rankfall.models.audit import audit
+from rankfall.models.inputs.texts import shipped_text
 from rankfall.models.load.adapter import is_adapter
 from rankfall.models.load.open import base_of, located
 from rankfall.models.series.fingerprint import files_of, fingerprint
-from rankfall.models.texts import shipped_text
 from rankfall.progress import Progress, part, silent
 from rankfall.store.audits import Audits, StoredAudit, audit_id
 from rankfall.store.claims import Claims

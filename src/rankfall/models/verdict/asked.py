@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import final
 
-from rankfall.models.controls import Control
+from rankfall.models.controls.controls import Control
 from rankfall.models.depth.rows import DepthRow, Measured
 from rankfall.models.thresholds import THRESHOLDS
 from rankfall.models.verdict.findings import Compared

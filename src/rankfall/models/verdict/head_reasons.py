@@ -12,7 +12,7 @@ from rankfall.models.depth.rows import layer_title
 from rankfall.models.heads.cut_curve import CutCurve, CutPoint
 from rankfall.models.heads.needed import HeadNeed
 from rankfall.models.heads.record import HeadRecord
-from rankfall.models.layers import module_noun, place_told
+from rankfall.models.recording.layers import module_noun, place_told
 from rankfall.models.thresholds import SEPARATED
 from rankfall.models.verdict.reasons import Reason
 from rankfall.models.verdict.verdict import SPARE_SHARE

@@ -6,9 +6,9 @@ import math
 import statistics
 from collections.abc import Sequence
 
+from rankfall.models.attention.masks import CROSS, ObservedMask
 from rankfall.models.heads.key_values import KeyValueRecord, by_number
-from rankfall.models.layers import list_of, module_noun
-from rankfall.models.masks import CROSS, ObservedMask
+from rankfall.models.recording.layers import list_of, module_noun
 from rankfall.models.verdict.reasons import Reason
 
 

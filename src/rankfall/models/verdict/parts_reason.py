@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rankfall.models.ablation import ALL_VARIANTS, FULL
+from rankfall.models.ablation.ablation import ALL_VARIANTS, FULL
 from rankfall.models.thresholds import THRESHOLDS
 from rankfall.models.verdict.judgement import Decision, collapse_margin, decide, middle
 from rankfall.models.verdict.reasons import Reason

@@ -10,9 +10,9 @@ from typing import Any, final
 
 import numpy as np
 
+from rankfall.models.attention.masks import ObservedMask
+from rankfall.models.attention.positions import PositionMass
 from rankfall.models.depth.rows import DepthRow, layers_named
-from rankfall.models.masks import ObservedMask
-from rankfall.models.positions import PositionMass
 from rankfall.models.verdict.asked import Stretch
 from rankfall.models.verdict.judgement import middle
 

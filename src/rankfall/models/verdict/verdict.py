@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, final
 
-from rankfall.models.advised_plan import AdvisedPlan
-from rankfall.models.controls import Control
+from rankfall.models.attention.masks import ObservedMask
+from rankfall.models.controls.controls import Control
 from rankfall.models.depth.rows import DepthRow, layers_named
-from rankfall.models.masks import ObservedMask
 from rankfall.models.thresholds import THRESHOLDS, Thresholds
+from rankfall.models.verdict.advised_plan import AdvisedPlan
 from rankfall.models.verdict.asked import Asked
 from rankfall.models.verdict.findings import Finding, Status
 from rankfall.models.verdict.questions import answers

@@ -10,7 +10,7 @@ from typing import Any, final
 import numpy as np
 
 from rankfall.masks import Explicit, Mask
-from rankfall.models.events import Call
+from rankfall.models.recording.events import Call
 from rankfall.theory.first_token import (
     FirstTokenMass,
     RotaryDecay,

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from rankfall.errors import RequestError, require
-from rankfall.models.blocks import choose_stack, first_tokens
-from rankfall.models.fused import as_written
+from rankfall.models.recording.blocks import choose_stack, first_tokens
+from rankfall.models.recording.torch_attention import as_written
 
 Inputs = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 """Keyword arguments of a forward pass, or of several."""

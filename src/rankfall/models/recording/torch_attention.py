@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rankfall.models.torch_calls import TorchCalls
+from rankfall.models.recording.torch_calls import TorchCalls
 
 SOFTMAXES = frozenset({functional.softmax, torch.softmax, Tensor.softmax, torch.special.softmax})
 FUSED = functional.scaled_dot_product_attention

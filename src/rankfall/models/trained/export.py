@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from rankfall.errors import RequestError, require
 from rankfall.masks import parse_mask
-from rankfall.models.text_runs import is_text_run
+from rankfall.models.trained.stored import is_text_run
 from rankfall.norms import parse_norm
 from rankfall.norms.rms import RMSNorm
 from rankfall.store.files import storage_errors, write_bytes

@@ -17,10 +17,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from rankfall.models.blocks import first_tokens, is_linear, is_norm, stream_of
-from rankfall.models.events import Call, Coverage, Kind, Missed, Ran
-from rankfall.models.fused import BypassWatch, WatchedSource, as_written
-from rankfall.models.interface import ALONE, Eager, at_interface, attention_modules, uses_interface
+from rankfall.models.recording.blocks import first_tokens, is_linear, is_norm, stream_of
+from rankfall.models.recording.events import Call, Coverage, Kind, Missed, Ran
+from rankfall.models.recording.interface import ALONE, Eager, at_interface, attention_modules, uses_interface
+from rankfall.models.recording.torch_attention import BypassWatch, WatchedSource, as_written
 
 # Under these names modules take the tokens that cross-attention looks at.
 CONTEXT_NAMES = ("key_value_states", "encoder_hidden_states")

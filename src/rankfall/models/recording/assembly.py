@@ -22,8 +22,8 @@ from typing import Literal, final
 import torch
 from torch import Tensor, nn
 
-from rankfall.models.blocks import is_leaf
-from rankfall.models.events import Ran
+from rankfall.models.recording.blocks import is_leaf
+from rankfall.models.recording.events import Ran
 
 BlockKind = Literal["pre", "parallel", "sandwich", "inner", "post", "bare"]
 InnerPart = Literal["attention_output", "after_attention", "mlp_output"]

@@ -9,14 +9,14 @@ from typing import Any, final
 from torch import nn
 
 from rankfall.errors import RequestError, reason_of, require_count
-from rankfall.models import configuration as aliases
-from rankfall.models.blocks import same_stack
+from rankfall.models.architectures import configuration as aliases
 from rankfall.models.changes import Given, input_changes
+from rankfall.models.controls.reset import fresh_weights, not_reset
+from rankfall.models.controls.twin import draw_seed, random_weights, separate_twin
 from rankfall.models.depth.measure import measure_depth
 from rankfall.models.depth.rows import DepthRow
-from rankfall.models.reset import fresh_weights, not_reset
-from rankfall.models.texts import Batch
-from rankfall.models.twin import draw_seed, random_weights, separate_twin
+from rankfall.models.inputs.texts import Batch
+from rankfall.models.recording.blocks import same_stack
 
 DRAWS = 3
 # Each is several passes of the model: more than an interval can use.

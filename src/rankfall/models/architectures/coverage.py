@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from rankfall.errors import RequestError, reason_of, require
+from rankfall.models.architectures.small import candidate_inputs, small_models
 from rankfall.models.audit import audit
-from rankfall.models.interface import INTERFACE_NAMES
-from rankfall.models.recorder import recorded
+from rankfall.models.recording.interface import INTERFACE_NAMES
+from rankfall.models.recording.recorder import recorded
 from rankfall.models.result import AuditFindings
-from rankfall.models.small import candidate_inputs, small_models
 
 Reach = Literal["interface", "bypasses", "no attention of its own"]
 """The last covers model types without attention and those made of other types."""
@@ -220,13 +220,13 @@ MOST_USED = "most_used.csv"
 
 def most_used() -> dict[str, str]:
     """The sixty model types that people use most, each with why it is among them."""
-    text = resources.files("rankfall.models").joinpath(MOST_USED).read_text()
+    text = resources.files("rankfall.models.architectures").joinpath(MOST_USED).read_text()
     return {row["model_type"]: row["why"] for row in csv.DictReader(text.splitlines())}
 
 
 def committed_table() -> dict[str, dict[str, str]]:
     """The measured table that ships with the package, by model type."""
-    text = resources.files("rankfall.models").joinpath(TABLE).read_text()
+    text = resources.files("rankfall.models.architectures").joinpath(TABLE).read_text()
     return {row["model_type"]: row for row in csv.DictReader(text.splitlines())}
 
 

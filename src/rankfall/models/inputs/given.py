@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from rankfall.errors import RequestError, require
-from rankfall.models.calling import (
+from rankfall.models.inputs.calling import (
     PADDING_MASKS,
     SAMPLE_TOKENS,
     Calling,
@@ -24,8 +24,8 @@ from rankfall.models.calling import (
     texts_in_columns,
     watch_run,
 )
-from rankfall.models.placement import input_device
-from rankfall.models.texts import Batch, from_ids
+from rankfall.models.inputs.texts import Batch, from_ids
+from rankfall.models.recording.placement import input_device
 
 
 @final

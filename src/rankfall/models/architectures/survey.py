@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rankfall.errors import require
-from rankfall.models import configuration as aliases
-from rankfall.models.configuration import head_size, is_stages, number, value
+from rankfall.models.architectures import configuration as aliases
+from rankfall.models.architectures.configuration import head_size, is_stages, number, value
 from rankfall.models.load.confinement import offline
 from rankfall.progress import Progress, silent
 from rankfall.theory.head_bounds import structural_rank

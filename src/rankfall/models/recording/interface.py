@@ -20,7 +20,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from rankfall.models.fused import Reroute
+from rankfall.models.recording.torch_attention import Reroute
 
 # Code that reaches the library's attention interface mentions one of these.
 INTERFACE_NAMES = frozenset({"get_interface", "ALL_ATTENTION_FUNCTIONS"})

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from rankfall.masks import Causal, Complete, Explicit, Mask, recognise
-from rankfall.models.events import Call, Coverage, Ran
-from rankfall.models.positions import PositionMass, PositionProduct, rotary_of
-from rankfall.models.recorder import recorded
+from rankfall.models.attention.positions import PositionMass, PositionProduct, rotary_of
+from rankfall.models.recording.events import Call, Coverage, Ran
+from rankfall.models.recording.recorder import recorded
 from rankfall.theory.sub_stochastic import causal_sink_rate, sink_rate
 from rankfall.theory.uniform_attention import tail_rate
 

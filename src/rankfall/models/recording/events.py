@@ -8,7 +8,7 @@ from typing import Any, Literal, final
 
 from torch import Tensor, nn
 
-from rankfall.models.interface import Eager
+from rankfall.models.recording.interface import Eager
 
 Source = Literal["interface", "sdpa", "multihead", "softmax"]
 """How a call was seen: at the library's attention interface (everything), at torch's fused attention or its

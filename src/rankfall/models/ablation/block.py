@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from rankfall.errors import RequestError
 from rankfall.masks import Mask
-from rankfall.models.assembly import HALF, Assembly, assemblies
-from rankfall.models.interface import Eager, Route
-from rankfall.models.placement import alone
-from rankfall.models.replay import Replay, Site, float64_copy, tensors_changed
-from rankfall.models.torch_calls import KeepFloat64
+from rankfall.models.recording.assembly import HALF, Assembly, assemblies
+from rankfall.models.recording.interface import Eager, Route
+from rankfall.models.recording.placement import alone
+from rankfall.models.recording.replay import Replay, Site, float64_copy, tensors_changed
+from rankfall.models.recording.torch_calls import KeepFloat64
 
 # Float64 against the pass that was traced, relative to the largest entry: a model in half precision has rounded
 # several times by the end of a block. It is first run again in its own arithmetic, where one rounding may differ.

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from rankfall.errors import RequestError
-from rankfall.models.blocks import find_stacks, is_norm
 from rankfall.models.load.confinement import offline
-from rankfall.models.placement import fetched, hollow, input_device, offloading, run_device, substituted
+from rankfall.models.recording.blocks import find_stacks, is_norm
+from rankfall.models.recording.placement import fetched, hollow, input_device, offloading, run_device, substituted
 
 # Apart from each other, and from the seeds that people choose.
 DRAW_STRIDE = 1_000_003

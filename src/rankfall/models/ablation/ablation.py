@@ -17,18 +17,18 @@ from torch import Tensor, nn
 
 from rankfall.errors import RequestError
 from rankfall.masks import Mask
-from rankfall.models import configuration as aliases
-from rankfall.models.ablated_block import AblatedBlock, ReplayCheck, block_around, changed
-from rankfall.models.ablation_rows import MEASURES, SCALINGS, AblationRow, Scaling, measures_at, rows_of
-from rankfall.models.blocks import BlockStack, as_tokens, body_of, stacks_that_run
-from rankfall.models.calling import Inputs
+from rankfall.models.ablation.block import AblatedBlock, ReplayCheck, block_around, changed
+from rankfall.models.ablation.rows import MEASURES, SCALINGS, AblationRow, Scaling, measures_at, rows_of
+from rankfall.models.architectures import configuration as aliases
 from rankfall.models.depth.capture import Place, capture
-from rankfall.models.events import Call
 from rankfall.models.heads.seen import SeenWatch
-from rankfall.models.interface import routed
-from rankfall.models.recorder import recorded
-from rankfall.models.replay import Site, traced
-from rankfall.models.single_texts import equal_texts, single_texts
+from rankfall.models.inputs.calling import Inputs
+from rankfall.models.inputs.single_texts import equal_texts, single_texts
+from rankfall.models.recording.blocks import BlockStack, as_tokens, body_of, stacks_that_run
+from rankfall.models.recording.events import Call
+from rankfall.models.recording.interface import routed
+from rankfall.models.recording.recorder import recorded
+from rankfall.models.recording.replay import Site, traced
 from rankfall.progress import Progress, silent
 
 

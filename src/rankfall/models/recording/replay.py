@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from rankfall.errors import RequestError, require
-from rankfall.models.blocks import is_tokens
-from rankfall.models.events import Call, Coverage, Ran
-from rankfall.models.interface import Eager, Route, routed
-from rankfall.models.placement import alone, input_device
-from rankfall.models.recorder import CONTEXT_NAMES, recorded
-from rankfall.models.torch_calls import KeepFloat64
+from rankfall.models.recording.blocks import is_tokens
+from rankfall.models.recording.events import Call, Coverage, Ran
+from rankfall.models.recording.interface import Eager, Route, routed
+from rankfall.models.recording.placement import alone, input_device
+from rankfall.models.recording.recorder import CONTEXT_NAMES, recorded
+from rankfall.models.recording.torch_calls import KeepFloat64
 
 
 @final

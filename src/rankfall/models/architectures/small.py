@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rankfall.errors import RequestError
-from rankfall.models import configuration as aliases
+from rankfall.models.architectures import configuration as aliases
 from rankfall.models.load.confinement import offline
 
 LATENT = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8}

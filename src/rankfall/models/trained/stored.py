@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, cast, final
 
 from rankfall.errors import reason_of
-from rankfall.models.trained_text import audit_settings, audit_text
+from rankfall.models.trained.audited import audit_settings, audit_text
 from rankfall.progress import Progress, part, silent
 from rankfall.store.audits import Audits, audit_id
 from rankfall.store.claims import Claims

@@ -13,15 +13,15 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from rankfall.errors import RequestError, require, require_count
-from rankfall.models.calling import Calling
+from rankfall.models.inputs.calling import Calling
 from rankfall.models.load.guards import MEBI, require_size
-from rankfall.models.placement import input_device
+from rankfall.models.recording.placement import input_device
 from rankfall.models.thresholds import THRESHOLDS
 
 
 def shipped_text() -> str:
     """About seven hundred words in several paragraphs."""
-    return (files("rankfall.models") / "harbour.txt").read_text(encoding="utf-8")
+    return (files("rankfall.models.inputs") / "harbour.txt").read_text(encoding="utf-8")
 
 
 LARGEST = 64 * MEBI

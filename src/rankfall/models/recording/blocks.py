@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from rankfall.errors import RequestError, require
-from rankfall.models.interface import attention_modules
+from rankfall.models.recording.interface import attention_modules
 
 
 def is_tokens(value: Any) -> bool:

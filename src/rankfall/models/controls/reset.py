@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rankfall.models.blocks import is_norm
+from rankfall.models.recording.blocks import is_norm
 
 # What modules call the method that draws their own parameters anew.
 RESETS = ("reset_parameters", "_reset_parameters")

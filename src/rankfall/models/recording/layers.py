@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
-from rankfall.models.blocks import BlockStack
 from rankfall.models.depth.rows import DepthRow, layer_title, layers_named
+from rankfall.models.recording.blocks import BlockStack
 
 
 class InLayer(Protocol):

@@ -10,9 +10,9 @@ from typing import Any, final
 from torch import nn
 
 from rankfall.errors import RequestError
-from rankfall.models import configuration as aliases
-from rankfall.models.blocks import BlockStack
+from rankfall.models.architectures import configuration as aliases
 from rankfall.models.heads.record import HeadRecord
+from rankfall.models.recording.blocks import BlockStack
 from rankfall.planning.candidates import Sharing, candidates, hidden_units, reference_shape
 
 # Matrices between width and units in a feed-forward block, as `rankfall plan` calls it.

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from rankfall.models.ablation import FULL
+from rankfall.models.ablation.ablation import FULL
 
 NORMED = "norm"
 EPSILON = torch.finfo(torch.float64).eps

@@ -1,0 +1,1 @@
+"""Which part of a block holds the token rank up."""

@@ -1,0 +1,1 @@
+"""Something to compare with: random weights, shuffled tokens, random tokens."""

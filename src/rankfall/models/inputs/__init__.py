@@ -1,0 +1,1 @@
+"""What a model reads: texts as ids, how a module is called, which positions are tokens."""

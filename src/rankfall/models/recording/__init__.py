@@ -1,0 +1,1 @@
+"""One run of a model taken down: where its blocks and its attention are, what they computed, again alone."""
