@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from rankfall.errors import RequestError
 from rankfall.models.architectures.small import candidate_inputs, small_models
 from rankfall.models.audit import audit
-from rankfall.models.changes import Given, input_changes
+from rankfall.models.controls.changes import Given, input_changes
+from rankfall.models.controls.lookups import looked_up, table_size
 from rankfall.models.inputs.calling import as_calls
 from rankfall.models.inputs.given import Reading, read_by_library, read_by_module
-from rankfall.models.lookups import looked_up, table_size
 
 WORDS, TAGS = 90, 7
 SHUFFLED, RANDOM = 0, 1

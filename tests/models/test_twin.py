@@ -10,8 +10,8 @@ import torch
 from tests.models.small import small_model
 from torch import Tensor, nn
 
-from rankfall.models.changes import Given
 from rankfall.models.controls import controls
+from rankfall.models.controls.changes import Given
 from rankfall.models.controls.controls import run_controls
 from rankfall.models.controls.twin import _seed, draw_seed, random_weights, separate_twin
 from rankfall.models.depth.capture import capture

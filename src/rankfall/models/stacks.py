@@ -15,7 +15,7 @@ from rankfall.models.ablation.block import ReplayCheck
 from rankfall.models.ablation.chaos import with_chaos
 from rankfall.models.ablation.rows import AUDITED, AblationRow
 from rankfall.models.attention.masks import ObservedMask
-from rankfall.models.changes import Given
+from rankfall.models.controls.changes import Given
 from rankfall.models.controls.controls import Control, run_controls
 from rankfall.models.depth.measure import measure_depth
 from rankfall.models.depth.rows import DepthRow

@@ -10,7 +10,7 @@ from torch import nn
 
 from rankfall.errors import RequestError, reason_of, require_count
 from rankfall.models.architectures import configuration as aliases
-from rankfall.models.changes import Given, input_changes
+from rankfall.models.controls.changes import Given, input_changes
 from rankfall.models.controls.reset import fresh_weights, not_reset
 from rankfall.models.controls.twin import draw_seed, random_weights, separate_twin
 from rankfall.models.depth.measure import measure_depth

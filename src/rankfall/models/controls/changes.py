@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from rankfall.errors import RequestError
+from rankfall.models.controls.lookups import looked_up
 from rankfall.models.inputs.calling import Inputs, as_calls, is_ids
 from rankfall.models.inputs.texts import Batch, drawn_rows, shuffled_rows
-from rankfall.models.lookups import looked_up
 from rankfall.models.recording.blocks import BlockStack
 
 
