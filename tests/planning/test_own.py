@@ -12,8 +12,11 @@ from tests.calls import answer, call
 
 import rankfall
 from rankfall.errors import RequestError
+from rankfall.store.identity import settings
 from rankfall.store.store import Store
 from rankfall.training.cell import Cell
+from rankfall.training.grid import read_grid
+from rankfall.training.kinds import Surroundings
 from rankfall.training.text.cell import TextCell
 
 LOW_COSTS = {4: 1.2, 8: 1.04, 16: 1.0}
@@ -82,6 +85,21 @@ def test_results_say_what_their_store_says_and_both_may_be_given(
     page.write_text(page.read_text().replace("0123456789abcdef", "fedcba9876543210", 1))
     with pytest.raises(RequestError, match="to hash to its id"):
         planned(results=tmp_path / "results")
+
+
+def test_the_shipped_grid_trains_models_that_a_plan_compares(tmp_path: Path) -> None:
+    verses = (f"Verse {n}: sun and moon and {n % 9} stars over {n % 4} hills." for n in range(300))
+    (tmp_path / "book.txt").write_text("\n\n".join(verses))
+    around = Surroundings(text=str(tmp_path / "book.txt"), store=lambda: Store(tmp_path / "runs").path)
+    cells = read_grid("text-heads", around)
+    assert len(cells) == 12
+    for of in map(settings, cells):
+        measured = {"nats_per_byte": 1.0 + 1 / of["rank"] + 1e-4 * of["seed"], "unigram_nats_per_byte": 3.0}
+        sizes = {"status": "done", "parameters": 120_000, "tokens_trained": 500_000}
+        Store(tmp_path / "runs").write(of, summary={**of, **measured, **sizes}, environment=ENVIRONMENT)
+    found = planned(store=tmp_path / "runs")
+    assert [row["rank"] for row in found.candidates if row["text_excess"] is not None] == [4, 8, 16, 32]
+    assert found.recommendation["rank"] == 32
 
 
 def test_at_another_width_those_that_ship_speak_and_it_is_said(tmp_path: Path) -> None:

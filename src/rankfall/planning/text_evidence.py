@@ -263,7 +263,9 @@ def _committed() -> tuple[TextCurve, ...]:
 
 
 def _span(values: Sequence[float]) -> str:
-    low, high = (f"{value / 1e6:.3g} million" for value in (min(values), max(values)))
+    low, high = (
+        f"{value / 1e6:.3g} million" if value >= 1e6 else f"{value:,.0f}" for value in (min(values), max(values))
+    )
     return low if low == high else f"{low} to {high}"
 
 

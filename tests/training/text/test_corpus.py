@@ -67,6 +67,7 @@ def test_packed_files_are_read(tmp_path: Path) -> None:
         (b"text\0" * 2000, "binary"),
         (b"caf\xe9 " * 2000, "0xe9 at offset 3"),
         (b"one piece without a blank line " * 200, "one"),
+        (b"\n\n".join([b"again " * 400] * 4), "2,400, each document counted once"),
     ],
 )
 def test_bad_corpora_are_refused_in_one_line(content: bytes, got: str, tmp_path: Path) -> None:
@@ -86,6 +87,17 @@ def test_a_folder_leaves_binary_files_out_and_says_so(tmp_path: Path) -> None:
     assert len(read_split(folder, notes.append).training) > 20
     assert len(notes) == 1
     assert notes[0].endswith("cannot be read or are no UTF-8 text: old.txt, picture.png")
+
+
+def test_reading_a_folder_is_followed_from_file_to_file(tmp_path: Path) -> None:
+    told: list[tuple[str, float]] = []
+    folder = written(tmp_path / "books")
+    read_split(folder, progress=lambda what, share: told.append((what, share)))
+    shares = [share for _, share in told]
+    assert {what for what, _ in told} == {f"reading {folder}"}
+    assert len(told) > len(list(folder.iterdir()))
+    assert shares == sorted(shares)
+    assert 0.9 < shares[-1] < 1
 
 
 def test_a_folder_leaves_out_what_cannot_be_read(tmp_path: Path) -> None:
