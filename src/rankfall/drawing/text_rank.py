@@ -114,14 +114,10 @@ def lines_of(records: Sequence[Record]) -> dict[str, list[Record]]:
 def _losses(ax: Any, setting: tuple[Any, ...], records: Sequence[Record]) -> None:
     for number, (label, own) in enumerate(lines_of(records).items()):
         losses = [record["nats_per_byte"] for record in own]
-        ends = [
-            [loss - (record["nats_per_byte_low"] or loss) for loss, record in zip(losses, own, strict=True)],
-            [(record["nats_per_byte_high"] or loss) - loss for loss, record in zip(losses, own, strict=True)],
-        ]
         ax.errorbar(
             [record["rank"] for record in own],
             losses,
-            yerr=ends,
+            yerr=[record["nats_per_byte_margin"] or 0.0 for record in own],
             color=COLOURS[number % len(COLOURS)],
             marker=MARKERS[number % len(MARKERS)],
             linestyle="none" if label == "others" else "-",
@@ -141,15 +137,10 @@ def _costs(ax: Any, shared: Mapping[tuple[Any, ...], Sequence[Record]]) -> None:
     styles = _styles(shared)
     for setting, own in shared.items():
         least = min(record["nats_per_byte"] for record in own)
-        ends = [
-            [100 * abs((record[f"nats_per_byte_{end}"] or record["nats_per_byte"]) - record["nats_per_byte"]) / least
-             for record in own]
-            for end in ("low", "high")
-        ]  # fmt: skip
         ax.errorbar(
             [record["rank"] for record in own],
             [100 * (record["nats_per_byte"] / least - 1) for record in own],
-            yerr=ends,
+            yerr=[100 * (record["nats_per_byte_margin"] or 0.0) / least for record in own],
             capsize=3,
             label=_label(setting),
             **styles[setting],

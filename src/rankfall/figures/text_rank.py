@@ -64,9 +64,9 @@ def run(scale: Scale, progress: Progress = silent) -> FigureOutcome:
         claims += need_claims(rows, names) + rank_or_heads_claims(found) + text_rank_claims(rows, names)
     notes = [
         *missing,
-        "Loss in nats per byte of held-out text, mean over seeds with Student's 95 % interval, at the best learning "
-        "rate tried. `mse_lower_bound` and `synthetic_error` are what theory and paper A's trained cells say of such "
-        "heads on another task.",
+        "Loss in nats per byte of held-out text, mean over seeds at the best learning rate tried, with its 95 % "
+        "margin by the deviation over seeds that all shapes of a setting share. `mse_lower_bound` and "
+        "`synthetic_error` are what theory and paper A's trained cells say of such heads on another task.",
         *verdicts(found),
     ]
     return FigureOutcome(
