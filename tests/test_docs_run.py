@@ -84,7 +84,7 @@ layers = 1
 heads_times_rank = 32
 rank = [8, 16]
 positions = ["rotary", "learned"]
-context = 32
+context = 64
 batch = 2
 steps = 100
 """
