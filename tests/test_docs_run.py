@@ -77,10 +77,17 @@ ONLY_READ = [pytest.param(line, id=line) for line in SHOWN if why_not(line) is n
 
 VERSES = "\n\n".join(f"Verse {n}: sun and moon and {n % 9} stars over {n % 4} hills." for n in range(600))
 CELLS = "dim = 4\npoints = 3\nfeed_forward = 4\nbatch = 4\nsteps = 100\nrank = [1, 2]\n"
-DECODER = (
-    'task = "text"\nwidth = 32\nlayers = 1\nheads = 2\nrank = 16\ncontext = 64\nbatch = 2\nsteps = 100\n'
-    'positions = ["rotary", "learned"]\n'
-)
+DECODERS = """
+task = "text"
+width = 32
+layers = 1
+heads_times_rank = 32
+rank = [8, 16]
+positions = ["rotary", "learned"]
+context = 64
+batch = 2
+steps = 100
+"""
 
 
 @pytest.fixture(scope="module")
@@ -91,13 +98,13 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(ROOT / "results" / "amsel-fig1", folder / "results" / "amsel-fig1")
     texts = dict.fromkeys(("book.txt", "FILE", "FILE_OR_FOLDER"), VERSES)
     texts |= dict.fromkeys(("notes.txt", "mails.txt"), some_text(1200))
-    texts |= {"GRID": DECODER, "mine.toml": DECODER, "GRID.toml": CELLS}
+    texts |= {"GRID": DECODERS, "mine.toml": DECODERS, "GRID.toml": CELLS}
     texts["start.json"] = json.dumps(rankfall.equilibrium(tokens=8, width=4, rank=3).record())
     for name, text in texts.items():
         (folder / name).write_text(text)
     rankfall.sweep("smoke", store=folder / "runs", threads=1)
     rankfall.sweep(folder / "GRID", text=folder / "book.txt", store=folder / "runs", threads=1, audit=False)
-    rankfall.runs(folder / "runs", where=["task=text"], export_models=folder / "models")
+    rankfall.runs(folder / "runs", where=["rank=16"], export_models=folder / "models")
     rankfall.runs(folder / "runs", where=["task=text"], export_results=folder / "mine")
     (exported,) = (folder / "models").iterdir()
     exported.rename(folder / "models" / "3b341c804660b7d8")
