@@ -9,6 +9,7 @@ import pytest
 import torch
 from tests.models.plain import WIDTH, WholeBlock
 from torch import Tensor, nn
+from torch.nn.attention.flex_attention import flex_attention
 
 from rankfall.errors import RequestError
 from rankfall.models.architectures.small import candidate_inputs, small_models
@@ -201,6 +202,20 @@ class Around(nn.Module):
 
 def test_ids_are_followed_to_their_table_and_what_is_counted_by_them_is_not() -> None:
     assert looked_up(Around(), {"ids": ids(WORDS, 2, 9)}) == {"ids": WORDS}
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_ids_are_followed_beside_attention_of_a_function_of_scores() -> None:
+    class Flexible(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words = nn.Embedding(WORDS, WIDTH)
+
+        def forward(self, ids: Tensor) -> Tensor:
+            x = self.words(ids)[:, None]
+            return flex_attention(x, x, x)  # type: ignore[return-value]
+
+    assert looked_up(Flexible().requires_grad_(False), {"ids": ids(WORDS, 1, 128)}) == {"ids": WORDS}
 
 
 def test_one_tensor_under_two_names_is_looked_up_in_two_tables() -> None:

@@ -45,6 +45,9 @@ def looked_up(network: nn.Module, call: Mapping[str, Any]) -> dict[str, int]:
 class _Following(TorchDispatchMode):
     """By the memory in which they lie: a table of ids that is filled piece by piece holds those of each piece."""
 
+    # Attention that is compiled from a function of scores is such an operator.
+    supports_higher_order_operators = True
+
     def __init__(self, ids: Mapping[str, Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.sizes: dict[str, int] = {}
