@@ -569,6 +569,12 @@ def test_advice_says_what_a_plan_of_the_model_lists() -> None:
     assert advice([], reasons, elsewhere).text == nothing
 
 
+def test_reduced_distinctions_are_not_passed_over() -> None:
+    said = advice([Finding("distinctions", "reduced", ())], []).text
+    assert said.startswith("distinctions are fewer than random weights leave, but not lost: `rankfall compare`")
+    assert "random weights" not in advice([Finding("distinctions", "kept", ())], []).text
+
+
 def test_what_is_said_of_texts_is_said_of_inputs_where_there_are_no_texts() -> None:
     sentence = (
         "on this text tokens of each passage of 4 passages at layer 1 (text.layers.0): another text may decide."

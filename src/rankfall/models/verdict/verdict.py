@@ -217,6 +217,11 @@ def advice(
             f"{alike}: try a local mask, a stronger residual, a norm before instead of after the branch, or"
             " fewer layers; `rankfall simulate` shows what each does"
         )
+    if status.get("distinctions") == "reduced" and not alike:
+        lines.append(
+            "distinctions are fewer than random weights leave, but not lost: `rankfall compare` with a model of the same"
+            " task tells whether the task or this model does that"
+        )
     if status.get("alignment") == "aligned" and status.get("distinctions") != "lost":
         lines.append(
             "tokens share a direction: compare them after their mean is taken off (the centred views), where the"
