@@ -219,8 +219,8 @@ def advice(
         )
     if status.get("distinctions") == "reduced" and not alike:
         lines.append(
-            "distinctions are fewer than random weights leave, but not lost: `rankfall compare` with a model of the same"
-            " task tells whether the task or this model does that"
+            "distinctions are fewer than random weights leave, but not lost: `rankfall compare` with a model of the"
+            " same task tells whether the task or this model does that"
         )
     if status.get("alignment") == "aligned" and status.get("distinctions") != "lost":
         lines.append(
