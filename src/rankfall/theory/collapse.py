@@ -15,6 +15,9 @@ from rankfall.masks import Mask, MaskFacts, MaskSchedule
 from rankfall.mechanism.heads import Heads, bilinear_forms, value_forms
 from rankfall.norms import NO_NORM, Norm
 
+# Distances from this many tokens are held at once, so that memory grows with the tokens and not with their pairs.
+ROWS_AT_ONCE = 512
+
 
 def score_strength(heads: Heads) -> float:
     """s = max over heads (and models) of ||W_Q W_K^T||_2 * scale, the paper's ||W_Q W_K^T|| / sqrt(d_QK)."""
@@ -173,7 +176,7 @@ def collapse_theorem(
         return CollapseTheorem(hypotheses, facts, None, tokens)
     degree = schedule.largest_degree(n)
     reach = float(torch.linalg.vector_norm(tokens, dim=-1).max())
-    diameter = float(torch.cdist(tokens, tokens).max())
+    diameter = max(float(torch.cdist(some, tokens).max()) for some in tokens.split(ROWS_AT_ONCE))
     assert facts.radius is not None
     bound = ContractionBound(
         least_weight(degree, strength, reach, diameter),
