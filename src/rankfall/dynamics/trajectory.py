@@ -126,11 +126,11 @@ def run_layers(
                 for place, known in zip(range(before, layer), log_mu, strict=True):
                     beside.advance(weights.at(place), plan.at(place), rule.at(place))
                     beside.follow(place + 1, known)
-            progress("layers", layer / layers)
             if passed.spreads is not None:
                 table.record_spreads(passed.layers, passed.spreads)
             elif passed.states is not None:
                 table.record(passed.layers, passed.states)
+            progress("layers" if layer < layers else "measures of the last layers", layer / layers)
         columns = table.columns()
     stepper.close()
     return Trajectory(

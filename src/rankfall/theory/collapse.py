@@ -15,8 +15,8 @@ from rankfall.masks import Mask, MaskFacts, MaskSchedule
 from rankfall.mechanism.heads import Heads, bilinear_forms, value_forms
 from rankfall.norms import NO_NORM, Norm
 
-# Distances from this many tokens are held at once, so that memory grows with the tokens and not with their pairs.
-ROWS_AT_ONCE = 512
+# Distances of all pairs of more tokens would take longer than their layers.
+MOST_PAIRED = 4096
 
 
 def score_strength(heads: Heads) -> float:
@@ -176,7 +176,7 @@ def collapse_theorem(
         return CollapseTheorem(hypotheses, facts, None, tokens)
     degree = schedule.largest_degree(n)
     reach = float(torch.linalg.vector_norm(tokens, dim=-1).max())
-    diameter = max(float(torch.cdist(some, tokens).max()) for some in tokens.split(ROWS_AT_ONCE))
+    diameter = _diameter(tokens)
     assert facts.radius is not None
     bound = ContractionBound(
         least_weight(degree, strength, reach, diameter),
@@ -203,6 +203,13 @@ def _one_value_map(layers: Sequence[Heads]) -> Hypothesis:
         if float((forms - forms[..., :1, :, :]).abs().max()) > 0:
             return Hypothesis("one value map for all heads", False, f"{heads.heads} heads with different value maps")
     return Hypothesis("one value map for all heads", True, f"{layers[0].heads} head(s), one value map")
+
+
+def _diameter(tokens: Tensor) -> float:
+    """max |x_i - x_j|; of many tokens twice the largest distance from their mean, which is no less."""
+    if len(tokens) <= MOST_PAIRED:
+        return float(torch.cdist(tokens, tokens).max())
+    return 2 * float(torch.linalg.vector_norm(tokens - tokens.mean(dim=0), dim=-1).max())
 
 
 def _value_norm(heads: Heads) -> float:
