@@ -272,7 +272,7 @@ def test_without_a_norm_its_place_changes_no_tail_rate(placement) -> None:
 def test_groups_that_join_in_one_layer_of_a_band_are_refused() -> None:
     """What would be left of mu are the last digits of the differences within each group, which are rounding."""
     sharp = Experiment((parse_schedule("window:4"),), WeightRecipe(32), 64, 140, temperature=1e-6, checks=False)
-    with pytest.raises(RequestError, match="in layer 112 all tokens join others .* stop after 111 layers"):
+    with pytest.raises(RequestError, match=r"in layer 112 all tokens join others .* stop after 111 layers"):
         run(sharp)
     (done,) = run(replace(sharp, layers=111))
     assert done.records[-1]["log10_relative_mu"] > -1

@@ -109,7 +109,9 @@ def row_weights(degrees: np.ndarray, sinks: float | Sequence[float]) -> np.ndarr
     return found
 
 
-def _rate(spectra: list[tuple[np.ndarray, np.ndarray]], pattern: np.ndarray | csr_array, log_common: float) -> AlignmentRate:
+def _rate(
+    spectra: list[tuple[np.ndarray, np.ndarray]], pattern: np.ndarray | csr_array, log_common: float
+) -> AlignmentRate:
     values = np.sort(np.concatenate([moduli for _, moduli in spectra]))[::-1]
     leading = float(values[0])
     if leading == 0:

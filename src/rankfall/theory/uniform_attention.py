@@ -100,11 +100,11 @@ def tail_rate(
 
 
 def weighted_eigenvalues(allowed: csr_array, weights: np.ndarray) -> np.ndarray:
-    """Eigenvalues of diag(weights) allowed, a strongly connected block of zeros and ones, through the symmetric similar
-    matrix where there is one; of a block beyond DENSE_LIMIT the two largest."""
+    """Eigenvalues of diag(weights) allowed, a strongly connected block of ones, through the symmetric similar matrix
+    where there is one; of a block beyond DENSE_LIMIT the two largest."""
     if allowed.nnz == len(weights) ** 2:
         return np.concatenate([[weights.sum()], np.zeros(len(weights) - 1)]).astype(complex)
-    if (allowed != allowed.T).nnz:
+    if (allowed - allowed.T.tocsr()).count_nonzero():
         return np.linalg.eigvals(weights[:, None] * allowed.toarray()).astype(complex)
     root = np.sqrt(weights)
     if len(weights) <= DENSE_LIMIT:
