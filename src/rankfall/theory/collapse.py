@@ -156,7 +156,7 @@ def collapse_theorem(
         Hypothesis(
             "no norm between layers",
             norm.identity,
-            f"norm: {norm.name}" + ("" if norm.identity else "; B-thm2 is about norms after a layer that only scale"),
+            f"norm: {norm.name}" + ("" if norm.identity else "; B-thm2 is for norms after a layer that only scale"),
         ),
         Hypothesis("no residual connection", residual == 0, f"residual weight {residual:g}"),
         _one_value_map(layers),
