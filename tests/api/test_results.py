@@ -18,6 +18,7 @@ from tests.models.small import small_model
 import rankfall
 from rankfall.api.result import Result, frame
 from rankfall.catalogue import VERBS
+from rankfall.errors import RequestError
 from rankfall.masks import Window
 from rankfall.norms import LayerNorm
 from rankfall.store.store import Store
@@ -260,3 +261,20 @@ def test_progress_goes_from_nothing_to_all() -> None:
     shares = [share for _, share in told]
     assert shares == sorted(shares)
     assert shares[-1] == 1.0
+
+
+def test_along_a_band_many_tokens_need_no_matrix_of_all_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rankfall import system
+    from rankfall.masks import Mask
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("a matrix of all pairs was formed")
+
+    monkeypatch.setattr(system, "available_memory", lambda: 1 << 30)
+    monkeypatch.setattr(Mask, "dense", refuse)
+    found = rankfall.simulate("window:4", tokens=8192, width=2, layers=2, thin=2)
+    assert found.tail_rate is not None
+    assert 1 - 1e-5 < found.tail_rate < 1
+    assert found.bound_applies
+    with pytest.raises(RequestError, match="about 3 GiB of memory"):
+        rankfall.simulate("causal", tokens=8192, width=2, layers=2)

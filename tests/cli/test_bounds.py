@@ -67,7 +67,8 @@ def test_biased_target_and_norm(capsys) -> None:
     assert "constants not given" in printed["norm_statement"]["reading"]
     status, out, _ = call(capsys, "bounds", *arguments, "--error", "0.1")
     assert status == 0
-    assert "deciding constant" in out
+    told = printed["norm_statement"]["deciding_constant"]
+    assert f"above 1/40 if the statement's c, which is not given, exceeds {told:.6g}" in " ".join(out.split())
 
 
 def test_every_rank_drawn(capsys, tmp_path: Path) -> None:

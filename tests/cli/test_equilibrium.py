@@ -101,6 +101,23 @@ def test_shows_tables_to_people(capsys: pytest.CaptureFixture[str]) -> None:
     assert "equilibria of one layer" in out
 
 
+def test_growth_before_the_return_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = call(capsys, "equilibrium", "--tokens", "12", "--width", "9", "--stable")
+    assert "tokens return only from nearer than float64 can tell apart" in " ".join(out.split())
+    arguments = ("equilibrium", "--family", "window", "--rank", "4")
+    growth = answer(capsys, *arguments)["transient_growth"]
+    assert growth > 100
+    _, out, _ = call(capsys, *arguments)
+    assert f"tokens return only from within about {1 / growth:.0e} of their length" in " ".join(out.split())
+    _, out, _ = call(capsys, "equilibrium", "--rank", "2", "--stable")
+    assert "grows" not in out
+
+
+def test_a_narrow_table_does_not_break_its_title(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = call(capsys, "equilibrium", "--tokens", "1", "--width", "1")
+    assert {"value", "tokens", "attention"} <= {line.strip() for line in out.splitlines()}
+
+
 def test_help_names_every_family_and_gives_an_example(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = call(capsys, "equilibrium", "--help")
     assert status == 0
@@ -119,6 +136,9 @@ def test_help_names_every_family_and_gives_an_example(capsys: pytest.CaptureFixt
         (("--norm", "none"), "a norm among unit, layer"),
         (("--norm", "layer", "--rank", "4"), "at most 3 under LayerNorm"),
         (("--tokens", "30", "--dim", "20", "--rank", "12", "--stable"), "at most 9 for a strictly stable"),
+        (("--norm", "layer", "--width", "1"), "a width of at least 2 under LayerNorm"),
+        (("--draws", "5"), "disturb beside every_layer or draws"),
+        (("--every-layer",), "disturb beside every_layer or draws"),
         (("--all-ranks", "--rank", "2"), "all ranks alone"),
         (("--polish", "nowhere.json"), "a readable JSON file"),
         (("--polish", "nowhere.json", "--rank", "2"), "polish alone: what it polishes"),

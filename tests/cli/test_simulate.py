@@ -132,6 +132,30 @@ def test_people_are_told_why_theory_gives_no_rate(capsys) -> None:
     assert "no rate by theory" not in out
 
 
+def test_what_holds_for_several_masks_is_said_once(capsys) -> None:
+    _, out, _ = call(
+        capsys, "simulate", "--norm", "layer", "--tokens", "5", "--width", "3", "--layers", "4", "--seeds", "3"
+    )
+    told = " ".join(out.split())
+    assert told.count("the theorem does not apply") == 1
+    assert "causal, window:4, causal-window:4, global-window:1:4, complete: the theorem does not apply" in told
+    assert "law, rate, theory, bound and float64 are those of seed 0; all else: medians of 3 seeds" in told
+
+
+def test_a_bound_just_below_one_is_told_from_one(capsys) -> None:
+    arguments = ("simulate", "--mask", "window:2", "--tokens", "40", "--width", "8", "--layers", "2")
+    record = answer(capsys, *arguments)
+    assert record["bound_rate"] > 1 - 1e-6
+    _, out, _ = call(capsys, *arguments)
+    assert f" 1 - {-math.expm1(record['bound_log_rate']):.0e} " in out
+
+
+def test_one_coordinate_cannot_be_centred(capsys) -> None:
+    status, _, err = call(capsys, "simulate", "--norm", "layer", "--width", "1", "--tokens", "4", "--layers", "2")
+    assert status == 2
+    assert "a width of at least 2 under the layer norm" in err
+
+
 def test_people_see_tables(capsys) -> None:
     status, out, _ = call(capsys, "simulate", "--mask", "in-star", "--tokens", "5", "--dim", "2", "--layers", "5")
     assert status == 0

@@ -252,6 +252,32 @@ def test_a_tail_rate_is_given_only_where_scores_have_flattened(rule, value, flat
         assert "flattened" in done.tail_reason
 
 
+def test_a_tail_rate_is_not_given_to_tokens_that_a_norm_holds_apart() -> None:
+    """On a ring in the plane they settle in a twisted state: attention is flat, and nothing falls."""
+    (done,) = run(
+        Experiment((parse_schedule("ring:1"),), WeightRecipe(2, "zero", "identity"), 32, 600, Rule(UnitNorm()))
+    )
+    assert done.records[-1]["relative_mu"] > 0.9
+    assert done.tail_rate is None
+    assert done.tail_reason == "the tokens have not merged: relative mu is still 1 at the last layer"
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_without_a_norm_its_place_changes_no_tail_rate(placement) -> None:
+    rule = Rule(NoNorm(), placement)
+    (done,) = run(Experiment((parse_schedule("causal"),), WeightRecipe(4), 6, 4, rule))
+    assert (done.tail_rate, done.tail_reason) == (pytest.approx(0.5), None)
+
+
+def test_groups_that_join_in_one_layer_of_a_band_are_refused() -> None:
+    """What would be left of mu are the last digits of the differences within each group, which are rounding."""
+    sharp = Experiment((parse_schedule("window:4"),), WeightRecipe(32), 64, 140, temperature=1e-6, checks=False)
+    with pytest.raises(RequestError, match=r"in layer 112 all tokens join others .* stop after 111 layers"):
+        run(sharp)
+    (done,) = run(replace(sharp, layers=111))
+    assert done.records[-1]["log10_relative_mu"] > -1
+
+
 @pytest.mark.parametrize("strength", [0.9, -1.3, 0.1])
 @pytest.mark.parametrize(
     "tokens",

@@ -242,3 +242,12 @@ def test_examples_are_several_and_all_different() -> None:
 def test_refusals(make, message: str) -> None:
     with pytest.raises(RequestError, match=message):
         make()
+
+
+@pytest.mark.parametrize("mask", [one for kind in MASKS for one in kind.examples()], ids=str)
+@pytest.mark.parametrize("n", [1, 5, 24])
+def test_pairs_are_those_of_the_matrix(mask: Mask, n: int) -> None:
+    dense = mask.dense(n)
+    rows, columns = mask.pairs(n)
+    assert torch.equal(torch.stack([rows, columns], dim=1), dense.nonzero())
+    assert MaskSchedule((mask,)).largest_degree(n) == int(dense.sum(dim=-1).max())

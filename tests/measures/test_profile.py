@@ -282,7 +282,7 @@ def test_equal_tokens_need_no_decomposition(n: int, d: int, monkeypatch: pytest.
 def test_many_tokens_have_the_same_cosines_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     x = made("shifted", 23, 4)
     whole = Profile(x).absolute_cosine_sum
-    monkeypatch.setattr(module, "COSINE_ROWS", 5)
+    monkeypatch.setattr(module, "CACHED_NUMBERS", 5 * 13)
     assert torch.allclose(Profile(x).absolute_cosine_sum, whole, rtol=1e-13)
 
 

@@ -127,7 +127,10 @@ def test_facts_of_the_bound() -> None:
     [
         ({"mask": "in-star"}, "no token that reaches all others"),
         ({"mask": "block-diagonal:2+in-star"}, "union over a period of 2 has no token"),
-        ({"norm": "unit"}, "required: no norm between layers (found: norm: unit; see B-thm2)"),
+        (
+            {"norm": "unit"},
+            "required: no norm between layers (found: norm: unit; B-thm2 is for norms after a layer that only scale)",
+        ),
         ({"residual": 1.0}, "no residual connection"),
         ({"value": 3.0}, "tokens stay bounded"),
         ({"heads": 2}, "one value map for all heads"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from sys import float_info
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from rankfall.api.result import Result, frame
@@ -23,6 +24,9 @@ STATEMENT = "B-thm3"
 EXTENDED = f"extends {STATEMENT}"
 """Of norms that bound coordinates instead of lengths, of which the paper does not speak."""
 MOST_LAYERS = 10**8
+DRAWS = 20
+# Disturbances that grow less before they die out are nothing to speak of.
+GROWTH_TO_TELL = 10.0
 """In all draws together: hours for the smallest tokens."""
 
 
@@ -107,6 +111,16 @@ class EquilibriumResult(Result):
         return draw_equilibrium(self.tokens, [one[0] for one in multipliers(self.layer, self.tokens)], title)
 
 
+def basin_sentence(growth: float | None) -> str | None:
+    """How near a stable equilibrium tokens must be to return, where disturbances grow before they die out."""
+    if growth is None or growth < GROWTH_TO_TELL:
+        return None
+    grows = f"stable, but a small disturbance first grows {growth:.1e}-fold"
+    if growth * float_info.epsilon >= 1:
+        return f"{grows}: tokens return only from nearer than float64 can tell apart"
+    return f"{grows}: tokens return only from within about {1 / growth:.0e} of their length"
+
+
 def disturbance_sentence(record: Mapping[str, Any]) -> str:
     """What disturbed tokens did, with the size of the disturbance and the number of layers."""
     how = "before every layer" if record["every_layer"] else "once"
@@ -128,7 +142,7 @@ def equilibrium(
     all_ranks: bool = False,
     disturb: float | None = None,
     every_layer: bool = False,
-    draws: int = 20,
+    draws: int = DRAWS,
     layers: int = 2000,
     seed: int = 0,
     polish: str | Path | Mapping[str, Any] | None = None,
@@ -161,6 +175,12 @@ def equilibrium(
     import torch
 
     require_seed(seed)
+    require(
+        disturb is not None or (not every_layer and draws == DRAWS),
+        required="disturb beside every_layer or draws, which say how to disturb",
+        got="no disturb",
+        remedy="for example disturb 1e-3",
+    )
     _require_bearable(tokens, width, layers * draws if disturb is not None else 0)
     from rankfall.equilibria.documents import to_document
     from rankfall.equilibria.examine import examine_equilibrium

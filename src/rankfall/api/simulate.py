@@ -173,11 +173,13 @@ def simulate(
     if sink is not None:
         require_number("the sink's logit", sink)
     require_seed(seed)
-    _require_bearable(count, wide, heads, layers, seeds * len(masks), thin, keep_tokens)
+    schedules = tuple(_schedule(one) for one in masks)
+    keys = [count if sink is not None else _keys_held(one, count) for one in schedules]
+    _require_bearable(count, wide, heads, layers, seeds, thin, keep_tokens, keys)
     large = count * wide >= NUMBERS_FOR_A_GPU
     device = require_device(device or ("cuda" if torch.cuda.is_available() and large else "cpu"))
     experiment = Experiment(
-        masks=tuple(_schedule(one) for one in masks),
+        masks=schedules,
         recipe=WeightRecipe(wide, query_key or ("zero" if small else "random"), value, heads, per_layer=per_layer),
         tokens=count,
         layers=layers,
@@ -208,23 +210,36 @@ def simulate(
 
 
 def _require_bearable(
-    tokens: int, width: int, heads: int, layers: int, samples: int, thin: int, keep_tokens: bool
+    tokens: int, width: int, heads: int, layers: int, seeds: int, thin: int, keep_tokens: bool, keys: Sequence[int]
 ) -> None:
-    """Refuse sizes that no memory holds and nobody waits for, before anything is drawn."""
+    """Refuse sizes that no memory holds and nobody waits for, before anything is drawn.
+
+    `keys` are those held for each token, mask by mask.
+    """
     for name, size in (("tokens", tokens), ("heads", heads)):
         require_count(f"the number of {name}", size)
     require_count("the width", width)
-    kept = layers // thin + 2
-    numbers = samples * heads * (6 * tokens**2 + 3 * width**2) + samples * tokens * width * (12 + kept * keep_tokens)
+    kept, samples = layers // thin + 2, seeds * len(keys)
+    numbers = seeds * heads * 6 * tokens * sum(keys) + samples * heads * 3 * width**2
+    numbers += samples * tokens * width * (12 + kept * keep_tokens)
     needed = 8 * numbers + BYTES_OF_A_RECORD * samples * kept
     require_room(needed, "for a simulation of this size", "fewer tokens, layers or seeds, or a larger `thin`")
-    operations = 20.0 * samples * heads * layers * tokens * width * (tokens + width)
+    operations = 20.0 * heads * layers * tokens * width * (seeds * sum(keys) + samples * width)
+    operations += 2.0 * samples * kept * tokens**2 * width  # cosines of all pairs
     require(
         operations <= MOST_OPERATIONS,
         required=f"a simulation of at most {MOST_OPERATIONS:.0e} operations",
         got=f"about {operations:.0e}",
         remedy="fewer tokens, layers or seeds, or a smaller width",
     )
+
+
+def _keys_held(masks: MaskSchedule, tokens: int) -> int:
+    """How many keys beside each token attention holds: those of the band it follows, or all."""
+    from rankfall.mechanism.attend import keys_of_a_block, pays
+
+    band = masks.at(0).band(tokens) if masks.period == 1 and tokens > 0 else None
+    return keys_of_a_block(band) if band is not None and pays(band, tokens) else tokens
 
 
 def _several(mask: Any) -> tuple[Any, ...]:

@@ -117,9 +117,10 @@ def _show(result: dict[str, Any]) -> None:
     if "norm_statement" in result:
         said = result["norm_statement"]
         paper.print(
-            f"A-thm4: log(d H max||V||^2) = {cell(said['log_d_heads_norm_squared'])}; {said['reading']}", markup=False
+            f"A-thm4: log(d H max||V||^2) = {cell(said['log_d_heads_norm_squared'])}; error stays above 1/40 if the"
+            f" statement's c, which is not given, exceeds {cell(said['deciding_constant'])}",
+            markup=False,
         )
-        paper.print(f"  deciding constant {cell(said['deciding_constant'])}", markup=False)
     paper.print(f"makes concrete: {result['statement']}\nby: {result['method']}\nholds for:", markup=False)
     for line in result["hypotheses"]:
         paper.print(f"  - {line}", markup=False)

@@ -10,8 +10,9 @@ import typer
 from rankfall.catalogue import FAMILIES
 from rankfall.cli.output import WIDTH, JsonFlag, Outputs, PlotPath, emit, paper, shown, table
 
-FACTS = ("family", "converged", "residual", "rank", "smallest_singular_value", "spectral_radius", "stability")
-BY_RANK = ("rank", "residual", "smallest_singular_value", "spectral_radius", "stability", "neutral_directions")
+MEASURED = ("smallest_singular_value", "spectral_radius", "transient_growth", "stability")
+FACTS = ("family", "converged", "residual", "rank", *MEASURED)
+BY_RANK = ("rank", "residual", *MEASURED, "neutral_directions")
 # Larger matrices do not fit a terminal.
 MOST_SHOWN = 10
 
@@ -94,5 +95,10 @@ def _show(record: dict[str, Any]) -> None:
         from rankfall.api.equilibrium import disturbance_sentence
 
         paper.print(disturbance_sentence(record["recovery"]), markup=False)
+    elif record["stability"] == "stable":
+        from rankfall.api.equilibrium import basin_sentence
+
+        if told := basin_sentence(record["transient_growth"]):
+            paper.print(told, markup=False)
     elif record["stability"] == "marginal":
         paper.print("marginal: some directions neither return nor leave (multiplier one)", markup=False)

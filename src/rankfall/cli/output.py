@@ -97,8 +97,9 @@ def table(title: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[str] 
     texts = {name: [printable(cell(row.get(name))) for row in rows] for name in columns}
     page = paper if paper.is_terminal else SafeConsole(width=UNLIMITED)
     kept = fitting(texts, page.width)
-    called = Text(printable(title))
-    drawn = Table(title=called, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    # As a title of its own the line would be wrapped to the table's width, and a narrow table breaks words.
+    page.print(Text(printable(title), style="table.title"), soft_wrap=True)
+    drawn = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for name in kept:
         wraps = page is paper and sentences(texts[name])
         drawn.add_column(Text(heading(name)), justify="left" if wraps else "right", no_wrap=not wraps)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import expm1
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -106,6 +107,12 @@ def _short(value: float | None) -> str:
     return "-" if value is None else f"{value:.4g}"
 
 
+def _factor(value: float | None, log: float | None = None) -> str:
+    """A factor per layer; of one that rounds to 1, what it lacks."""
+    lacks = 0.0 if value is None else 1 - value if log is None else -expm1(log)
+    return f"1 - {lacks:.0e}" if 0 < lacks < 5e-5 else _short(value)
+
+
 def _row(one: dict[str, Any]) -> dict[str, Any]:
     measured = one["measured"][0]
     cubic = bool(measured) and (measured["law"] == "cubic" or measured["rate"] == 0)
@@ -113,10 +120,10 @@ def _row(one: dict[str, Any]) -> dict[str, Any]:
         "mask": one["mask"]["name"],
         "radius": one["mask"]["radius"],
         "law": measured["law"].replace("exponential", "exp") if measured else None,
-        "rate": "to 0" if cubic else _short(one["measured_rate"]),
-        "theory": _short(one["tail_rate"]),
+        "rate": "to 0" if cubic else _factor(one["measured_rate"]),
+        "theory": _factor(one["tail_rate"]),
         **({} if one["shrink_rate"] is None else {"shrinks": _short(one["shrink_rate"])}),
-        "bound": _short(one["bound_rate"]) if one["bound_applies"] else "none",
+        "bound": _factor(one["bound_rate"], one["bound_log_rate"]) if one["bound_applies"] else "none",
         "log10_mu": _short(one["layers"][-1]["log10_mu"]),
         "float64 to": _short(one["ordinary_route_floor"]["log10_mu"]),
     }
@@ -128,6 +135,9 @@ def _show(result: SimulationResult) -> None:
     sunk = UNIT in result.layers[0]
     table(f"Factor per layer by which {'unit relative mu' if sunk else 'mu'} falls", [_row(one) for one in found])
     theory = "second eigenvalue of uniform attention"
+    several_maps = result.settings["heads"] > 1 and result.settings["value"] != "identity"
+    if several_maps or result.settings["value"] in ("gaussian", "counterexample") or result.settings["residual"]:
+        theory += " with values and residual"
     if sunk:
         theory += " with the sink, over the first, by which all tokens shrink"
     paper.print(
@@ -141,11 +151,13 @@ def _show(result: SimulationResult) -> None:
         several = sunk and result.settings["heads"] > 1
         why = "with several heads under a sink" if several else "under this norm"
         paper.print(f"{why} numbers are those of float64: beyond that column they are rounding noise")
-    for one in found:
-        if not one["bound_applies"]:
-            paper.print(f"{one['mask']['name']}: the theorem does not apply; {one['bound_reason']}", markup=False)
-        if one["tail_rate"] is None and one["tail_reason"]:
-            paper.print(f"{one['mask']['name']}: no rate by theory; {one['tail_reason']}", markup=False)
+    if (seeds := len(result.settings["seeds"])) > 1:
+        first = result.settings["seeds"][0]
+        paper.print(
+            f"law, rate, theory, bound and float64 are those of seed {first}; all else: medians of {seeds} seeds"
+        )
+    for said, masks in _reasons(found).items():
+        paper.print(f"{', '.join(masks)}: {said}", markup=False)
     shares = [row for one in found for row in _first_token_rows(one)]
     if shares:
         table("Share of the first token in all tokens, attention by positions alone", shares)
@@ -154,6 +166,18 @@ def _show(result: SimulationResult) -> None:
         step = max(1, (len(records) - 1) // 12)
         columns = [*SHOWN[:2], UNIT, *SHOWN[3:]] if sunk else SHOWN
         table(result.mask, [*records[:-1:step], records[-1]], columns)
+
+
+def _reasons(found: list[dict[str, Any]]) -> dict[str, list[str]]:
+    """What theorem and theory do not say and why, each sentence once, with the masks it is about."""
+    said: dict[str, list[str]] = {}
+    for one in found:
+        name = one["mask"]["name"]
+        if not one["bound_applies"]:
+            said.setdefault(f"the theorem does not apply; {one['bound_reason']}", []).append(name)
+        if one["tail_rate"] is None and one["tail_reason"]:
+            said.setdefault(f"no rate by theory; {one['tail_reason']}", []).append(name)
+    return said
 
 
 def _first_token_rows(one: dict[str, Any]) -> list[dict[str, Any]]:

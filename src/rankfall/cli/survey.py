@@ -55,7 +55,7 @@ def _short(shape: HeadShape) -> dict[str, Any]:
 def _show(result: SurveyResult, *, every: bool) -> None:
     counts = result.summary
     rows = [_short(shape) for shape in result.models if every or shape.departs]
-    table("all model types" if every else "model types that depart from H = d/r", rows)
+    table("model types" if every else "model types that depart from H = d/r", rows)
     paper.print(
         f"{counts['configurations']} configuration classes of {result.library}, {counts['with_heads']} with attention"
         f" heads, which have {counts['distinct_shapes']} different shapes (width, heads, key/value heads, head size):"

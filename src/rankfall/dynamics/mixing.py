@@ -94,7 +94,7 @@ class Mixer:
         if isinstance(pattern, Tensor):
             weights = pattern[:, 0].double()
             return weights / weights.sum(dim=-1, keepdim=True)
-        rows, columns = allowed_pairs(pattern, self.n)
+        rows, columns = pattern.pairs(self.n)
         degrees = torch.bincount(rows, minlength=self.n)
         values = (1 / degrees.double())[rows]
         indices = torch.stack([rows, columns])
@@ -149,19 +149,6 @@ class Mixer:
             mixed = self._average @ together
             return mixed.reshape(self.n, *values.shape[::2]).transpose(0, 1)
         return self._average @ values
-
-
-def allowed_pairs(mask: Mask, n: int) -> tuple[Tensor, Tensor]:
-    """Rows and columns of all allowed pairs, row by row, looking no further than the mask's band."""
-    band = mask.band(n)
-    if band is None:
-        rows, columns = mask.dense(n).nonzero(as_tuple=True)
-        return rows, columns
-    i = torch.arange(n)[:, None]
-    j = i + band.step * torch.arange(-band.lower, band.upper + 1)
-    inside = (j >= 0) & (j < n)
-    allowed = inside & mask.allows(i, j.clamp(0, n - 1), n)
-    return i.expand_as(j)[allowed], j[allowed]
 
 
 @final

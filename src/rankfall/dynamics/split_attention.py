@@ -74,7 +74,11 @@ def _rows_apart(state: Split, prepared: PreparedHeads, projected: Tensor, mixer:
     query, key = torch.addcmul(_common_query(state, prepared), small, query), small * key
     weights = mixer.weights(query, key)
     if weights is None:  # along a narrow band no key is seen by all
-        return _rebuilt(state, prepared, _combined(mixer.attend(query, key, value), prepared))
+        mixed = mixer.attend(query, key, value)
+        # Only about a mean are residuals rounded beside larger ones; about a root each has digits of its own.
+        about_mean = (state.reference < 1).all(dim=-1)
+        _require_digits(mixed - mixed[..., :1, :], about_mean * value.abs().amax(dim=(-3, -2, -1)))
+        return _rebuilt(state, prepared, _combined(mixed, prepared))
     if decide((weights.amin(dim=-2).amax(dim=-1) > SHARED_KEY).any()):
         return _about_the_shared_key(state, prepared, mixer.log_weights(query, key), value)
     mixed = weights @ value

@@ -126,11 +126,11 @@ def run_layers(
                 for place, known in zip(range(before, layer), log_mu, strict=True):
                     beside.advance(weights.at(place), plan.at(place), rule.at(place))
                     beside.follow(place + 1, known)
-            progress("layers", layer / layers)
             if passed.spreads is not None:
                 table.record_spreads(passed.layers, passed.spreads)
             elif passed.states is not None:
                 table.record(passed.layers, passed.states)
+            progress("layers" if layer < layers else "measures of the last layers", layer / layers)
         columns = table.columns()
     stepper.close()
     return Trajectory(
@@ -162,6 +162,12 @@ def _check_start(tokens: Tensor, heads: Heads, rule: Rule) -> None:
         length = torch.linalg.vector_norm(tokens, dim=-1)
         if bool((length == 0).any()):
             sample, token = (int(place) for place in (length == 0).nonzero()[0])
+            require(
+                not rule.norm.centres or tokens.shape[-1] > 1,
+                required=f"a width of at least 2 under the {rule.norm.name} norm, which makes one coordinate zero",
+                got=1,
+                remedy="raise the width, or take a norm that does not centre, such as rms",
+            )
             raise RequestError(
                 required=f"no zero token under the {rule.norm.name} norm",
                 got=f"a zero token (sample {sample}, token {token})",

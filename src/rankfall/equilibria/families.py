@@ -185,7 +185,13 @@ def equilibrium_under(
         return Equilibrium(SIGNS, rank, layer, tokens, parameters)
     fixed_length(chosen, max(width, 1))
     require(
-        not chosen.centres or (width >= 2 and rank <= min(count, inner)),
+        not chosen.centres or width >= 2,
+        required=f"a width of at least 2 under {type(chosen).__name__}, which makes one coordinate zero",
+        got=width,
+        remedy="one more coordinate, or a norm that does not centre, such as rms",
+    )
+    require(
+        not chosen.centres or rank <= min(count, inner),
         required=f"a rank of at most {min(count, inner)} under {type(chosen).__name__}, whose tokens are centred",
         got=f"rank {rank} at width {width}",
         remedy="ask for a lower rank or one more coordinate",

@@ -128,6 +128,18 @@ class Mask(ABC):
         positions = torch.arange(n, device=device)
         return self.allows(positions[:, None], positions[None, :], n).expand(n, n)
 
+    def pairs(self, n: int) -> tuple[Tensor, Tensor]:
+        """Rows and columns of all allowed pairs, row by row, looking no further than the band."""
+        band = self.band(n)
+        if band is None:
+            rows, columns = self.dense(n).nonzero(as_tuple=True)
+            return rows, columns
+        self.check(n)
+        i = torch.arange(n)[:, None]
+        j = i + band.step * torch.arange(-band.lower, band.upper + 1)
+        allowed = (j >= 0) & (j < n) & self.allows(i, j.clamp(0, n - 1), n)
+        return i.expand_as(j)[allowed], j[allowed]
+
     def facts(self, n: int) -> MaskFacts:
         """Roots, radius, diameter and connectivity at n tokens."""
         self.check(n)

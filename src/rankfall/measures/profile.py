@@ -20,8 +20,8 @@ TRUSTED_SHARE, RIGHT = 1e-9, 1e-6
 SHORT, LENGTHENED = 1e-100, 2.0**700
 # From this size on a decomposition takes so much longer than looking for equal tokens that they are looked for first.
 WORTH_LOOKING = 256
-# The pairwise cosines of this many tokens are held at once.
-COSINE_ROWS = 256
+# So many pairwise cosines are held at once: what a processor's cache holds, or what keeps a GPU busy.
+CACHED_NUMBERS, GPU_NUMBERS = 1 << 19, 1 << 26
 
 VIEWS = ("raw", "unit", "centred", "centred_unit")
 
@@ -204,9 +204,19 @@ class Profile:
             inverse = self.lengths.reciprocal()
             total = (inverse[..., None, :] @ self.gram.abs() @ inverse[..., None])[..., 0, 0]
         else:
-            blocks = self.directions.split(COSINE_ROWS, dim=-2)
-            total = torch.stack([(some @ self.directions.mT).abs().sum(dim=(-2, -1)) for some in blocks]).sum(dim=0)
+            total = _absolute_cosines(self.directions)
         return (total - (self.lengths > 0).sum(dim=-1)).clamp_min(0)
+
+
+def _absolute_cosines(directions: Float[Tensor, "*b n d"]) -> Float[Tensor, "*b"]:
+    """Sum of |cosine| over all ordered pairs, in blocks of rows, or of whole small samples."""
+    flat, n = directions.reshape(-1, *directions.shape[-2:]), directions.shape[-2]
+    numbers = CACHED_NUMBERS if flat.is_cpu else GPU_NUMBERS
+    totals = []
+    for some in flat.split(max(1, numbers // n**2)):
+        blocks = some.split(max(1, numbers // n), dim=-2)
+        totals.append(torch.stack([(block @ some.mT).abs_().sum(dim=(-2, -1)) for block in blocks]).sum(dim=0))
+    return torch.cat(totals).reshape(directions.shape[:-2])
 
 
 def views(tokens: Float[Tensor, "... n d"], chosen: Collection[str] = VIEWS) -> dict[str, Profile]:

@@ -59,9 +59,14 @@ def block_count(band: Band, n: int) -> int:
     return ceil_div(ceil_div(n, band.step), block_size(band))
 
 
+def keys_of_a_block(band: Band) -> int:
+    """Keys that are held for every query: those of its whole block."""
+    return block_size(band) + band.lower + band.upper
+
+
 def pays(band: Band | None, n: int) -> bool:
     """Whether the banded route touches fewer pairs than the dense one."""
-    return band is not None and block_size(band) + band.lower + band.upper < n // band.step
+    return band is not None and keys_of_a_block(band) < n // band.step
 
 
 def banded_attend(

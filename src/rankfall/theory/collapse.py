@@ -15,6 +15,9 @@ from rankfall.masks import Mask, MaskFacts, MaskSchedule
 from rankfall.mechanism.heads import Heads, bilinear_forms, value_forms
 from rankfall.norms import NO_NORM, Norm
 
+# Distances of all pairs of more tokens would take longer than their layers.
+MOST_PAIRED = 4096
+
 
 def score_strength(heads: Heads) -> float:
     """s = max over heads (and models) of ||W_Q W_K^T||_2 * scale, the paper's ||W_Q W_K^T|| / sqrt(d_QK)."""
@@ -153,7 +156,7 @@ def collapse_theorem(
         Hypothesis(
             "no norm between layers",
             norm.identity,
-            f"norm: {norm.name}" + ("" if norm.identity else "; see B-thm2"),
+            f"norm: {norm.name}" + ("" if norm.identity else "; B-thm2 is for norms after a layer that only scale"),
         ),
         Hypothesis("no residual connection", residual == 0, f"residual weight {residual:g}"),
         _one_value_map(layers),
@@ -173,7 +176,7 @@ def collapse_theorem(
         return CollapseTheorem(hypotheses, facts, None, tokens)
     degree = schedule.largest_degree(n)
     reach = float(torch.linalg.vector_norm(tokens, dim=-1).max())
-    diameter = float(torch.cdist(tokens, tokens).max())
+    diameter = _diameter(tokens)
     assert facts.radius is not None
     bound = ContractionBound(
         least_weight(degree, strength, reach, diameter),
@@ -200,6 +203,13 @@ def _one_value_map(layers: Sequence[Heads]) -> Hypothesis:
         if float((forms - forms[..., :1, :, :]).abs().max()) > 0:
             return Hypothesis("one value map for all heads", False, f"{heads.heads} heads with different value maps")
     return Hypothesis("one value map for all heads", True, f"{layers[0].heads} head(s), one value map")
+
+
+def _diameter(tokens: Tensor) -> float:
+    """max |x_i - x_j|; of many tokens twice the largest distance from their mean, which is no less."""
+    if len(tokens) <= MOST_PAIRED:
+        return float(torch.cdist(tokens, tokens).max())
+    return 2 * float(torch.linalg.vector_norm(tokens - tokens.mean(dim=0), dim=-1).max())
 
 
 def _value_norm(heads: Heads) -> float:

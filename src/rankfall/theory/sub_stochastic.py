@@ -23,7 +23,7 @@ from scipy.special import logsumexp
 
 from rankfall.errors import require
 from rankfall.masks import Mask, MaskSchedule
-from rankfall.theory.uniform_attention import per_layer, strong_classes, weighted_eigenvalues
+from rankfall.theory.uniform_attention import allowed_pairs, per_layer, strong_classes, weighted_eigenvalues
 
 
 @final
@@ -76,13 +76,13 @@ def sink_rate(masks: Mask | MaskSchedule, n: int, sinks: float | Sequence[float]
             product = sink_attention(schedule.at(layer), n, sinks) @ product
         found, period = alignment_rate(product), schedule.period
         return AlignmentRate(found.leading ** (1 / period), per_layer(found.rate, period), found.everywhere)
-    allowed = schedule.at(0).dense(n).cpu().numpy()
+    allowed = allowed_pairs(schedule.at(0), n)
     log_weights = row_weights(allowed.sum(axis=1), sinks)
     # Of huge logits all weights are tiny alike: what they have in common is put back at the end.
     common = float(log_weights.max())
     weights = np.exp(log_weights - common)
     classes = strong_classes(allowed)
-    spectra = [(one, np.abs(weighted_eigenvalues(allowed[np.ix_(one, one)], weights[one]))) for one in classes]
+    spectra = [(one, np.abs(weighted_eigenvalues(allowed[one][:, one], weights[one]))) for one in classes]
     return _rate(spectra, allowed, common)
 
 
@@ -109,7 +109,9 @@ def row_weights(degrees: np.ndarray, sinks: float | Sequence[float]) -> np.ndarr
     return found
 
 
-def _rate(spectra: list[tuple[np.ndarray, np.ndarray]], pattern: np.ndarray, log_common: float) -> AlignmentRate:
+def _rate(
+    spectra: list[tuple[np.ndarray, np.ndarray]], pattern: np.ndarray | csr_array, log_common: float
+) -> AlignmentRate:
     values = np.sort(np.concatenate([moduli for _, moduli in spectra]))[::-1]
     leading = float(values[0])
     if leading == 0:
@@ -118,4 +120,4 @@ def _rate(spectra: list[tuple[np.ndarray, np.ndarray]], pattern: np.ndarray, log
     # Row i takes from column j: information goes from j to i.
     reached = breadth_first_order(csr_array(pattern.T), int(first[0]), return_predecessors=False)
     rate = float(values[1]) / leading if len(values) > 1 else 0.0
-    return AlignmentRate(leading * math.exp(log_common), rate, len(reached) == len(pattern))
+    return AlignmentRate(leading * math.exp(log_common), rate, len(reached) == pattern.shape[0])

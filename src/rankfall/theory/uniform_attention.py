@@ -40,14 +40,14 @@ def other_eigenvalues(mask: Mask, n: int) -> np.ndarray:
 
 
 def _eigenvalues(mask: Mask, n: int) -> np.ndarray:
-    allowed = mask.dense(n).cpu().numpy()
+    allowed = allowed_pairs(mask, n)
     weights = 1.0 / allowed.sum(axis=1)
     classes = strong_classes(allowed)
     alone = np.concatenate([np.empty(0, dtype=int), *(one for one in classes if len(one) == 1)])
     found = [weights[alone].astype(complex)]
     for one in classes:
         if len(one) > 1:
-            found.append(weighted_eigenvalues(allowed[np.ix_(one, one)], weights[one]))
+            found.append(weighted_eigenvalues(allowed[one][:, one], weights[one]))
     values = np.concatenate(found)
     values = np.delete(values, np.abs(values - 1).argmin())
     values = values[np.argsort(-np.abs(values))]
@@ -55,8 +55,14 @@ def _eigenvalues(mask: Mask, n: int) -> np.ndarray:
     return values
 
 
-def strong_classes(pattern: np.ndarray) -> list[np.ndarray]:
-    """The strongly connected classes of a graph given as an (n, n) boolean matrix: the places of their members."""
+def allowed_pairs(mask: Mask, n: int) -> csr_array:
+    """The mask as a sparse (n, n) matrix of ones: of a band no more is held than the band."""
+    rows, columns = (places.numpy() for places in mask.pairs(n))
+    return csr_array((np.ones(len(rows)), (rows, columns)), shape=(n, n))
+
+
+def strong_classes(pattern: np.ndarray | csr_array) -> list[np.ndarray]:
+    """The strongly connected classes of a graph, given by what is not zero of (n, n): the places of their members."""
     count, component = connected_components(csr_array(pattern), directed=True, connection="strong")
     order = np.argsort(component, kind="stable")
     return np.split(order, np.cumsum(np.bincount(component, minlength=count))[:-1])
@@ -93,18 +99,18 @@ def tail_rate(
     return float(np.abs(residual + others[:, None] * value_eigenvalues[None, :]).max())
 
 
-def weighted_eigenvalues(allowed: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Eigenvalues of diag(weights) allowed, a strongly connected block, through the symmetric similar matrix where
-    there is one; of a block beyond DENSE_LIMIT the two largest."""
-    if allowed.all():
+def weighted_eigenvalues(allowed: csr_array, weights: np.ndarray) -> np.ndarray:
+    """Eigenvalues of diag(weights) allowed, a strongly connected block of ones, through the symmetric similar matrix
+    where there is one; of a block beyond DENSE_LIMIT the two largest."""
+    if allowed.nnz == len(weights) ** 2:
         return np.concatenate([[weights.sum()], np.zeros(len(weights) - 1)]).astype(complex)
-    if not (allowed == allowed.T).all():
-        return np.linalg.eigvals(weights[:, None] * allowed).astype(complex)
+    if (allowed - allowed.T.tocsr()).count_nonzero():
+        return np.linalg.eigvals(weights[:, None] * allowed.toarray()).astype(complex)
     root = np.sqrt(weights)
     if len(weights) <= DENSE_LIMIT:
-        return np.linalg.eigvalsh(allowed * np.outer(root, root)).astype(complex)
+        return np.linalg.eigvalsh(allowed.toarray() * np.outer(root, root)).astype(complex)
     scale = diags_array(root)
-    symmetric = scale @ csr_array(allowed.astype(float)) @ scale
+    symmetric = scale @ allowed @ scale
     # Shift and invert just above all eigenvalues, none of which exceeds the largest row sum: Lanczos alone cannot
     # part the eigenvalues of a long path.
     above = float((weights * allowed.sum(axis=1)).max()) + 1e-6
