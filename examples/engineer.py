@@ -41,6 +41,7 @@ def _(mo, rankfall):
             "costs the same in": ", ".join(row["equal"]),
             "FLOPs over usual": round(row["flops_over_reference"], 3),
             "KV cache, MiB": row["kv_cache_bytes"] / 2**20,
+            "loss on text, %": None if row["text_excess"] is None else round(100 * row["text_excess"], 2),
             "trained error": round(row["trained_error"], 3),
             "bound with skip": round(row["mse_lower_bound_with_skip"], 4),
         }

@@ -52,10 +52,10 @@ def test_engineer() -> None:
     found = values_of("engineer")
     usual = found["head_choices"][0]
     assert (usual["heads"], usual["rank"]) == (12, 64)
-    for panel, column in zip(
-        panels_of(found["picture"]), ("trained_error", "mse_lower_bound_with_skip"), strict=True
-    ):
-        known = {row["rank"]: row[column] for row in found["rows"] if "parameters" in row["equal"]}
+    drawn_columns = (("text_excess", 100), ("trained_error", 1), ("mse_lower_bound_with_skip", 1))
+    for panel, (column, unit) in zip(panels_of(found["picture"]), drawn_columns, strict=True):
+        rows = [row for row in found["rows"] if "parameters" in row["equal"] and row[column] is not None]
+        known = {row["rank"]: unit * row[column] for row in rows}
         (ranks, drawn), *_ = curves(panel).values()
         assert drawn == pytest.approx([known[rank] for rank in ranks], rel=1e-6)
     fewest = min(found["head_choices"], key=lambda row: row["heads"])

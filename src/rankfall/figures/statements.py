@@ -122,7 +122,7 @@ ALL_STATEMENTS: tuple[Statement, ...] = (
     Statement(
         "A-tab1",
         "Well-known models choose H = d / r.",
-        ("models.survey.survey_configurations",),
+        ("models.architectures.survey.survey_configurations",),
         ("models/test_survey_shape.py", "cli/test_survey.py", "figures/test_survey_and_votes.py"),
     ),
     Statement(
@@ -174,7 +174,7 @@ ALL_STATEMENTS: tuple[Statement, ...] = (
     Statement(
         "B-fig2",
         "mu by depth: pure attention, with norm, full model, under four masks.",
-        ("dynamics.trajectory.run_layers", "models.ablation.ablate"),
+        ("dynamics.trajectory.run_layers", "models.ablation.ablation.ablate"),
         ("figures/test_every_figure.py", "models/test_ablation.py"),
     ),
     Statement(
