@@ -75,9 +75,8 @@ def _rows_apart(state: Split, prepared: PreparedHeads, projected: Tensor, mixer:
     weights = mixer.weights(query, key)
     if weights is None:  # along a narrow band no key is seen by all
         mixed = mixer.attend(query, key, value)
-        # Only about a mean are residuals rounded beside larger ones; about a root each has digits of its own.
-        about_mean = (state.reference < 1).all(dim=-1)
-        _require_digits(mixed - mixed[..., :1, :], about_mean * value.abs().amax(dim=(-3, -2, -1)))
+        apart = (mixed - mixed[..., :1, :]).abs().amax(dim=(-3, -2, -1))
+        _require_share(apart, _rounded_along_a_band(state, value.abs().amax(dim=(-3, -2, -1))))
         return _rebuilt(state, prepared, _combined(mixed, prepared))
     if decide((weights.amin(dim=-2).amax(dim=-1) > SHARED_KEY).any()):
         return _about_the_shared_key(state, prepared, mixer.log_weights(query, key), value)
@@ -96,9 +95,18 @@ def _rows_apart_by_kernel(state: Split, prepared: PreparedHeads, mixer: Mixer) -
         most_shared, apart, rounded = told
         if decide((most_shared > SHARED_KEY).any()):
             return _rows_apart(state, prepared, prepared.project(state.residual), mixer)
-        if decide((apart < LOST_SHARE * rounded).any()):
-            raise DigitsLostError
+        _require_share(apart, rounded)
+    else:
+        _require_share(known.farthest_from(residual[:, 0]), _rounded_along_a_band(state, told.amax(dim=-1)))
     return _rebuilt(state, prepared, residual, known)
+
+
+def _rounded_along_a_band(state: Split, largest: Tensor) -> Tensor:
+    """Size of the values (b,) that may be rounded, of which `largest` is the largest.
+
+    Only about a mean are residuals rounded beside larger ones; about a root each has digits of its own.
+    """
+    return (state.reference < 1).all(dim=-1) * largest
 
 
 def _about_the_shared_key(state: Split, prepared: PreparedHeads, log_weights: Tensor, value: Tensor) -> Split:
@@ -221,7 +229,12 @@ def _require_digits(found: Tensor, terms: Tensor) -> None:
     Tokens that agree to sixteen digits while others differ, and then all join at once: their differences, which
     would decide, are of a scale that one residual cannot carry beside the others.
     """
-    if decide((found.abs().amax(dim=(-3, -2, -1)) < LOST_SHARE * terms).any()):
+    _require_share(found.abs().amax(dim=(-3, -2, -1)), terms)
+
+
+def _require_share(found: Tensor, terms: Tensor) -> None:
+    """The same of sums whose largest is known, (b,)."""
+    if decide((found < LOST_SHARE * terms).any()):
         raise DigitsLostError
 
 
