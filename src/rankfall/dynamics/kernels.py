@@ -144,7 +144,7 @@ def block_attend(
     """One head's softmax attention: scores <common query + small q_i, small k_j>, values v_j.
 
     The last is, where a block is the whole, (3, b): the most that all rows give to one key, the largest difference of
-    a row from the first, the size of what may be rounded in it. Along a band, (b, blocks): the largest value in reach.
+    a row from the first, the size of what may be rounded in it; along a band (b, blocks): the largest value in reach.
     """
     joined = prepared.joined.flatten(0, -3)
     shape = (prepared.heads.rank, prepared.heads.value_rank)

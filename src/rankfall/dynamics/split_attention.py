@@ -16,7 +16,9 @@ their own.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 
 import torch
 from jaxtyping import Bool, Float
@@ -46,7 +48,20 @@ NEGLIGIBLE_LOG = math.log(NEGLIGIBLE)
 
 
 class DigitsLostError(ArithmeticError):
-    """A layer whose result float64 cannot tell."""
+    """A layer whose result float64 cannot tell, in these samples of the batch."""
+
+    def __init__(self, samples: Tensor) -> None:
+        super().__init__(samples)
+        self.samples = samples
+
+
+@contextmanager
+def _numbered(index: Tensor) -> Iterator[None]:
+    """Samples that are `index` of a larger batch have its numbers in what is raised."""
+    try:
+        yield
+    except DigitsLostError as lost:
+        raise DigitsLostError(index[lost.samples]) from None
 
 
 def split_attention(state: Split, prepared: PreparedHeads, mixer: Mixer) -> Split:
@@ -149,9 +164,11 @@ def _each_by_its_form(state: Split, prepared: PreparedHeads, projected: Tensor, 
             continue
         some, own, seen = state.take(index), PreparedHeads(take_heads(prepared.heads, index)), projected[index]
         if chosen is apart:
-            parts.append(_rows_apart(some, own, seen, mixer))
+            form: Callable[[Split, PreparedHeads, Tensor], Split] = partial(_rows_apart, mixer=mixer)
         else:
-            parts.append((_linear if chosen is negligible else _nearly_alike)(some, own, seen))
+            form = _linear if chosen is negligible else _nearly_alike
+        with _numbered(index):
+            parts.append(form(some, own, seen))
         places.append(index)
     return merge(parts, places)
 
@@ -234,8 +251,9 @@ def _require_digits(found: Tensor, terms: Tensor) -> None:
 
 def _require_share(found: Tensor, terms: Tensor) -> None:
     """The same of sums whose largest is known, (b,)."""
-    if decide((found < LOST_SHARE * terms).any()):
-        raise DigitsLostError
+    lost = found < LOST_SHARE * terms
+    if decide(lost.any()):
+        raise DigitsLostError(lost.nonzero()[:, 0])
 
 
 def _rows_at(rows: Tensor, place: Tensor) -> Tensor:
@@ -352,6 +370,7 @@ def _attend(state: Split, heads: Heads, groups: list[SampleGroup]) -> Split:
     parts, places = [], []
     for group in groups:
         assert group.index is not None
-        parts.append(split_attention(state.take(group.index), group.prepared(heads), group.mixer))
+        with _numbered(group.index):
+            parts.append(split_attention(state.take(group.index), group.prepared(heads), group.mixer))
         places.append(group.index)
     return merge(parts, places)
