@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.calls import call, refused
+from tests.calls import answer, call, refused
 from tests.pages import DOCS
 
 from rankfall.cli.main import run
@@ -134,6 +134,18 @@ def test_some_model_types_as_a_table(capsys: pytest.CaptureFixture[str]) -> None
     assert "1.333" in printed
     assert "skipped 1, names no attention heads: resnet" in printed
     assert "not checkpoints" in " ".join(printed.split())
+
+
+def test_types_without_heads_are_one_line_each(capsys: pytest.CaptureFixture[str]) -> None:
+    status, printed, _ = call(capsys, "survey", "resnet", "mamba2")
+    assert status == 0
+    assert printed.splitlines() == [
+        "resnet: nothing to survey, names no attention heads",
+        "mamba2: nothing to survey, its heads belong to a recurrence, not to attention",
+    ]
+    found = answer(capsys, "survey", "resnet")
+    assert (found["models"], found["summary"]["with_heads"]) == ([], 0)
+    assert [one["model_type"] for one in found["skipped"]] == ["resnet"]
 
 
 def test_nothing_to_draw_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

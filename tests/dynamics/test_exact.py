@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rankfall.catalogue import MASKS, NORMS
-from rankfall.dynamics.experiment import Experiment, run
+from rankfall.dynamics.experiment import EQUAL_AT_START, Experiment, run
 from rankfall.dynamics.mixing import MaskPlan
 from rankfall.dynamics.split import split
 from rankfall.dynamics.split_attention import split_step
@@ -276,6 +276,39 @@ def test_groups_that_join_in_one_layer_of_a_band_are_refused() -> None:
         run(sharp)
     (done,) = run(replace(sharp, layers=111))
     assert done.records[-1]["log10_relative_mu"] > -1
+
+
+@pytest.mark.parametrize(
+    ("masks", "seeds", "sharp"),
+    [
+        (("causal-window:2", "window:2", "ring:1"), (7,), "window:2"),  # each by its own band
+        (("causal", "star"), (1, 7), "star"),  # side by side
+        (("causal", "complete"), (6, 2), "complete"),  # whose samples stand at different sizes
+    ],
+    ids=str,
+)
+def test_a_refusal_of_sharp_attention_names_the_mask(masks, seeds, sharp) -> None:
+    together = Experiment(
+        tuple(map(parse_schedule, masks)), WeightRecipe(4), 38, 80, seeds=seeds, temperature=1e-4, checks=False
+    )
+    with pytest.raises(RequestError, match=f"attention under {sharp} so sharp") as refusal:
+        run(together)
+    with pytest.raises(RequestError) as alone:
+        run(replace(together, masks=(parse_schedule(sharp),)))
+    assert str(refusal.value) == str(alone.value)
+
+
+def test_a_rate_below_theory_is_explained_where_tokens_start_equal() -> None:
+    """Tokens of width 1 and length 1 are 1 or -1. The first four are equal here and stay so under a causal mask, so
+    that the fifth is the first to differ, and falls by 1/5 where the second would fall by 1/2."""
+    narrow = Experiment((parse_schedule("causal"),), WeightRecipe(1), 8, 400, checks=False)
+    (done,) = run(narrow)
+    assert (done.measured_rate, done.tail_rate) == (pytest.approx(1 / 5), pytest.approx(1 / 2))
+    assert done.tail_reason == EQUAL_AT_START
+    (done,) = run(replace(narrow, masks=(parse_schedule("window:1"),)))
+    assert (done.measured_rate, done.tail_reason) == (pytest.approx(done.tail_rate), None)
+    (done,) = run(replace(narrow, recipe=WeightRecipe(2)))
+    assert (done.measured_rate, done.tail_reason) == (pytest.approx(1 / 2), None)
 
 
 @pytest.mark.parametrize("strength", [0.9, -1.3, 0.1])

@@ -245,6 +245,20 @@ def test_where_the_mean_is_most_of_a_layer_every_layer_is_made_exact(both: Both)
     assert both.passed == [3]
 
 
+def test_groups_that_join_in_one_layer_of_a_band_are_refused_as_ever(both: Both) -> None:
+    """The kernels end in front of the layer in which digits are lost, and the next route refuses it."""
+    weights, mask = DrawnWeights(WeightRecipe(4), [7], [1e-4]), parse_mask("window:2")
+    options = {"measures": (), "ordinary": False}
+    tokens = run_layers(random_tokens([7], 38, 4), weights, mask, 30, keep_tokens=True, **options).kept[-1]
+    with pytest.raises(RequestError, match="in layer 3 all tokens join others") as plainly:
+        both(tokens, weights, "window:2", 6)
+    both.patch.setattr(kernels, "trusted", {"cpu"})
+    with pytest.raises(RequestError) as by_kernels:
+        run_layers(tokens, weights, mask, 6, **options)
+    assert str(plainly.value) == str(by_kernels.value)
+    assert both.passed == [2, 0]
+
+
 @pytest.mark.parametrize("mask", ["causal", "window:2"])
 def test_tokens_that_grow_too_large_are_refused_as_ever(both: Both, mask: str) -> None:
     tokens = random_tokens([0], 38 if mask == "window:2" else 5, 4)

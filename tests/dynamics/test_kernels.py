@@ -16,7 +16,7 @@ from rankfall.dynamics import kernels, self_check
 from rankfall.dynamics.decisions import noting
 from rankfall.dynamics.mixing import MaskPlan
 from rankfall.dynamics.split import Split, normal_form, split
-from rankfall.dynamics.split_attention import split_step
+from rankfall.dynamics.split_attention import DigitsLostError, split_step
 from rankfall.dynamics.step import random_tokens
 from rankfall.dynamics.trajectory import run_layers
 from rankfall.dynamics.weights import DrawnWeights, WeightRecipe
@@ -125,6 +125,27 @@ def test_sharp_attention_is_seen_by_the_kernel() -> None:
         fused = split_step(state, heads, plan.at(0))
     assert plainly.answers[:2] == by_kernel.answers[:2] == [False, True]
     same(fused, plain)
+
+
+def test_groups_that_join_in_one_layer_of_a_band_are_refused() -> None:
+    """By the processor's route and by the kernel, which both ask twice: are scores negligible, are digits lost."""
+    recipe, tokens, mask = WeightRecipe(4), random_tokens([7], 38, 4), parse_mask("window:2")
+    weights = DrawnWeights(recipe, [7], [1e-4])
+    start = run_layers(tokens, weights, mask, 31, measures=(), ordinary=False).final
+    groups = MaskPlan(mask, 1, 38).at(0)
+
+    def answers() -> list[bool]:
+        with noting() as noted:
+            before = split_step(start, weights.at(0), groups)
+            with pytest.raises(DigitsLostError):
+                split_step(before, weights.at(0), groups)
+        return noted.answers
+
+    assert answers() == [False, False, False, True]
+    with interpreted():
+        assert groups[0].mixer.by_kernel(start.residual)
+        assert not groups[0].mixer.blocks.whole
+        assert answers() == [False, False, False, True]
 
 
 def test_a_run_far_below_machine_epsilon() -> None:

@@ -78,8 +78,8 @@ def test_sharp_attention_is_right_or_refused(exact, drawn, mask, temperature) ->
     except RequestError as refusal:
         told = str(refusal)
     else:
-        told = "so sharp" if max(found[:2]) < 1e-3 else f"wrong by {max(found[:2])}"
-    assert "so sharp" in told
+        told = f"under {mask} so sharp" if max(found[:2]) < 1e-3 else f"wrong by {max(found[:2])}"
+    assert f"under {mask} so sharp" in told
 
 
 @pytest.mark.parametrize("rule", ["none", "unit+1.0", "pre", "dyt", "layer:0.1"])

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import html
+import json
+from pathlib import Path
+
 import pytest
 
+import rankfall
 from rankfall.figures.base import Claim, FigureOutcome, Reproduction, Scale
 from rankfall.report.gallery import gallery
 
@@ -36,3 +41,17 @@ def test_words(points: list[bool | None], claims: list[Claim], scale: Scale, agr
     document = gallery([(figure, outcome, record)], "rankfall reproduce")
     assert document.answers[0].verdict == record["standing"]
     assert ("agree with the papers" in document.summary) is (agrees is not None)
+
+
+def test_figures_of_an_earlier_command_stay_in_the_folder(tmp_path: Path) -> None:
+    first, second = rankfall.reproduce("wu/fig1", scale="smoke"), rankfall.reproduce("amsel/fig5", scale="smoke")
+    (tmp_path / "outcomes.json").write_text("no outcomes")
+    for one in (first, second, second):
+        page = one.save(tmp_path).read_text(encoding="utf-8")
+    kept = json.loads((tmp_path / "outcomes.json").read_text())
+    assert [one["id"] for one in kept] == ["wu/fig1", "amsel/fig5"]
+    assert kept[0]["standing"] == first.figures[0]["standing"]
+    assert "Also in this folder" in page
+    assert f"wu/fig1, {first.figures[0]['title']}: {first.figures[0]['standing']}" in html.unescape(page)
+    assert {"wu-fig1.svg", "amsel-fig5.svg"} <= {path.name for path in tmp_path.iterdir()}
+    assert "Also in this folder" not in second.save(tmp_path / "alone").read_text(encoding="utf-8")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
+import shutil
 import statistics
 from collections.abc import Callable
 from pathlib import Path
@@ -190,6 +193,49 @@ def test_a_comparison_takes_every_option_of_an_audit(folders, tmp_path: Path) ->
 def test_two_models_that_can_be_audited_are_needed(folders, tmp_path: Path) -> None:
     with pytest.raises(rankfall.RequestError, match="two models that can be audited; got nothing, which could not: "):
         rankfall.compare(folders[0], tmp_path / "no" / "nothing", some_text(40), store=tmp_path / "store")
+
+
+def unknown_type(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"model_type": "no-such-type"}))
+
+
+def not_even_weights(folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes(b"nothing")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (shutil.rmtree, "a model folder, a .gguf file, a hub id or one of minilm"),
+        (lambda folder: (folder / "config.json").unlink(), "required config.json in other"),
+        (unknown_type, "a model_type that the transformers library knows"),
+        (not_even_weights, "safetensors"),
+        (lambda folder: folder.with_suffix(".gguf").write_bytes(b"nothing"), "GGUF"),
+    ],
+    ids=["missing", "without configuration", "of unknown type", "without weights", "a damaged GGUF file"],
+)
+def test_a_second_model_that_cannot_be_opened_is_refused_before_the_first_is_audited(
+    folders, tmp_path: Path, spoil, told: str
+) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(folders[1], other)
+    spoil(other)
+    named = next(tmp_path.glob("*.gguf"), other)
+    with pytest.raises(rankfall.RequestError, match=f"got other.*, which could not: .*{re.escape(told)}"):
+        rankfall.compare(folders[0], named, some_text(40), tokens=16, store=tmp_path / "store")
+    assert not (tmp_path / "store").exists()
+
+
+def test_too_few_tokens_are_said_to_be_too_few(folders, tmp_path: Path) -> None:
+    for few in (
+        lambda: rankfall.compare(*folders, some_text(40), tokens=1, store=tmp_path),
+        lambda: rankfall.series(list(folders), some_text(40), tokens=1, store=tmp_path),
+    ):
+        with pytest.raises(rankfall.RequestError, match=r"^required tokens to be a whole number .* 2; got 1; "):
+            few()
+    with pytest.raises(rankfall.RequestError, match=r"required more than 2 tokens; got 2; .* `rankfall audit`"):
+        rankfall.series(folders[0], some_text(40), tokens=2, store=tmp_path)
 
 
 def test_another_report_is_not_written_over(compared, folders, tmp_path: Path) -> None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from rankfall.api.result import Result
-from rankfall.api.series import STORE, members_of, run_members, tables_of
+from rankfall.api.series import STORE, Member, members_of, run_members, tables_of
 from rankfall.destinations import require_writable_folder
-from rankfall.errors import RequestError
+from rankfall.errors import RequestError, reason_of
 from rankfall.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from rankfall.models.series.verdict import SeriesVerdict
     from rankfall.models.series.work import AuditedModel
     from rankfall.report.document import Document
+
+
+OPENING = ("allow_download", "load_seconds", "revision", "adapter")
+"""Options of an audit by which a model is found and opened."""
 
 
 @final
@@ -146,15 +150,33 @@ def compare(
         _require_report_folder(out, [one.label for one, _ in members])
     asked = {"tokens": tokens, "passages": passages, "device": device, "seed": seed, "stack": stack, "dtype": dtype}
     asked |= {"allow_download": allow_download, "controls": False, "ablate": False, **options}
+    _require_both(members, asked)
     found = run_members(members, text, asked, store, "local", None, progress, note)
     bad = next((one for one in found.models if one.record is None), None)
     if bad is not None:
-        raise RequestError(
-            required="two models that can be audited",
-            got=f"{bad.label}, which could not: {bad.reason or 'stopped by the user'}",
-            remedy="`rankfall audit` of that model says more",
-        )
+        raise _cannot(bad.label, bad.reason or "stopped by the user")
     return ComparisonResult(*found.models)
+
+
+def _require_both(members: Sequence[Member], options: Mapping[str, Any]) -> None:
+    """Refuse a model that cannot be opened before the other is audited, which takes far longer."""
+    from rankfall.models.load.open import require_openable
+
+    given = {name: options[name] for name in OPENING if options.get(name) is not None}
+    for one, module in members:
+        if module is None:
+            try:
+                require_openable(one.name, **given)
+            except Exception as error:  # what a damaged file or the hub raises, as in its audit
+                raise _cannot(one.label, reason_of(error)) from error
+
+
+def _cannot(label: str, reason: str) -> RequestError:
+    return RequestError(
+        required="two models that can be audited",
+        got=f"{label}, which could not: {reason}",
+        remedy="`rankfall audit` of that model says more",
+    )
 
 
 def _require_report_folder(folder: str | Path, labels: Sequence[str]) -> None:

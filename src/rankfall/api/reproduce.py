@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from rankfall.api.result import Result, frame, plain
 from rankfall.catalogue import FIGURES
+from rankfall.destinations import require_writable_folder
 from rankfall.errors import RequestError, require
 from rankfall.progress import Progress, part, silent
+from rankfall.sources import read_json
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -62,9 +64,18 @@ class ReproductionResult(Result):
         return made
 
     def save(self, folder: str | Path, *, command: str | None = None) -> Path:
-        """Write the gallery into `folder`: one page, every table, every picture, and the outcomes as JSON."""
-        page = super().save(folder, command=command)
-        (page.parent / OUTCOMES).write_text(json.dumps(plain(self.figures), indent=1) + "\n")
+        """Write the gallery into `folder`: one page, every table, every picture, and the outcomes as JSON.
+
+        Figures that an earlier call wrote there stay: in the outcomes, and named on the page.
+        """
+        from rankfall.report.gallery import gallery
+        from rankfall.report.page import write
+
+        into = require_writable_folder(folder, "the report")
+        mine = {one["id"] for one in self.figures}
+        others = [one for one in _outcomes_in(into) if one["id"] not in mine]
+        page = write(gallery(self.runs, command or f"rankfall.{self.verb}(...) in Python", others), into)
+        (into / OUTCOMES).write_text(json.dumps(plain([*others, *self.figures]), indent=1) + "\n")
         return page
 
     def _record(self) -> dict[str, Any]:
@@ -84,6 +95,17 @@ class ReproductionResult(Result):
         from rankfall.report.gallery import gallery
 
         return gallery(self.runs, command)
+
+
+def _outcomes_in(folder: Path) -> list[dict[str, Any]]:
+    """The figures that a folder holds already; none where its file of outcomes is missing or no such file."""
+    try:
+        found = read_json(folder / OUTCOMES)
+    except (OSError, ValueError):
+        return []
+    told = ("id", "title", "standing", "scale")
+    rows = found if isinstance(found, list) else []
+    return [one for one in rows if isinstance(one, dict) and all(isinstance(one.get(name), str) for name in told)]
 
 
 def reproduce(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, final
 from rankfall.api.audit import audit, layer_numbers, texts_of
 from rankfall.api.result import Result, frame
 from rankfall.destinations import require_writable_folder
-from rankfall.errors import reason_of, require
+from rankfall.errors import reason_of, require, require_count
 from rankfall.progress import Progress, part, silent
 
 if TYPE_CHECKING:
@@ -208,6 +208,8 @@ def run_members(
 
     models = [one for one, _ in members]
     given = {name: value for name, value in options.items() if value is not None}
+    if "tokens" in given:
+        require_count("tokens", given["tokens"], least=2)
     if members[0][1] is not None or {"inputs", "tokenizer"} & given.keys():
         require(
             engine == "local",
@@ -245,7 +247,7 @@ def _with_some(result: SeriesResult) -> SeriesResult:
         not result.complete or len(reasons) < len(result.models),
         required="at least one model that can be audited",
         got=f"{len(reasons)} that cannot: {reasons[0] if reasons else None}",
-        remedy="check the names",
+        remedy="`rankfall audit` of one of them says more",
     )
     return result
 

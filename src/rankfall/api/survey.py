@@ -38,6 +38,11 @@ class SurveyResult(Result):
         return self.found.skipped
 
     @property
+    def without_heads(self) -> list[str]:
+        """A line for every model type without a row: why there is nothing to survey."""
+        return [f"{one.model_type}: nothing to survey, {one.reason.partition(';')[0]}" for one in self.skipped]
+
+    @property
     def library(self) -> str:
         """The library and its version."""
         return self.found.library
@@ -62,6 +67,8 @@ class SurveyResult(Result):
         }
 
     def _lines(self) -> list[str]:
+        if not self.models:
+            return self.without_heads
         counts = self.summary
         return [
             f"{counts['configurations']} configuration classes of {self.library}, {counts['with_heads']} with heads,"

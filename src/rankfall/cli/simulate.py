@@ -175,8 +175,9 @@ def _reasons(found: list[dict[str, Any]]) -> dict[str, list[str]]:
         name = one["mask"]["name"]
         if not one["bound_applies"]:
             said.setdefault(f"the theorem does not apply; {one['bound_reason']}", []).append(name)
-        if one["tail_rate"] is None and one["tail_reason"]:
-            said.setdefault(f"no rate by theory; {one['tail_reason']}", []).append(name)
+        if one["tail_reason"]:
+            none = "no rate by theory; " if one["tail_rate"] is None else ""
+            said.setdefault(f"{none}{one['tail_reason']}", []).append(name)
     return said
 
 

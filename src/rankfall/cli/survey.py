@@ -53,6 +53,10 @@ def _short(shape: HeadShape) -> dict[str, Any]:
 
 
 def _show(result: SurveyResult, *, every: bool) -> None:
+    if not result.models:
+        for line in result.without_heads:
+            paper.print(line, markup=False, highlight=False, soft_wrap=True)
+        return
     counts = result.summary
     rows = [_short(shape) for shape in result.models if every or shape.departs]
     table("model types" if every else "model types that depart from H = d/r", rows)

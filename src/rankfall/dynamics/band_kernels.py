@@ -227,13 +227,14 @@ def fold(parts, folded, programs, EXACT: tl.constexpr, ROWS: tl.constexpr, WIDTH
 
 @triton.jit(do_not_specialize=["programs"])
 def settle(
-    parts, carried, made, value_map, n, d, programs, value_stride,
-    EXACT: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+    parts, carried, made, value_map, reference, n, d, programs, value_stride,
+    SCORED: tl.constexpr, EXACT: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """What is carried on behind a layer, from the at most ROWS `parts` of its residual; of one sample.
 
     EXACT: the normal form itself. Else the residual is scaled by its largest entry before the reference is taken off,
-    which is wrong where that was most of it.
+    which is wrong where that was most of it. A SCORED layer about a mean is also not right where it shrinks so far
+    that its digits may be lost: PyTorch's route, which knows every value, decides.
     """
     sample = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, WIDTH)
@@ -259,6 +260,13 @@ def settle(
     common, size, ratio = normal_scales(common, tl.exp(ratio) * total, top + wrong, wrong, size, ratio)
     inverse = tl.where(top == 0.0, 0.0, 1.0 / tl.where(top == 0.0, 1.0, top))
     right = ((size <= 300.0) & ((top == 0.0) | (top > 1e-290))).to(tl.float64)
+    if SCORED:
+        # No value exceeds 1.5 column sums of the map, and `top` no 4 times what any row is away from the first.
+        bound = tl.max(tl.sum(tl.abs(values), axis=0), axis=0)
+        share = tl.load(reference + sample * n)
+        about_root = (share == 0.0) | (share == 1.0)
+        were_equal = tl.load(here + 2 * WIDTH + _RATIO) == -float("inf")
+        right *= ((top >= 1e-11 * bound) | about_root | were_equal).to(tl.float64)
     tl.store(there + columns, common)
     tl.store(there + WIDTH + columns, total)
     tl.store(there + 2 * WIDTH + _SIZE, size)

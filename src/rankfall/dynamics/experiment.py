@@ -39,6 +39,11 @@ FIRST_TOKEN_OPERATIONS = 20_000_000
 LOG10_FLAT = -10.0
 # A part of the differences below this share of the others has lost its digits beside them.
 LEAST_KEPT = 1e-13
+# A measured rate below this share of theory's is another one.
+BELOW_THEORY = 0.999
+EQUAL_AT_START = (
+    "theory speaks of tokens that all differ at the start; here some start equal and stay so, and mu falls faster"
+)
 
 
 @final
@@ -82,6 +87,7 @@ class MaskResult:
     theorem: CollapseTheorem
     tail_rate: float | None
     tail_reason: str | None
+    """Why linear theory gives no tail rate, or why what was measured falls below it."""
     rates: list[MeasuredRate | None]
     floors: list[dict[str, Any]]
     certificate: dict[str, Any] | None
@@ -193,7 +199,10 @@ def _result(experiment: Experiment, done: Trajectory, own: Tensor, mask: MaskSch
         reason = _too_far_for_a_tail(experiment, done, samples)
         tail = tail if reason is None else None
     if tail is not None and done.exact:
-        _require_kept(done, samples, tail)
+        _require_kept(done, mask, samples, tail)
+    rates = [_rate(done, sample) for sample in samples]
+    if tail is not None and rates[0] is not None and rates[0].rate < BELOW_THEORY * tail:
+        reason = EQUAL_AT_START if _stay_equal(first[0], done.final.residual[samples[0]].cpu()) else reason
     return MaskResult(
         mask=mask,
         seeds=experiment.seeds,
@@ -201,7 +210,7 @@ def _result(experiment: Experiment, done: Trajectory, own: Tensor, mask: MaskSch
         theorem=theorem,
         tail_rate=tail,
         tail_reason=reason,
-        rates=[_rate(done, sample) for sample in samples],
+        rates=rates,
         floors=[asdict(done.floors[sample]) for sample in samples] if done.floors is not None else [],
         certificate=asdict(proved) if proved is not None else None,
         bound_log_mu=theorem.log_mu(torch.tensor(done.layers)) if theorem.applies else None,
@@ -232,7 +241,12 @@ def first_token_rows(experiment: Experiment, mask: MaskSchedule) -> tuple[dict[s
     )
 
 
-def _require_kept(done: Trajectory, samples: range, tail: float) -> None:
+def _stay_equal(start: Tensor, residual: Tensor) -> bool:
+    """Whether two tokens are the same at the start and at the end."""
+    return len(torch.cat([start, residual], dim=-1).unique(dim=0)) < len(start)
+
+
+def _require_kept(done: Trajectory, mask: MaskSchedule, samples: range, tail: float) -> None:
     """Refuse layers in which differences could decide that were rounded away when they were small beside the others.
 
     Once scores are flat no part of the differences shrinks faster than the tail rate for ever. Where what we follow
@@ -250,8 +264,8 @@ def _require_kept(done: Trajectory, samples: range, tail: float) -> None:
             last = done.layers[int(lost.long().argmax()) - 1]
             raise RequestError(
                 required="tokens whose differences float64 can follow",
-                got="attention so sharp that some tokens came to agree to their last digit; what still tells them "
-                f"apart shrinks more slowly than all else and could decide after layer {last}",
+                got=f"attention under {mask} so sharp that some tokens came to agree to their last digit; what still"
+                f" tells them apart shrinks more slowly than all else and could decide after layer {last}",
                 remedy=f"raise the temperature, or stop after {last} layers",
             )
 

@@ -190,7 +190,7 @@ class FusedLayers:
             band(source, steps[place], score_map, value_map, words, reference, target, parts[0])
             for fold, (many, few) in zip(folds, pairwise(parts), strict=True):
                 fold(many, few)
-            settle(parts[-1], steps[place], steps[place + 1], value_map)
+            settle(parts[-1], steps[place], steps[place + 1], value_map, reference)
             source = target
             if place + 1 == count or (kept and layer + place + 1 in wanted):
                 states.append(_normal(source, steps[place + 1], width, state))
@@ -225,7 +225,7 @@ class FusedLayers:
         ]
         settle = launch(
             own.settle, (batch,), n, d, programs[-1], self.value.stride,
-            EXACT=exact, ROWS=power(programs[-1]), WIDTH=width, num_warps=4,
+            SCORED=scored, EXACT=exact, ROWS=power(programs[-1]), WIDTH=width, num_warps=4,
         )  # fmt: skip
         return band, folds, settle
 

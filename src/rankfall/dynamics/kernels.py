@@ -47,6 +47,11 @@ class Gathered:
     parts: Tensor
     """(3, b, blocks, d)."""
 
+    def farthest_from(self, row: Tensor) -> Tensor:
+        """The largest |R_ij - row_j| of every sample, (b,), for a row (b, d)."""
+        largest, smallest = self.parts[1].amax(dim=1), self.parts[2].amin(dim=1)
+        return torch.maximum(largest - row, row - smallest).amax(dim=-1)
+
 
 def usable(residual: Tensor) -> bool:
     """Whether the kernels take such a residual (b, n, d)."""
@@ -138,8 +143,8 @@ def block_attend(
 ) -> tuple[Tensor, Gathered, Tensor]:
     """One head's softmax attention: scores <common query + small q_i, small k_j>, values v_j.
 
-    The last, (3, b), is written where a block is the whole: the most that all rows give to one key, the largest
-    difference of a row from the first, the size of what may be rounded in it.
+    The last is, where a block is the whole, (3, b): the most that all rows give to one key, the largest difference of
+    a row from the first, the size of what may be rounded in it; along a band (b, blocks): the largest value in reach.
     """
     joined = prepared.joined.flatten(0, -3)
     shape = (prepared.heads.rank, prepared.heads.value_rank)
@@ -162,7 +167,7 @@ def _by_blocks(
     rank, out_width = shape
     out = residual.new_empty(batch, n, out_width)
     parts = residual.new_empty(3, batch, blocks.step * blocks.count, out_width)
-    told = residual.new_empty(3, batch)
+    told = residual.new_empty((3, batch) if blocks.whole else (batch, blocks.step * blocks.count))
     maps = maps.contiguous() if maps.ndim == 3 else maps[None].contiguous()
     along = launch(
         own.along, (blocks.count, blocks.step, batch),

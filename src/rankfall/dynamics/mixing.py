@@ -202,6 +202,11 @@ class MaskPlan:
         spread = weights.expand(self.batch, self.n)
         return spread if self.device.type == "cpu" else spread.to(self.device).contiguous()
 
+    def names(self, samples: Sequence[int]) -> str:
+        """The masks of these samples in words, each once."""
+        own = [self.schedules[sample if len(self.schedules) > 1 else 0] for sample in samples]
+        return ", ".join(dict.fromkeys(map(str, own)))
+
     def at(self, layer: int) -> list[SampleGroup]:
         """How the samples are grouped in that layer."""
         place = layer % self.period

@@ -157,10 +157,11 @@ class _Exact:
         (group,) = self.plan.at(layer)
         try:
             self.state = sink_attention(self.state, group.prepared(self.weights.at(layer)), group.mixer, self.sink)
-        except DigitsLostError:
+        except DigitsLostError as lost:
             raise RequestError(
                 required="tokens whose directions float64 can follow",
-                got=f"attention so sharp that in layer {layer + 1} all tokens take one direction to their last digit",
+                got=f"attention under {self.plan.names(lost.samples.tolist())} so sharp that in layer {layer + 1} all"
+                " tokens take one direction to their last digit",
                 remedy=f"raise the temperature, or stop after {layer} layers",
             ) from None
 

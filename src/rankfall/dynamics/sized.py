@@ -152,8 +152,7 @@ def _rows_apart(state: Sized, apart: Apart, prepared: PreparedHeads, mixer: Mixe
     weights = torch.softmax(scores + apart.log_share[:, None, :], dim=-1)
     value = own.residual @ prepared.value_sum
     mixed = weights @ value
-    if bool(_lost(mixed - mixed[:, :1], mixed).any()):
-        raise DigitsLostError
+    _require_digits(_lost(mixed - mixed[:, :1], mixed))
     common = (own.common[:, None, :] @ prepared.value_sum)[:, 0]
     directions = normal_form(common, mixed, own.log_size, own.log_ratio, own.reference)
     # log c_i' = log sum_j p_ij c_j - log(1 + e^s / Z_i), p the softmax without a sink and Z_i its total.
@@ -231,8 +230,7 @@ def _rows_alike(state: Sized, apart: Apart, prepared: PreparedHeads, sink: float
     weighted = grown * shares[:, None, :]
     mixed = (weighted @ (rest - mean)) / (1.0 + unit[:, None, None] * weighted.sum(dim=-1, keepdim=True))
     drowned = (1.0 - shares.amax(dim=-1) < LEAST_TAIL) & (own.log_ratio > -torch.inf)
-    if bool((drowned | _lost(mixed, (weighted.abs() @ (rest - mean).abs()))).any()):
-        raise DigitsLostError
+    _require_digits(drowned | _lost(mixed, (weighted.abs() @ (rest - mean).abs())))
     common = apart.first + own.log_ratio.exp()[:, None] * mean[:, 0]
     directions = normal_form(
         (common[:, None, :] @ prepared.value_sum)[:, 0],
@@ -283,6 +281,11 @@ def _log_excess(log_share: Tensor, shorter: Tensor, log_spread: Tensor) -> Tenso
     most = -log_share.amin(dim=-1)
     linear = log_spread + (-shorter.amin(dim=-1)).log()
     return torch.where(most > TINY, (-(-most).expm1()).log(), linear)
+
+
+def _require_digits(lost: Tensor) -> None:
+    if bool(lost.any()):
+        raise DigitsLostError(lost.nonzero()[:, 0])
 
 
 def _lost(found: Tensor, terms: Tensor) -> Tensor:

@@ -16,7 +16,9 @@ their own.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 
 import torch
 from jaxtyping import Bool, Float
@@ -46,7 +48,20 @@ NEGLIGIBLE_LOG = math.log(NEGLIGIBLE)
 
 
 class DigitsLostError(ArithmeticError):
-    """A layer whose result float64 cannot tell."""
+    """A layer whose result float64 cannot tell, in these samples of the batch."""
+
+    def __init__(self, samples: Tensor) -> None:
+        super().__init__(samples)
+        self.samples = samples
+
+
+@contextmanager
+def _numbered(index: Tensor) -> Iterator[None]:
+    """Samples that are `index` of a larger batch have its numbers in what is raised."""
+    try:
+        yield
+    except DigitsLostError as lost:
+        raise DigitsLostError(index[lost.samples]) from None
 
 
 def split_attention(state: Split, prepared: PreparedHeads, mixer: Mixer) -> Split:
@@ -75,9 +90,8 @@ def _rows_apart(state: Split, prepared: PreparedHeads, projected: Tensor, mixer:
     weights = mixer.weights(query, key)
     if weights is None:  # along a narrow band no key is seen by all
         mixed = mixer.attend(query, key, value)
-        # Only about a mean are residuals rounded beside larger ones; about a root each has digits of its own.
-        about_mean = (state.reference < 1).all(dim=-1)
-        _require_digits(mixed - mixed[..., :1, :], about_mean * value.abs().amax(dim=(-3, -2, -1)))
+        apart = (mixed - mixed[..., :1, :]).abs().amax(dim=(-3, -2, -1))
+        _require_share(apart, _rounded_along_a_band(state, value.abs().amax(dim=(-3, -2, -1))))
         return _rebuilt(state, prepared, _combined(mixed, prepared))
     if decide((weights.amin(dim=-2).amax(dim=-1) > SHARED_KEY).any()):
         return _about_the_shared_key(state, prepared, mixer.log_weights(query, key), value)
@@ -96,9 +110,18 @@ def _rows_apart_by_kernel(state: Split, prepared: PreparedHeads, mixer: Mixer) -
         most_shared, apart, rounded = told
         if decide((most_shared > SHARED_KEY).any()):
             return _rows_apart(state, prepared, prepared.project(state.residual), mixer)
-        if decide((apart < LOST_SHARE * rounded).any()):
-            raise DigitsLostError
+        _require_share(apart, rounded)
+    else:
+        _require_share(known.farthest_from(residual[:, 0]), _rounded_along_a_band(state, told.amax(dim=-1)))
     return _rebuilt(state, prepared, residual, known)
+
+
+def _rounded_along_a_band(state: Split, largest: Tensor) -> Tensor:
+    """Size of the values (b,) that may be rounded, of which `largest` is the largest.
+
+    Only about a mean are residuals rounded beside larger ones; about a root each has digits of its own.
+    """
+    return (state.reference < 1).all(dim=-1) * largest
 
 
 def _about_the_shared_key(state: Split, prepared: PreparedHeads, log_weights: Tensor, value: Tensor) -> Split:
@@ -141,9 +164,11 @@ def _each_by_its_form(state: Split, prepared: PreparedHeads, projected: Tensor, 
             continue
         some, own, seen = state.take(index), PreparedHeads(take_heads(prepared.heads, index)), projected[index]
         if chosen is apart:
-            parts.append(_rows_apart(some, own, seen, mixer))
+            form: Callable[[Split, PreparedHeads, Tensor], Split] = partial(_rows_apart, mixer=mixer)
         else:
-            parts.append((_linear if chosen is negligible else _nearly_alike)(some, own, seen))
+            form = _linear if chosen is negligible else _nearly_alike
+        with _numbered(index):
+            parts.append(form(some, own, seen))
         places.append(index)
     return merge(parts, places)
 
@@ -221,8 +246,14 @@ def _require_digits(found: Tensor, terms: Tensor) -> None:
     Tokens that agree to sixteen digits while others differ, and then all join at once: their differences, which
     would decide, are of a scale that one residual cannot carry beside the others.
     """
-    if decide((found.abs().amax(dim=(-3, -2, -1)) < LOST_SHARE * terms).any()):
-        raise DigitsLostError
+    _require_share(found.abs().amax(dim=(-3, -2, -1)), terms)
+
+
+def _require_share(found: Tensor, terms: Tensor) -> None:
+    """The same of sums whose largest is known, (b,)."""
+    lost = found < LOST_SHARE * terms
+    if decide(lost.any()):
+        raise DigitsLostError(lost.nonzero()[:, 0])
 
 
 def _rows_at(rows: Tensor, place: Tensor) -> Tensor:
@@ -339,6 +370,7 @@ def _attend(state: Split, heads: Heads, groups: list[SampleGroup]) -> Split:
     parts, places = [], []
     for group in groups:
         assert group.index is not None
-        parts.append(split_attention(state.take(group.index), group.prepared(heads), group.mixer))
+        with _numbered(group.index):
+            parts.append(split_attention(state.take(group.index), group.prepared(heads), group.mixer))
         places.append(group.index)
     return merge(parts, places)

@@ -96,11 +96,11 @@ class Stepper:
             if self._replays is not None:
                 self._replays.note(tuple(noted.answers))
             return made
-        except DigitsLostError:
+        except DigitsLostError as lost:
             raise RequestError(
                 required="tokens whose differences float64 can follow",
-                got=f"attention so sharp that in layer {layer + 1} all tokens join others that already agreed to"
-                " their last digit",
+                got=f"attention under {self.plan.names(lost.samples.tolist())} so sharp that in layer {layer + 1} all"
+                " tokens join others that already agreed to their last digit",
                 remedy=f"raise the temperature, or stop after {layer} layers",
             ) from None
 

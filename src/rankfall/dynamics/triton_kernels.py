@@ -128,8 +128,9 @@ def along(
     """A block of queries against the keys in its reach: softmax attention of one head, or plain averaging.
 
     Tokens of one residue class stand `step` apart. `maps` are query, key and value maps side by side (d, 2 r + v), or
-    the value map alone. Where a block is the WHOLE sequence, `told` gets three numbers of every sample: the most that
-    all rows give to one key, the largest difference of a row from the first, and the size of what may be rounded.
+    the value map alone. `told` gets of every block the largest value in its reach; where a block is the WHOLE
+    sequence, three numbers of every sample: the most that all rows give to one key, the largest difference of a row
+    from the first, and the size of what may be rounded.
     """
     number, residue, sample = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     own, seen, across = tl.arange(0, BLOCK), tl.arange(0, REACH), tl.arange(0, WIDTH)
@@ -174,6 +175,7 @@ def along(
     if SCORED:
         value = tl.dot(x, value_map, out_dtype=tl.float64)
         mixed = tl.dot(weights, value, out_dtype=tl.float64)
+        largest = tl.max(tl.max(tl.abs(value), axis=1), axis=0)
         if WHOLE:
             at_least = tl.min(tl.where(query_in[:, None], weights, 2.0), axis=0)
             tl.store(told + sample, tl.max(tl.where(key_in, at_least, 0.0), axis=0))
@@ -182,8 +184,9 @@ def along(
             tl.store(told + tl.num_programs(2) + sample, tl.max(tl.max(apart, axis=1), axis=0))
             moving = (tl.load(reference + sample * n + key_rows, mask=key_in, other=1.0) < 1.0).to(tl.float64)
             rounded = tl.max(tl.where(query_in, tl.sum(weights * moving[None, :], axis=1), 0.0), axis=0)
-            largest = tl.max(tl.max(tl.abs(value), axis=1), axis=0)
             tl.store(told + 2 * tl.num_programs(2) + sample, rounded * largest)
+        else:
+            tl.store(told + (sample * tl.num_programs(1) + residue) * blocks + number, largest)
     else:
         mixed = tl.dot(tl.dot(weights, x, out_dtype=tl.float64), value_map, out_dtype=tl.float64)
     place = out + (sample * n + query_rows[:, None]) * out_width + wide[None, :]

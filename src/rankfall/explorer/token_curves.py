@@ -168,7 +168,7 @@ def _per_layer(rate: float | None) -> str:
 
 
 def reasons(curves: TokenCurves) -> list[str]:
-    """Why a theorem or the tail is not drawn, where it is not."""
+    """Why a theorem or the tail is not drawn, where it is not, or the tail is not what was measured."""
     said = []
     if curves.bound_reason is not None:
         said.append(f"The theorem does not apply: {curves.bound_reason}.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rankfall.figures.base import FigureOutcome, Reproduction
@@ -14,8 +14,15 @@ LEVELS: dict[bool | None, Level] = {True: "good", False: "warn", None: "unknown"
 BELOW = "Nothing here was run at the scale of a paper that published numbers, so nothing can agree with them."
 
 
-def gallery(runs: Sequence[tuple[Reproduction, FigureOutcome, dict[str, Any]]], command: str) -> Document:
-    """One section per figure: its picture, its claims with the evidence, its points and its tables."""
+def gallery(
+    runs: Sequence[tuple[Reproduction, FigureOutcome, dict[str, Any]]],
+    command: str,
+    others: Sequence[Mapping[str, Any]] = (),
+) -> Document:
+    """One section per figure: its picture, its claims with the evidence, its points and its tables.
+
+    `others` are the records of figures whose files lie in the same folder.
+    """
     holding = sum(outcome.holds is True for _, outcome, _ in runs)
     agreeing = sum(record["agrees"] is True for _, _, record in runs)
     compared = sum(record["agrees"] is not None for _, _, record in runs)
@@ -24,7 +31,7 @@ def gallery(runs: Sequence[tuple[Reproduction, FigureOutcome, dict[str, Any]]], 
         summary=f"{len(runs)} figures and tables; in {holding} all that can be decided holds. "
         + (f"{agreeing} of {compared} agree with the papers in every published point." if compared else BELOW),
         answers=[_answer(figure, outcome, record) for figure, outcome, record in runs],
-        sections=[_section(figure, outcome, record) for figure, outcome, record in runs],
+        sections=[*(_section(*one) for one in runs), *([_beside(others)] if others else [])],
         command=command,
         provenance=provenance(),
     )
@@ -43,6 +50,15 @@ def _answer(figure: Reproduction, outcome: FigureOutcome, record: dict[str, Any]
         reasons.append(f"{sum(claim.holds for claim in outcome.claims)} of {len(outcome.claims)} claims hold")
     reasons.append(f"{record['seconds']:.1f} s at scale {record['scale']}")
     return Answer(f"{figure.id}: {figure.title}", record["standing"], LEVELS[outcome.holds], [*reasons, *failed])
+
+
+def _beside(others: Sequence[Mapping[str, Any]]) -> Section:
+    said = [
+        f"{one['id']}, {one['title']}: {one['standing']} (scale {one['scale']}). Its files begin with"
+        f" `{block_name(one['id'])}`."
+        for one in others
+    ]
+    return Section("Also in this folder, from earlier commands", said)
 
 
 def _section(figure: Reproduction, outcome: FigureOutcome, record: dict[str, Any]) -> Section:

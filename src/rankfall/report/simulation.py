@@ -85,7 +85,8 @@ def _answer(report: MaskResult) -> Answer:
         return Answer(f"{report.mask}: does it collapse?", "too few layers to tell")
     reasons = [f"fitted on layers {rate.first_layer} to {rate.last_layer}, R² {rate.r_squared:.4f}"]
     if report.tail_rate is not None:
-        reasons.append(f"{_theory(report)}: {report.tail_rate:.4g}")
+        besides = "" if report.tail_reason is None else f"; {report.tail_reason}"
+        reasons.append(f"{_theory(report)}: {report.tail_rate:.4g}{besides}")
     if report.shrink_rate is not None:
         reasons.append(f"with the sink all tokens shrink by {report.shrink_rate:.4g} a layer in the end")
     theorem = report.theorem

@@ -52,6 +52,33 @@ class LoadedModel:
         return sum(parameter.numel() for parameter in self.network.parameters())
 
 
+@final
+@dataclass(frozen=True)
+class CheckedFolder:
+    """What of a model's folder is known before anything is loaded: its weights' headers and its configuration."""
+
+    root: Path
+    weights: WeightFiles
+    config: dict[str, Any]
+    quantisation: str | None
+    notes: tuple[str, ...]
+
+
+def checked_folder(folder: Path) -> CheckedFolder:
+    """Refuse a folder without configuration or sound weights; no weight is read."""
+    root = repository_root(folder)
+    require(
+        (folder / "config.json").exists(),
+        required=f"config.json in {folder.name}",
+        got="none",
+        remedy="name a folder that holds a model",
+    )
+    weights = find_weights(folder, root)
+    config, notes = clean_config(read_json(inside(folder, "config.json", root)))
+    method, config = quantisation(config)
+    return CheckedFolder(root, weights, config, method, notes)
+
+
 @contextlib.contextmanager
 def staged(folder: Path, root: Path, config: dict[str, Any], weights: WeightFiles) -> Iterator[Path]:
     """The temporary folder: links to checked files, and rewritten copies of what is configuration."""
@@ -90,25 +117,17 @@ def open_folder(
     Nothing that is loaded lies outside of the folder, or of its repository in the hub's cache. `adapter` is a folder
     of low-rank updates to merge. Unless `online`, nothing reaches the network meanwhile.
     """
-    root = repository_root(folder)
-    require(
-        (folder / "config.json").exists(),
-        required=f"config.json in {folder.name}",
-        got="none",
-        remedy="name a folder that holds a model",
-    )
-    weights = find_weights(folder, root)
-    config_table, notes = clean_config(read_json(inside(folder, "config.json", root)))
-    method, config_table = quantisation(config_table)
+    checked = checked_folder(folder)
+    weights, method, notes = checked.weights, checked.quantisation, checked.notes
     with (
         contextlib.ExitStack() as undo,
-        staged(folder, root, config_table, weights) as stage,
+        staged(folder, checked.root, checked.config, weights) as stage,
         offline(not online),
         memory_limit(weights.bytes),
         quiet(),
         refused_in_one_line(),
     ):
-        config = library_config(config_table, stage)
+        config = library_config(checked.config, stage)
         kind = library_class(config)
         held = elements_held(weights.tensors, method)
         empty = skeleton(kind, config, elements=held, tensors=len(weights.tensors))
@@ -159,6 +178,13 @@ def _forget_quantisation(network: Any, dtype: torch.dtype) -> None:
 def library_config(table: dict[str, Any], stage: Path) -> Any:
     """The configuration object, of a type the library knows."""
     from transformers import AutoConfig
+
+    require_known_type(table)
+    return AutoConfig.from_pretrained(stage, local_files_only=True, trust_remote_code=False)
+
+
+def require_known_type(table: dict[str, Any]) -> None:
+    """Refuse a configuration of a type that the library does not know."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
     kind = table.get("model_type")
@@ -168,7 +194,6 @@ def library_config(table: dict[str, Any], stage: Path) -> Any:
         got=repr(kind)[:60],
         remedy="update transformers, or audit the loaded module from Python",
     )
-    return AutoConfig.from_pretrained(stage, local_files_only=True, trust_remote_code=False)
 
 
 def library_class(config: Any) -> Any:

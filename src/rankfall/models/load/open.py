@@ -11,9 +11,16 @@ from rankfall.catalogue import NAMED_MODELS
 from rankfall.errors import RequestError, require
 from rankfall.models.load.adapter import adapter_base, is_adapter
 from rankfall.models.load.confinement import time_limit
-from rankfall.models.load.folder import LoadedModel, open_folder, refused_in_one_line
+from rankfall.models.load.folder import (
+    LoadedModel,
+    checked_folder,
+    open_folder,
+    refused_in_one_line,
+    require_known_type,
+)
 from rankfall.models.load.gguf_file import open_gguf
 from rankfall.models.load.guards import LIMITS
+from rankfall.models.load.headers import read_gguf_header
 from rankfall.models.load.hub import HubName, opened_repository, parse_hub_name, snapshot
 from rankfall.models.load.named import named_path
 from rankfall.models.load.pickles import PICKLES
@@ -42,29 +49,10 @@ def open_model(
         dtype in DTYPES, required=f"a dtype among {', '.join(DTYPES)}", got=dtype, remedy="float32 suits most models"
     )
     require_place(device)
-    text = str(name)
-    merged = None if adapter is None else Path(adapter).expanduser()
-    require(
-        merged is None or merged.is_dir(),
-        required="a folder for the adapter",
-        got=str(adapter),
-        remedy="name the folder that holds adapter_config.json",
-    )
-    path = named_path(text) or opened_repository(Path(text).expanduser())
-    here = path.exists()
-    hub = None if here else parse_hub_name(text, revision)
-    require(
-        revision is None or hub is not None,
-        required="a hub id for the revision",
-        got=text,
-        remedy="folders and files have no revisions; leave --revision out",
-    )
-    where, called, source = path, text, ""
-    if hub is not None:
-        with refused_in_one_line():
-            where = snapshot(hub, allow_download=allow_download)
-        called, source = str(hub), f"hub id {hub}"
-    with time_limit(load_seconds, where.name if here else called):
+    merged = _adapter_folder(adapter)
+    where, hub = _found(str(name), revision, allow_download)
+    called, source = (str(name), "") if hub is None else (str(hub), f"hub id {hub}")
+    with time_limit(load_seconds, _short(where, hub)):
         if where.is_dir() and is_adapter(where) and merged is None:
             where, merged, source = base_of(where, allow_download), where, f"adapter {where.name}"
         options: dict[str, Any] = {"name": called, "dtype": DTYPES[dtype], "device": device, "adapter": merged}
@@ -75,9 +63,70 @@ def open_model(
             return open_gguf(where, source=f"GGUF file {where.name}", **options)
         if where.suffix.lower() in PICKLES and where.is_file():
             return open_whisper(where, source=f"file {where.name}", **options)
-    raise RequestError(
+    raise _no_model(where, str(name))
+
+
+def require_openable(
+    name: str | Path,
+    *,
+    allow_download: bool = False,
+    load_seconds: float = LIMITS.seconds,
+    revision: str | None = None,
+    adapter: str | Path | None = None,
+) -> None:
+    """Refuse a model that `open_model` would, as far as names, tables and the headers of files tell.
+
+    No weights are read, so that this takes a moment; what passes may still be refused when it is loaded.
+    """
+    merged = _adapter_folder(adapter)
+    where, hub = _found(str(name), revision, allow_download)
+    with time_limit(load_seconds, _short(where, hub)):
+        if where.is_dir() and is_adapter(where) and merged is None:
+            where = base_of(where, allow_download)
+        if where.is_dir():
+            require_known_type(checked_folder(where).config)
+        elif where.suffix.lower() == ".gguf" and where.is_file():
+            read_gguf_header(where)
+        elif not (where.suffix.lower() in PICKLES and where.is_file()):
+            raise _no_model(where, str(name))
+
+
+def _adapter_folder(adapter: str | Path | None) -> Path | None:
+    folder = None if adapter is None else Path(adapter).expanduser()
+    require(
+        folder is None or folder.is_dir(),
+        required="a folder for the adapter",
+        got=str(adapter),
+        remedy="name the folder that holds adapter_config.json",
+    )
+    return folder
+
+
+def _found(text: str, revision: str | None, allow_download: bool) -> tuple[Path, HubName | None]:
+    """The folder or file behind whatever names a model, which need not exist, and the hub id where it is one."""
+    path = named_path(text) or opened_repository(Path(text).expanduser())
+    hub = None if path.exists() else parse_hub_name(text, revision)
+    require(
+        revision is None or hub is not None,
+        required="a hub id for the revision",
+        got=text,
+        remedy="folders and files have no revisions; leave --revision out",
+    )
+    if hub is None:
+        return path, None
+    with refused_in_one_line():
+        return snapshot(hub, allow_download=allow_download), hub
+
+
+def _short(where: Path, hub: HubName | None) -> str:
+    return where.name if hub is None else str(hub)
+
+
+def _no_model(where: Path, text: str) -> RequestError:
+    here = where.exists()
+    return RequestError(
         required=f"a model folder, a .gguf file, a hub id or one of {', '.join(NAMED_MODELS.names)}",
-        got=path.name if here else text,
+        got=where.name if here else text,
         remedy="name the folder that holds the weights and config.json" if here else "check the spelling",
     )
 
