@@ -150,6 +150,8 @@ def compare(
         _require_report_folder(out, [one.label for one, _ in members])
     asked = {"tokens": tokens, "passages": passages, "device": device, "seed": seed, "stack": stack, "dtype": dtype}
     asked |= {"allow_download": allow_download, "controls": False, "ablate": False, **options}
+    if members[0][1] is None and not {"inputs", "tokenizer"} & options.keys():
+        require_writable_folder(store, "the store")
     _require_both(members, asked)
     found = run_members(members, text, asked, store, "local", None, progress, note)
     bad = next((one for one in found.models if one.record is None), None)
