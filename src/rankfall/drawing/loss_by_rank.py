@@ -35,21 +35,36 @@ def loss_by_rank(records: Sequence[Record]) -> Figure:
     for ax, (name, shown) in zip(axes.flat, panels.items(), strict=False):
         for number, label in enumerate(lines):
             own = sorted((one for one in shown if labels[id(one)] == label), key=lambda record: record["rank"])
-            if not own:
-                continue
-            losses = [record["nats_per_byte"] for record in own]
-            errors = [record["nats_per_byte_margin"] for record in own]
-            colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
-            ranks = [record["rank"] for record in own]
-            bars = None if None in errors else errors
-            ax.errorbar(ranks, losses, yerr=bars, color=colour, marker=marker, capsize=3, label=label)
-        ranks = sorted({record["rank"] for record in shown})
-        ax.set(title=name, xlabel="query/key rank of a head", xscale="log", ylabel="nats per byte, held-out text")
-        ax.set_xticks(ranks, [str(rank) for rank in ranks])
-        ax.minorticks_off()
+            if own:
+                loss_line(ax, number, label, own)
+        ax.set(title=name)
+        rank_axis(ax, shown)
         # below the panel: inside it would lie over points, of which many may share a rank
         ax.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.17))
     return figure
+
+
+def loss_line(ax: Any, number: int, label: str, records: Sequence[Record], joined: bool = True) -> None:
+    """Losses by rank in the style of that number, with the margins that seeds give; `joined` by a line."""
+    ax.errorbar(
+        [record["rank"] for record in records],
+        [record["nats_per_byte"] for record in records],
+        yerr=[record["nats_per_byte_margin"] or 0.0 for record in records],
+        color=COLOURS[number % len(COLOURS)],
+        marker=MARKERS[number % len(MARKERS)],
+        linestyle="-" if joined else "none",
+        capsize=3,
+        label=label,
+    )
+    ax.set_ylabel("nats per byte, held-out text")
+
+
+def rank_axis(ax: Any, records: Sequence[Record]) -> None:
+    """Ranks as they were trained, on a logarithmic axis."""
+    ranks = sorted({record["rank"] for record in records})
+    ax.set(xlabel="query/key rank of a head", xscale="log")
+    ax.set_xticks(ranks, [str(rank) for rank in ranks])
+    ax.minorticks_off()
 
 
 def _panel(record: Record, records: Sequence[Record]) -> str:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from rankfall.drawing.canvas import COLOURS, MARKERS, canvas
-from rankfall.drawing.loss_by_rank import times_width
+from rankfall.drawing.loss_by_rank import loss_line, rank_axis, times_width
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -113,23 +113,11 @@ def lines_of(records: Sequence[Record]) -> dict[str, list[Record]]:
 
 def _losses(ax: Any, setting: tuple[Any, ...], records: Sequence[Record]) -> None:
     for number, (label, own) in enumerate(lines_of(records).items()):
-        losses = [record["nats_per_byte"] for record in own]
-        ax.errorbar(
-            [record["rank"] for record in own],
-            losses,
-            yerr=[record["nats_per_byte_margin"] or 0.0 for record in own],
-            color=COLOURS[number % len(COLOURS)],
-            marker=MARKERS[number % len(MARKERS)],
-            linestyle="none" if label == "others" else "-",
-            capsize=3,
-            label=label,
-        )
+        loss_line(ax, number, label, own, joined=label != "others")
     domain, width, _, kind, budget, variant = setting
-    ax.set(
-        title=f"{domain}, d = {width}, {SOLVED.get(kind, kind)}\n{variant or _amount(budget)}",
-        ylabel="nats per byte, held out",
-    )
-    _rank_axis(ax, records)
+    ax.set(title=f"{domain}, d = {width}, {SOLVED.get(kind, kind)}\n{variant or _amount(budget)}")
+    rank_axis(ax, records)
+    ax.legend(fontsize=7)
 
 
 def _costs(ax: Any, shared: Mapping[tuple[Any, ...], Sequence[Record]]) -> None:
@@ -147,7 +135,9 @@ def _costs(ax: Any, shared: Mapping[tuple[Any, ...], Sequence[Record]]) -> None:
         )
     ax.axhline(0.0, color="0.6", linewidth=0.8)
     ax.set(title="what head rank costs, heads sharing the width\n(H r = d)", ylabel="loss above the best rank, %")
-    _rank_axis(ax, [record for own in shared.values() for record in own], legend=len(shared) <= MOST_INSIDE)
+    rank_axis(ax, [record for own in shared.values() for record in own])
+    if len(shared) <= MOST_INSIDE:
+        ax.legend(fontsize=7)
 
 
 def _audits(name: str, ax: Any, shared: Mapping[tuple[Any, ...], Sequence[Record]]) -> None:
@@ -175,7 +165,7 @@ def _audits(name: str, ax: Any, shared: Mapping[tuple[Any, ...], Sequence[Record
         ax.set_ylabel("directions of a head's scores")
     else:
         ax.set(title="token rank after the last layer\n(tokens of length one)", ylabel="effective rank of the tokens")
-    _rank_axis(ax, shown, legend=False)
+    rank_axis(ax, shown)
 
 
 def _styles(settings: Iterable[tuple[Any, ...]]) -> dict[tuple[Any, ...], dict[str, Any]]:
@@ -192,15 +182,6 @@ def _styles(settings: Iterable[tuple[Any, ...]]) -> dict[tuple[Any, ...], dict[s
         for number, group in enumerate(groups.values())
         for place, setting in enumerate(group)
     }
-
-
-def _rank_axis(ax: Any, records: Sequence[Record], legend: bool = True) -> None:
-    ranks = sorted({record["rank"] for record in records})
-    ax.set(xlabel="query/key rank of a head", xscale="log")
-    ax.set_xticks(ranks, [str(rank) for rank in ranks])
-    ax.minorticks_off()
-    if legend:
-        ax.legend(fontsize=7)
 
 
 def _label(setting: tuple[Any, ...]) -> str:
