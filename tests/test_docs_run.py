@@ -184,12 +184,19 @@ def test_what_is_not_run_has_possible_values(line: str) -> None:
             for name, value in context.params.items()
             if context.get_parameter_source(name).name == "COMMANDLINE"
         }
-    for name, values in given.items():
-        for value in values:
-            if isinstance(value, str):
-                VALUES[name](value)
+    texts = [(name, value) for name, values in given.items() for value in values if isinstance(value, str)]
+    assert [refused for name, value in texts if (refused := refusal(VALUES[name], value))] == []
     if verb == "sweep" and "where" in given:
-        chosen_cells(read_grid(given["grid"][0]), given["where"])
+        assert chosen_cells(read_grid(given["grid"][0]), given["where"]), "no cell is left"
+
+
+def refusal(judge: Callable[[str], Any], value: str) -> str:
+    """Why a value is none of those that there are; empty where it is one."""
+    try:
+        judge(value)
+    except (rankfall.RequestError, AssertionError, KeyError, ValueError) as error:
+        return f"{value}: {error}"
+    return ""
 
 
 def marked(page: Path) -> Any:

@@ -10,11 +10,12 @@ import pytest
 import torch
 
 from rankfall.catalogue import MASKS, NORMS
-from rankfall.dynamics.experiment import EQUAL_AT_START, Experiment, run
+from rankfall.dynamics.experiment import Experiment, run
 from rankfall.dynamics.mixing import MaskPlan
 from rankfall.dynamics.split import split
 from rankfall.dynamics.split_attention import split_step
 from rankfall.dynamics.step import Rule
+from rankfall.dynamics.tail import EQUAL_AT_START
 from rankfall.dynamics.trajectory import run_layers
 from rankfall.dynamics.weights import GivenWeights, WeightRecipe
 from rankfall.errors import RequestError
