@@ -50,7 +50,8 @@ def judge(case: Case, templates: Path, sandbox: Path) -> Verdict:
     sys.argv = ["rankfall", *case.arguments]
     old = signal.signal(signal.SIGPROF, _stop)
     try:
-        signal.setitimer(signal.ITIMER_PROF, SECONDS)
+        # Again every second: what is thrown into a destructor or a callback is lost, and nothing would stop the rest.
+        signal.setitimer(signal.ITIMER_PROF, SECONDS, 1.0)
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(notes):
             run(list(case.arguments))
         return Verdict(0, "did not exit")
